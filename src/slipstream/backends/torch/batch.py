@@ -1,0 +1,111 @@
+"""Batch: the rows of one forward, over all streams, as the kernels want them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from slipstream.core.tree import ROOT, DraftTree
+
+if TYPE_CHECKING:
+    from slipstream.backends.torch.kv_pool import PooledSequence
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Rows in request order: pending tokens, then draft nodes. Index tensors are int32 unless noted.
+
+    A row sees positions [0, prefix) of its sequence, then the cells `extra[extra_from[r] : extra_from[r + 1]]`: the
+    draft ancestors that do not lie in order right behind the prefix, itself last. A chain has no extras.
+    """
+
+    tokens: torch.Tensor  # [rows] int64
+    position: torch.Tensor  # [rows] rotary position
+    cell: torch.Tensor  # [rows] where key and value are written
+    sequence: torch.Tensor  # [rows] row of `pages`
+    prefix: torch.Tensor  # [rows]
+    extra_from: torch.Tensor  # [rows + 1]
+    extra: torch.Tensor  # [extras]
+    pages: torch.Tensor  # [sequences, max_pages]
+    logit_rows: torch.Tensor  # [outputs] int64, rows whose logits are wanted
+    page_size: int
+    max_keys: int  # the most keys any row sees
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.tokens)
+
+
+class _Rows:
+    """Lists that become a Batch."""
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+        self.position: list[int] = []
+        self.cell: list[int] = []
+        self.sequence: list[int] = []
+        self.prefix: list[int] = []
+        self.extra_from: list[int] = [0]
+        self.extra: list[int] = []
+        self.logit_rows: list[int] = []
+
+    def add(self, token: int, position: int, cell: int, sequence: int, prefix: int, extra: Seq[int] = ()) -> None:
+        self.tokens.append(token)
+        self.position.append(position)
+        self.cell.append(cell)
+        self.sequence.append(sequence)
+        self.prefix.append(prefix)
+        self.extra.extend(extra)
+        self.extra_from.append(len(self.extra))
+
+
+def build_batch(parts: Seq[tuple[PooledSequence, Seq[int], DraftTree]], page_size: int, device: torch.device) -> Batch:
+    """Packs pending tokens and drafts. The sequences must have room for them already."""
+    rows = _Rows()
+    for number, (sequence, pending, tree) in enumerate(parts):
+        start = sequence.length
+        for i, token in enumerate(pending):
+            rows.add(token, start + i, sequence.cell(start + i), number, start + i + 1)
+        rows.logit_rows.append(len(rows.tokens) - 1)
+        _add_tree(rows, sequence, number, start + len(pending), tree)
+    max_pages = max(len(sequence.pages) for sequence, _, _ in parts)
+    pages = np.zeros((len(parts), max_pages), np.int32)
+    for number, (sequence, _, _) in enumerate(parts):
+        pages[number, : len(sequence.pages)] = sequence.pages
+
+    def ints(values: Seq[int]) -> torch.Tensor:
+        return torch.from_numpy(np.array(values, np.int32)).to(device)
+
+    return Batch(
+        tokens=torch.tensor(rows.tokens, dtype=torch.int64, device=device),
+        position=ints(rows.position),
+        cell=ints(rows.cell),
+        sequence=ints(rows.sequence),
+        prefix=ints(rows.prefix),
+        extra_from=ints(rows.extra_from),
+        extra=ints(rows.extra or [0]),
+        pages=torch.from_numpy(pages).to(device),
+        logit_rows=torch.tensor(rows.logit_rows, dtype=torch.int64, device=device),
+        page_size=page_size,
+        max_keys=max(rows.position) + 1,
+    )
+
+
+def _add_tree(rows: _Rows, sequence: PooledSequence, number: int, base: int, tree: DraftTree) -> None:
+    """Node i is written at position base + i, in the order of the nodes, and rotated by its depth."""
+    depths = tree.depths()
+    in_order: list[bool] = []  # whether a node's whole path lies at base, base + 1, …
+    for node, (token, parent) in enumerate(zip(tree.tokens, tree.parents, strict=True)):
+        in_order.append(parent == node - 1 and (parent == ROOT or in_order[parent]))
+        position = base + depths[node] - 1
+        cell = sequence.cell(base + node)
+        if in_order[node]:
+            rows.add(token, position, cell, number, position + 1)
+        else:
+            ancestors = [sequence.cell(base + i) for i in tree.path(node)]
+            rows.add(token, position, cell, number, base, ancestors)
+        rows.logit_rows.append(len(rows.tokens) - 1)

@@ -1,0 +1,291 @@
+/* Decoder kernels for the CPU, for 1 to a few hundred rows.
+ *
+ * Each is batch-invariant: what it computes for a row is the same, bit for bit, whatever other rows are computed with
+ * it. Every output is one accumulator that takes its terms in one fixed order, so speculative and plain decoding agree
+ * exactly and not only nearly. Keep it so: no split reductions that depend on the number of rows, no -ffast-math.
+ *
+ * Weights are packed once, [outputs / 16][inputs][16], so that a block of 16 outputs is one straight read.
+ * Activations and sums are float; weights may be float, bfloat16 or half.
+ */
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#ifdef _OPENMP
+#include <omp.h>
+#else
+#define omp_get_thread_num() 0
+#endif
+
+#define BLOCK 16 /* outputs computed together */
+#define TILE 6   /* rows computed together: accumulators must stay in registers */
+
+#if defined(__AVX512F__)
+#define WIDTH 16
+#elif defined(__AVX__)
+#define WIDTH 8
+#else
+#define WIDTH 4
+#endif
+#define VECTORS (BLOCK / WIDTH)
+
+typedef float vec __attribute__((vector_size(4 * WIDTH)));
+typedef uint32_t uvec __attribute__((vector_size(4 * WIDTH)));
+typedef uint16_t hvec __attribute__((vector_size(2 * WIDTH)));
+
+enum kind { F32 = 0, BF16 = 1, F16 = 2 };
+
+static inline vec load_f32(const void *base, long at) {
+    vec v;
+    memcpy(&v, (const float *)base + at, sizeof v);
+    return v;
+}
+
+static inline vec load_bf16(const void *base, long at) {
+    hvec h;
+    memcpy(&h, (const uint16_t *)base + at, sizeof h);
+    uvec u = __builtin_convertvector(h, uvec) << 16;
+    return (vec)u;
+}
+
+#ifdef __FLT16_MAX__
+typedef _Float16 f16vec __attribute__((vector_size(2 * WIDTH)));
+static inline vec load_f16(const void *base, long at) {
+    f16vec h;
+    memcpy(&h, (const _Float16 *)base + at, sizeof h);
+    return __builtin_convertvector(h, vec);
+}
+int slip_has_f16(void) { return 1; }
+#else
+#define load_f16 load_f32
+int slip_has_f16(void) { return 0; }
+#endif
+
+/* Not omp_set_num_threads: that holds only for the thread that calls it, and a server decodes in another one. */
+static int num_threads = 1;
+void slip_set_threads(int threads) { num_threads = threads; }
+
+/* ---- linear ------------------------------------------------------------------------------------------------ */
+
+typedef void tile_fn(const void *w, const float *x, long ldx, long inputs, float out[TILE][BLOCK]);
+
+/* rows x 16 outputs; the sum over inputs runs in order, one fused multiply-add a term. */
+#define DEFINE_TILE(LOAD, ROWS)                                                                                     \
+    static void LOAD##_tile##ROWS(const void *restrict w, const float *restrict x, long ldx, long inputs,           \
+                                  float out[TILE][BLOCK]) {                                                         \
+        vec sum[ROWS][VECTORS];                                                                                     \
+        memset(sum, 0, sizeof sum);                                                                                 \
+        for (long k = 0; k < inputs; k++) {                                                                         \
+            vec column[VECTORS];                                                                                    \
+            for (int j = 0; j < VECTORS; j++) column[j] = LOAD(w, k * BLOCK + j * WIDTH);                           \
+            for (int r = 0; r < ROWS; r++) {                                                                        \
+                float a = x[r * ldx + k];                                                                           \
+                for (int j = 0; j < VECTORS; j++) sum[r][j] += column[j] * a;                                       \
+            }                                                                                                       \
+        }                                                                                                           \
+        memcpy(out, sum, sizeof sum);                                                                               \
+    }
+#define DEFINE_TILES(LOAD)                                                                                          \
+    DEFINE_TILE(LOAD, 1) DEFINE_TILE(LOAD, 2) DEFINE_TILE(LOAD, 3) DEFINE_TILE(LOAD, 4) DEFINE_TILE(LOAD, 5)        \
+    DEFINE_TILE(LOAD, 6)
+#define TILES_OF(LOAD) {LOAD##_tile1, LOAD##_tile2, LOAD##_tile3, LOAD##_tile4, LOAD##_tile5, LOAD##_tile6}
+
+DEFINE_TILES(load_f32)
+DEFINE_TILES(load_bf16)
+DEFINE_TILES(load_f16)
+static tile_fn *const tiles[3][TILE] = {TILES_OF(load_f32), TILES_OF(load_bf16), TILES_OF(load_f16)};
+static const long item_bytes[3] = {4, 2, 2};
+
+/* Rows of the next tile, so that what is left splits evenly: 4 + 4 beats 6 + 2. */
+static long tile_rows(long left) {
+    long tiles_left = (left + TILE - 1) / TILE;
+    if (left > 2 * TILE) return 4;
+    return (left + tiles_left - 1) / tiles_left;
+}
+
+/* y[rows, outputs] = x W' (+ bias), added to y where `add` is set. */
+void slip_linear(const void *w, int kind, const float *x, long rows, long inputs, long outputs, const float *bias,
+                 int add, float *y) {
+    long blocks = (outputs + BLOCK - 1) / BLOCK;
+#pragma omp parallel for schedule(static) num_threads(num_threads)
+    for (long b = 0; b < blocks; b++) {
+        const char *block = (const char *)w + b * BLOCK * inputs * item_bytes[kind];
+        long width = outputs - b * BLOCK < BLOCK ? outputs - b * BLOCK : BLOCK;
+        float out[TILE][BLOCK];
+        for (long r = 0, n; r < rows; r += n) {
+            n = tile_rows(rows - r);
+            tiles[kind][n - 1](block, x + r * inputs, inputs, inputs, out);
+            for (long i = 0; i < n; i++) {
+                float *to = y + (r + i) * outputs + b * BLOCK;
+                for (long j = 0; j < width; j++) {
+                    float value = out[i][j] + (bias ? bias[b * BLOCK + j] : 0.0f);
+                    to[j] = add ? to[j] + value : value;
+                }
+            }
+        }
+    }
+}
+
+/* out[rows, inputs]: rows of a packed table, by id. */
+void slip_embed(const void *w, int kind, const int64_t *ids, long rows, long inputs, float *out) {
+    for (long r = 0; r < rows; r++) {
+        long base = (ids[r] / BLOCK) * BLOCK * inputs + ids[r] % BLOCK;
+        for (long k = 0; k < inputs; k++) {
+            long at = base + k * BLOCK;
+            float value;
+            if (kind == F32) {
+                value = ((const float *)w)[at];
+            } else if (kind == BF16) {
+                uint32_t bits = (uint32_t)((const uint16_t *)w)[at] << 16;
+                memcpy(&value, &bits, 4);
+            } else {
+#ifdef __FLT16_MAX__
+                value = (float)((const _Float16 *)w)[at];
+#else
+                value = 0.0f;
+#endif
+            }
+            out[r * inputs + k] = value;
+        }
+    }
+}
+
+/* ---- row-wise ---------------------------------------------------------------------------------------------- */
+
+/* 16 interleaved partial sums, then a fixed tree: quick, and the same for every row. */
+static inline float dot(const float *restrict a, const float *restrict b, long n) {
+    float lane[16] = {0};
+    long i = 0;
+    for (; i + 16 <= n; i += 16)
+        for (int j = 0; j < 16; j++) lane[j] += a[i + j] * b[i + j];
+    for (; i < n; i++) lane[i % 16] += a[i] * b[i];
+    for (int step = 8; step; step /= 2)
+        for (int j = 0; j < step; j++) lane[j] += lane[j + step];
+    return lane[0];
+}
+
+static inline void rms_norm_row(const float *x, const float *weight, float eps, long n, float *out) {
+    float scale = 1.0f / sqrtf(dot(x, x, n) / (float)n + eps);
+    for (long i = 0; i < n; i++) out[i] = x[i] * scale * weight[i];
+}
+
+void slip_rms_norm(const float *x, const float *weight, float eps, long rows, long n, float *out) {
+#pragma omp parallel for schedule(static) num_threads(num_threads) if (rows > 8)
+    for (long r = 0; r < rows; r++) rms_norm_row(x + r * n, weight, eps, n, out + r * n);
+}
+
+/* exp for x <= 88, as 2^i times a polynomial; relative error below 2e-7. Written so that the compiler vectorises it. */
+static inline float fast_exp(float x) {
+    x = x < -87.0f ? -87.0f : x;
+    float t = x * 1.44269504f;
+    int32_t i = (int32_t)(t < 0 ? t - 0.5f : t + 0.5f);
+    float f = x - (float)i * 0.693359375f + (float)i * 2.12194440e-4f;
+    float p = 1.9875691500e-4f;
+    p = p * f + 1.3981999507e-3f;
+    p = p * f + 8.3334519073e-3f;
+    p = p * f + 4.1665795894e-2f;
+    p = p * f + 1.6666665459e-1f;
+    p = p * f + 5.0000001201e-1f;
+    p = p * f * f + f + 1.0f;
+    int32_t bits = (i + 127) << 23;
+    float scale;
+    memcpy(&scale, &bits, 4);
+    return p * scale;
+}
+
+/* out[rows, n] = silu(gate) * up, with gate_up[rows, 2n]. */
+void slip_swiglu(const float *gate_up, long rows, long n, float *out) {
+#pragma omp parallel for schedule(static) num_threads(num_threads) if (rows > 8)
+    for (long r = 0; r < rows; r++) {
+        const float *gate = gate_up + r * 2 * n, *up = gate + n;
+        for (long i = 0; i < n; i++) {
+            float g = gate[i] < -88.0f ? -88.0f : gate[i];
+            out[r * n + i] = gate[i] / (1.0f + fast_exp(-g)) * up[i];
+        }
+    }
+}
+
+/* ---- the cache --------------------------------------------------------------------------------------------- */
+
+/* One forward's rows. `cell` is where a row's key and value go; a row sees positions [0, prefix) of its sequence and
+ * then `extra`: its ancestors in the draft, in order. So its keys come in the order of the text, draft or not. */
+struct batch {
+    const int32_t *position;   /* [rows] rotary position */
+    const int32_t *cell;       /* [rows] */
+    const int32_t *sequence;   /* [rows] row of `pages` */
+    const int32_t *prefix;     /* [rows] */
+    const int32_t *extra_from; /* [rows + 1] into extra */
+    const int32_t *extra;      /* cells */
+    const int32_t *pages;      /* [sequences, max_pages] */
+    int64_t rows, max_pages, page_size;
+};
+
+static void rotate(float *head, const float *cosine, const float *sine, long half) {
+    for (long i = 0; i < half; i++) {
+        float a = head[i], b = head[i + half];
+        head[i] = a * cosine[i] - b * sine[i];
+        head[i + half] = b * cosine[i] + a * sine[i];
+    }
+}
+
+/* Normalises (where q_norm is given) and rotates queries and keys of qkv[rows, (heads + 2 kv_heads) * dim] in place,
+ * and writes keys and values into the cache[cells, kv_heads, dim]. */
+void slip_rope_write(const struct batch *batch, float *qkv, long heads, long kv_heads, long dim, const float *cosine,
+                     const float *sine, const float *q_norm, const float *k_norm, float eps, float *k_cache,
+                     float *v_cache) {
+    long width = (heads + 2 * kv_heads) * dim, half = dim / 2;
+#pragma omp parallel for schedule(static) num_threads(num_threads) if (batch->rows > 8)
+    for (long r = 0; r < batch->rows; r++) {
+        float *row = qkv + r * width;
+        const float *c = cosine + batch->position[r] * half, *s = sine + batch->position[r] * half;
+        for (long h = 0; h < heads + kv_heads; h++) {
+            const float *norm = h < heads ? q_norm : k_norm;
+            if (norm) rms_norm_row(row + h * dim, norm, eps, dim, row + h * dim);
+            rotate(row + h * dim, c, s, half);
+        }
+        size_t bytes = sizeof(float) * kv_heads * dim;
+        memcpy(k_cache + (long)batch->cell[r] * kv_heads * dim, row + heads * dim, bytes);
+        memcpy(v_cache + (long)batch->cell[r] * kv_heads * dim, row + (heads + kv_heads) * dim, bytes);
+    }
+}
+
+static inline long key_cell(const struct batch *batch, long r, long j) {
+    long prefix = batch->prefix[r];
+    if (j >= prefix) return batch->extra[batch->extra_from[r] + j - prefix];
+    const int32_t *pages = batch->pages + batch->sequence[r] * batch->max_pages;
+    return (long)pages[j / batch->page_size] * batch->page_size + j % batch->page_size;
+}
+
+static void attend_head(const struct batch *batch, long r, const float *q, const float *k_cache, const float *v_cache,
+                        long stride, long dim, long first, long last, float *scores, float *out) {
+    float scale = 1.0f / sqrtf((float)dim), top = -INFINITY, total = 0.0f;
+    for (long j = first; j < last; j++) {
+        float s = dot(q, k_cache + key_cell(batch, r, j) * stride, dim) * scale;
+        scores[j - first] = s;
+        top = s > top ? s : top;
+    }
+    for (long j = 0; j < last - first; j++) scores[j] = fast_exp(scores[j] - top);
+    memset(out, 0, sizeof(float) * dim);
+    for (long j = first; j < last; j++) {
+        const float *v = v_cache + key_cell(batch, r, j) * stride;
+        float weight = scores[j - first];
+        total += weight;
+        for (long i = 0; i < dim; i++) out[i] += weight * v[i];
+    }
+    for (long i = 0; i < dim; i++) out[i] /= total;
+}
+
+/* out[rows, heads * dim]. `window` 0 sees everything. scores: [threads, max_keys] scratch. */
+void slip_attend(const struct batch *batch, const float *qkv, long heads, long kv_heads, long dim, long window,
+                 const float *k_cache, const float *v_cache, long max_keys, int threads, float *scores, float *out) {
+    long width = (heads + 2 * kv_heads) * dim, stride = kv_heads * dim, group = heads / kv_heads;
+#pragma omp parallel for schedule(static) collapse(2) num_threads(threads)
+    for (long r = 0; r < batch->rows; r++)
+        for (long h = 0; h < heads; h++) {
+            long last = batch->prefix[r] + batch->extra_from[r + 1] - batch->extra_from[r];
+            long first = window && last > window ? last - window : 0;
+            long head_offset = (h / group) * dim;
+            attend_head(batch, r, qkv + r * width + h * dim, k_cache + head_offset, v_cache + head_offset, stride, dim,
+                        first, last, scores + (long)omp_get_thread_num() * max_keys, out + (r * heads + h) * dim);
+        }
+}

@@ -1,0 +1,124 @@
+"""Decoder: one Llama-family model, from a config and a checkpoint. What differs between families is in the config."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from slipstream.backends.torch.batch import Batch
+from slipstream.backends.torch.kv_pool import KVPool
+from slipstream.backends.torch.ops import LayerCache, Linear, Ops, QKNorm, RopeTable
+from slipstream.models.checkpoint import Checkpoint, RawTensor
+from slipstream.models.config import DecoderConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    attention_norm: torch.Tensor  # [hidden] float32
+    qkv: Linear
+    qk_norm: QKNorm | None
+    output: Linear
+    mlp_norm: torch.Tensor  # [hidden] float32
+    gate_up: Linear
+    down: Linear
+
+
+@dataclass(frozen=True, slots=True)
+class Decoder:
+    """Weights and the forward pass. Stateless: the cache is handed in."""
+
+    config: DecoderConfig
+    ops: Ops
+    embedding: Linear
+    layers: tuple[Layer, ...]
+    final_norm: torch.Tensor  # [hidden] float32
+    head: Linear
+    rope: RopeTable
+
+    def forward(self, batch: Batch, pool: KVPool) -> torch.Tensor:
+        """Writes the rows' keys and values, and returns logits [outputs, vocab] float32 of `batch.logit_rows`."""
+        ops, config = self.ops, self.config
+        x = ops.embed(self.embedding, batch.tokens)  # [rows, hidden]
+        for i, layer in enumerate(self.layers):
+            cache = LayerCache(pool.keys[i], pool.values[i])
+            qkv = ops.linear(ops.norm(x, layer.attention_norm, config.norm_eps), layer.qkv)
+            ops.rope_write(qkv, batch, config, self.rope, layer.qk_norm, cache)
+            ops.linear_add(ops.attend(qkv, batch, config, cache), layer.output, x)
+            gate_up = ops.linear(ops.norm(x, layer.mlp_norm, config.norm_eps), layer.gate_up)
+            ops.linear_add(ops.swiglu(gate_up), layer.down, x)
+        if len(batch.logit_rows) != len(x):
+            x = x[batch.logit_rows]
+        return ops.linear(ops.norm(x, self.final_norm, config.norm_eps), self.head).float()
+
+    def first_layers(self, count: int) -> Decoder:
+        """The same weights, cut after `count` layers: the model's own early exit."""
+        config = replace(self.config, num_layers=count)
+        return replace(self, config=config, layers=self.layers[:count])
+
+    def weight_bytes(self) -> int:
+        """Bytes one forward reads."""
+        linears = [m for layer in self.layers for m in (layer.qkv, layer.output, layer.gate_up, layer.down)]
+        return sum(m.data.nbytes for m in (*linears, self.head))
+
+
+def load_decoder(
+    checkpoint: Checkpoint,
+    ops: Ops,
+    device: torch.device,
+    context_length: int,
+    report: Callable[[float], None] = lambda share: None,
+) -> Decoder:
+    """Reads the weights tensor by tensor, so that the peak is the final weights and one tensor. Reports 0 to 1."""
+    config = checkpoint.config
+
+    def read(*names: str) -> torch.Tensor:
+        parts = [_to_torch(checkpoint.tensor(name)).to(device) for name in names]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def vector(name: str) -> torch.Tensor:
+        return read(name).float().contiguous()
+
+    def layer(i: int) -> Layer:
+        report(i / config.num_layers)
+        at = f"model.layers.{i}."
+        attention, mlp = at + "self_attn.", at + "mlp."
+        projections = [f"{attention}{p}_proj" for p in "qkv"]
+        bias = read(*(f"{p}.bias" for p in projections)) if config.qkv_bias else None
+        norms = (
+            QKNorm(vector(attention + "q_norm.weight"), vector(attention + "k_norm.weight")) if config.qk_norm else None
+        )
+        return Layer(
+            attention_norm=vector(at + "input_layernorm.weight"),
+            qkv=ops.pack(read(*(f"{p}.weight" for p in projections)), bias),
+            qk_norm=norms,
+            output=ops.pack(read(attention + "o_proj.weight")),
+            mlp_norm=vector(at + "post_attention_layernorm.weight"),
+            gate_up=ops.pack(read(mlp + "gate_proj.weight", mlp + "up_proj.weight")),
+            down=ops.pack(read(mlp + "down_proj.weight")),
+        )
+
+    embedding = ops.pack(read("model.embed_tokens.weight"))
+    return Decoder(
+        config=config,
+        ops=ops,
+        embedding=embedding,
+        layers=tuple(layer(i) for i in range(config.num_layers)),
+        final_norm=vector("model.norm.weight"),
+        head=embedding if config.tied_head else ops.pack(read("lm_head.weight")),
+        rope=_rope_table(config, context_length, device),
+    )
+
+
+def _rope_table(config: DecoderConfig, context_length: int, device: torch.device) -> RopeTable:
+    frequencies = torch.tensor(config.inverse_frequencies(), dtype=torch.float32)
+    angles = torch.arange(context_length, dtype=torch.float32)[:, None] * frequencies
+    return RopeTable(angles.cos().to(device), angles.sin().to(device))
+
+
+def _to_torch(raw: RawTensor) -> torch.Tensor:
+    data = raw.data if raw.data.flags.writeable else np.array(raw.data)
+    tensor = torch.from_numpy(data)
+    return tensor.view(torch.bfloat16) if raw.kind == "BF16" else tensor

@@ -1,0 +1,216 @@
+"""KVPool: keys and values of all streams in pages; sequences share pages, and old prompts stay until room is needed."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Sequence as Seq
+
+import numpy as np
+import torch
+
+from slipstream.core.prefix import common_prefix
+from slipstream.errors import CapacityError
+from slipstream.models.config import DecoderConfig
+
+PAGE_SIZE = 32  # tokens; the last, shared page of a prefix is copied when a stream writes on, so keep it small
+_DRAFT_MARGIN = 64  # tokens a sequence may hold beyond its reserve while a draft is scored
+_MAX_REMEMBERED = 64  # closed prompts kept for reuse
+
+
+class KVPool:
+    """Pages of the cache. `keys[layer]` is [cells, kv_heads, head_dim], and a cell is page * PAGE_SIZE + offset."""
+
+    def __init__(self, config: DecoderConfig, num_tokens: int, dtype: torch.dtype, device: torch.device) -> None:
+        self.num_pages = max(1, -(-num_tokens // PAGE_SIZE))
+        cells = self.num_pages * PAGE_SIZE
+        shape = (config.num_layers, cells, config.num_kv_heads, config.head_dim)
+        self.keys = _zeros(shape, dtype, device)
+        self.values = _zeros(shape, dtype, device)
+        self._free = list(range(self.num_pages - 1, -1, -1))
+        self._users = [0] * self.num_pages
+        self._remembered: OrderedDict[int, PooledSequence] = OrderedDict()  # closed, oldest first
+        self._open: dict[int, PooledSequence] = {}
+
+    # -- streams --------------------------------------------------------------------------------------------------
+
+    def can_open(self, reserve: int) -> bool:
+        promised = sum(s.pages_promised for s in self._open.values())
+        return len(self._free) + self._reclaimable() - promised >= _pages(reserve + _DRAFT_MARGIN)
+
+    def open(self, tokens: list[int], reserve: int) -> PooledSequence:
+        """A sequence that already holds the longest beginning of `tokens` known, short of the last token."""
+        reserve = max(reserve, len(tokens))
+        if not self.can_open(reserve):
+            raise CapacityError(
+                f"no room in the KV cache for {reserve} more tokens: {len(self._open)} streams hold "
+                f"{self.num_pages * PAGE_SIZE} tokens' room"
+            )
+        sequence = PooledSequence(self, _pages(reserve + _DRAFT_MARGIN))
+        source, shared = self._longest_prefix(tokens)
+        if source is not None and shared:
+            sequence.adopt(source, shared)
+        self._open[id(sequence)] = sequence
+        return sequence
+
+    def fork(self, source: PooledSequence) -> PooledSequence:
+        if len(self._free) + self._reclaimable() < 2:
+            raise CapacityError("no room in the KV cache for another branch")
+        sequence = PooledSequence(self, len(source.pages) + 2, remember=False)
+        sequence.adopt(source, source.length)
+        self._open[id(sequence)] = sequence
+        return sequence
+
+    def close(self, sequence: PooledSequence) -> None:
+        """Remembers what the sequence holds; its pages go when they are needed."""
+        if self._open.pop(id(sequence), None) is None:
+            return
+        sequence.rewind(sequence.length)  # room taken for drafts goes back
+        if sequence.remember and sequence.length:
+            self._remembered[id(sequence)] = sequence
+        else:
+            sequence.drop_pages()
+        while len(self._remembered) > _MAX_REMEMBERED:
+            self._forget_oldest()
+
+    @property
+    def num_open(self) -> int:
+        return len(self._open)
+
+    def _longest_prefix(self, tokens: list[int]) -> tuple[PooledSequence | None, int]:
+        best, longest = None, 0
+        for sequence in (*self._remembered.values(), *self._open.values()):
+            shared = common_prefix(sequence.tokens, tokens[:-1])
+            if shared > longest:
+                best, longest = sequence, shared
+        return best, longest
+
+    # -- pages ----------------------------------------------------------------------------------------------------
+
+    def take_page(self) -> int:
+        while not self._free and self._remembered:
+            self._forget_oldest()
+        if not self._free:
+            raise CapacityError(f"the KV cache is full: all {self.num_pages * PAGE_SIZE} tokens are in use")
+        page = self._free.pop()
+        self._users[page] = 1
+        return page
+
+    def share_page(self, page: int) -> None:
+        self._users[page] += 1
+
+    def drop_page(self, page: int) -> None:
+        self._users[page] -= 1
+        if self._users[page] == 0:
+            self._free.append(page)
+
+    def own_page(self, page: int) -> int:
+        """The page itself where nobody else uses it, else a copy."""
+        if self._users[page] == 1:
+            return page
+        copy = self.take_page()
+        self.move([page * PAGE_SIZE + i for i in range(PAGE_SIZE)], [copy * PAGE_SIZE + i for i in range(PAGE_SIZE)])
+        self.drop_page(page)
+        return copy
+
+    def move(self, source: list[int], target: list[int]) -> None:
+        """Copies cells, in all layers; source and target may overlap."""
+        for pool in (self.keys, self.values):
+            pool[:, target] = pool[:, source]
+
+    def _reclaimable(self) -> int:
+        """Pages that only remembered sequences use."""
+        uses: dict[int, int] = {}
+        for sequence in self._remembered.values():
+            for page in sequence.pages:
+                uses[page] = uses.get(page, 0) + 1
+        return sum(self._users[page] == count for page, count in uses.items())
+
+    def _forget_oldest(self) -> None:
+        _, sequence = self._remembered.popitem(last=False)
+        sequence.drop_pages()
+
+
+class PooledSequence:
+    """One stream's tokens and the pages that hold them. Implements `Sequence` of the core."""
+
+    def __init__(self, pool: KVPool, reserved_pages: int, remember: bool = True) -> None:
+        self._pool = pool
+        self.remember = remember  # whether it may serve later streams once it is closed
+        self._reserved_pages = reserved_pages
+        self.tokens: list[int] = []
+        self.pages: list[int] = []
+        self._scored: tuple[list[int], tuple[int, ...]] | None = None  # pending and draft tokens of the last score
+
+    @property
+    def length(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def pages_promised(self) -> int:
+        """Pages it may still ask for; one more where its last page is shared and will be copied."""
+        return max(0, self._reserved_pages - len(self.pages)) + (1 if self.pages else 0)
+
+    def cell(self, position: int) -> int:
+        return self.pages[position // PAGE_SIZE] * PAGE_SIZE + position % PAGE_SIZE
+
+    def adopt(self, source: PooledSequence, length: int) -> None:
+        """Begins with the first `length` tokens of another sequence, pages shared."""
+        self.tokens = source.tokens[:length]
+        self.pages = source.pages[: _pages(length)]
+        for page in self.pages:
+            self._pool.share_page(page)
+
+    def prepare(self, pending: Seq[int], draft: tuple[int, ...]) -> None:
+        """Makes room to score these, in pages of its own."""
+        first = self.length // PAGE_SIZE
+        for index in range(first, len(self.pages)):
+            self.pages[index] = self._pool.own_page(self.pages[index])
+        while len(self.pages) < _pages(self.length + len(pending) + len(draft)):
+            self.pages.append(self._pool.take_page())
+        self._scored = (list(pending), draft)
+
+    def commit(self, path: Seq[int] = ()) -> None:
+        if self._scored is None:
+            raise RuntimeError("commit without a score before it")
+        pending, draft = self._scored
+        base = self.length + len(pending)
+        moves = [(base + node, base + i) for i, node in enumerate(path) if node != i]
+        if moves:
+            self._pool.move([self.cell(source) for source, _ in moves], [self.cell(target) for _, target in moves])
+        self.tokens += pending
+        self.tokens += (draft[node] for node in path)
+        self._scored = None
+
+    def rewind(self, length: int) -> None:
+        if not 0 <= length <= self.length:
+            raise ValueError(f"rewind to {length} of a sequence of {self.length} tokens")
+        del self.tokens[length:]
+        self._scored = None
+        for page in self.pages[_pages(length) :]:
+            self._pool.drop_page(page)
+        del self.pages[_pages(length) :]
+
+    def fork(self) -> PooledSequence:
+        return self._pool.fork(self)
+
+    def close(self) -> None:
+        self._pool.close(self)
+
+    def drop_pages(self) -> None:
+        for page in self.pages:
+            self._pool.drop_page(page)
+        self.pages, self.tokens = [], []
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Zeros, since a masked value that is NaN would poison a sum. On the CPU untouched ones take no memory."""
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    item = torch.empty(0, dtype=dtype).element_size()
+    lazily = np.zeros(math.prod(shape) * item, np.uint8)  # calloc; torch.zeros would write them all
+    return torch.from_numpy(lazily).view(dtype).view(shape)
+
+
+def _pages(tokens: int) -> int:
+    return -(-tokens // PAGE_SIZE)

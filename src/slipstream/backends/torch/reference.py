@@ -1,0 +1,96 @@
+"""ReferenceOps: the decoder's steps in plain torch. Slow, on any device, and what the kernels are tested against."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+from slipstream.backends.torch.batch import Batch
+from slipstream.backends.torch.ops import LayerCache, Linear, QKNorm, RopeTable
+from slipstream.models.config import DecoderConfig
+
+
+class ReferenceOps:
+    """With `row_by_row` each row goes through every product alone: slow, but the same bits in any company."""
+
+    name = "torch"
+
+    def __init__(self, dtype: torch.dtype, row_by_row: bool = False) -> None:
+        self.activation_dtype = dtype
+        self.batch_invariant = row_by_row
+
+    def pack(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
+        bias = None if bias is None else bias.to(self.activation_dtype)
+        return Linear(weight.to(self.activation_dtype), weight.shape[0], weight.shape[1], bias)
+
+    def embed(self, table: Linear, tokens: torch.Tensor) -> torch.Tensor:
+        return table.data[tokens].to(self.activation_dtype)
+
+    def norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        y = x.float()
+        y = y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + eps)
+        return (y * weight.float()).to(x.dtype)
+
+    def linear(self, x: torch.Tensor, weight: Linear) -> torch.Tensor:
+        if self.batch_invariant:
+            return torch.stack([F.linear(row, weight.data, weight.bias) for row in x])
+        return F.linear(x, weight.data, weight.bias)
+
+    def linear_add(self, x: torch.Tensor, weight: Linear, residual: torch.Tensor) -> None:
+        residual += self.linear(x, weight)
+
+    def swiglu(self, gate_up: torch.Tensor) -> torch.Tensor:
+        gate, up = gate_up.chunk(2, dim=-1)
+        return F.silu(gate) * up
+
+    def rope_write(
+        self,
+        qkv: torch.Tensor,
+        batch: Batch,
+        config: DecoderConfig,
+        rope: RopeTable,
+        norm: QKNorm | None,
+        cache: LayerCache,
+    ) -> None:
+        rows, q_heads, kv_heads = len(qkv), config.num_heads, config.num_kv_heads
+        heads = qkv.view(rows, q_heads + 2 * kv_heads, config.head_dim)
+        q, k, v = torch.split(heads, [q_heads, kv_heads, kv_heads], dim=1)
+        if norm is not None:
+            q.copy_(self.norm(q, norm.query, config.norm_eps))
+            k.copy_(self.norm(k, norm.key, config.norm_eps))
+        positions = batch.position.long()
+        cosine, sine = rope.cosine[positions].unsqueeze(1), rope.sine[positions].unsqueeze(1)
+        for part in (q, k):
+            part.copy_(_rotated(part, cosine, sine))
+        cells = batch.cell.long()
+        cache.keys[cells] = k.to(cache.keys.dtype)
+        cache.values[cells] = v.to(cache.values.dtype)
+
+    def attend(self, qkv: torch.Tensor, batch: Batch, config: DecoderConfig, cache: LayerCache) -> torch.Tensor:
+        rows = len(qkv)
+        heads = qkv.view(rows, -1, config.head_dim)[:, : config.num_heads]
+        out = torch.empty(rows, config.num_heads, config.head_dim, dtype=qkv.dtype, device=qkv.device)
+        group = config.num_heads // config.num_kv_heads
+        for r in range(rows):
+            cells = _keys_of(batch, r, config.sliding_window)
+            keys = cache.keys[cells].to(qkv.dtype).repeat_interleave(group, dim=1)  # [keys, heads, dim]
+            values = cache.values[cells].to(qkv.dtype).repeat_interleave(group, dim=1)
+            scores = torch.einsum("hd,khd->hk", heads[r], keys).float() * config.head_dim**-0.5
+            out[r] = torch.einsum("hk,khd->hd", scores.softmax(-1).to(qkv.dtype), values)
+        return out.view(rows, -1)
+
+
+def _rotated(part: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
+    a, b = part.float().chunk(2, dim=-1)
+    return torch.cat((a * cosine - b * sine, b * cosine + a * sine), dim=-1).to(part.dtype)
+
+
+def _keys_of(batch: Batch, r: int, window: int | None) -> torch.Tensor:
+    """Cells that row r sees, in the order of the text."""
+    prefix = int(batch.prefix[r])
+    positions = torch.arange(prefix, device=batch.pages.device)
+    pages = batch.pages[int(batch.sequence[r])].long()
+    cells = pages[positions // batch.page_size] * batch.page_size + positions % batch.page_size
+    extra = batch.extra[int(batch.extra_from[r]) : int(batch.extra_from[r + 1])].long()
+    cells = torch.cat((cells, extra))
+    return cells if window is None else cells[-window:]

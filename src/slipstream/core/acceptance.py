@@ -1,0 +1,88 @@
+"""AcceptanceModel: how likely a drafted token is taken, learned per stream and drafter.
+
+Each node falls in a cell by its depth and the drafter's own confidence. A stream's cell leans on the drafter's cell
+over all streams, and that one on the confidence itself, so a new stream starts from what is known.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from slipstream.core.tree import ROOT, DraftTree
+
+_DECAY = 0.97  # an old observation fades: about 30 recent ones count
+_OWN_PRIOR = 4.0  # how many observations the drafter-wide estimate weighs against a stream's own
+_CONFIDENCE_PRIOR = 2.0
+_BUCKETS = 6
+
+Cell = tuple[int, int]
+
+
+@dataclass(slots=True)
+class _Counts:
+    tried: float = 0.0
+    taken: float = 0.0
+
+    def add(self, taken: bool) -> None:
+        self.tried = self.tried * _DECAY + 1.0
+        self.taken = self.taken * _DECAY + taken
+
+    def mean(self, prior: float, weight: float) -> float:
+        return (self.taken + prior * weight) / (self.tried + weight)
+
+
+def _cell(depth: int, confidence: float) -> Cell:
+    return min(depth, 4), min(int(confidence * _BUCKETS), _BUCKETS - 1)
+
+
+class AcceptanceModel:
+    def __init__(self) -> None:
+        self._by_drafter: dict[tuple[str, Cell], _Counts] = defaultdict(_Counts)
+        self._by_stream: dict[int, dict[Cell, _Counts]] = defaultdict(lambda: defaultdict(_Counts))
+        self._by_depth: dict[str, dict[int, _Counts]] = defaultdict(lambda: defaultdict(_Counts))
+
+    def forget(self, stream_id: int) -> None:
+        self._by_stream.pop(stream_id, None)
+
+    def chance(self, stream_id: int, drafter: str, depth: int, confidence: float) -> float:
+        """That the target takes a node given that it took the parent."""
+        cell = _cell(depth, confidence)
+        everywhere = self._by_drafter[drafter, cell].mean(confidence, _CONFIDENCE_PRIOR)
+        return self._by_stream[stream_id][cell].mean(everywhere, _OWN_PRIOR)
+
+    def node_chances(self, stream_id: int, drafter: str, tree: DraftTree) -> list[float]:
+        """That each node ends up accepted: the product along its path."""
+        chances: list[float] = []
+        for node, (parent, depth) in enumerate(zip(tree.parents, tree.depths(), strict=True)):
+            confidence = tree.confidence[node] if tree.confidence else 0.5
+            own = self.chance(stream_id, drafter, depth, confidence)
+            chances.append(own if parent == ROOT else own * chances[parent])
+        return chances
+
+    def depth_chances(self, drafter: str, depth: int) -> list[float]:
+        """That a draft is accepted to depth 1, 2 … `depth`, whatever its confidence."""
+        chances, product, known = [], 1.0, 0.7
+        for d in range(1, depth + 1):
+            known = self._by_depth[drafter][d].mean(known, _CONFIDENCE_PRIOR)
+            product *= known
+            chances.append(product)
+        return chances
+
+    def observe(self, stream_id: int, drafter: str, proposed: DraftTree, tokens: list[int]) -> None:
+        """Learns from the tokens the stream gained, also about nodes that were proposed and never scored."""
+        node = ROOT
+        for depth, token in enumerate(tokens, start=1):
+            children = proposed.children(node)
+            if not children:
+                return
+            for child in children:
+                taken = proposed.tokens[child] == token
+                cell = _cell(depth, proposed.confidence[child] if proposed.confidence else 0.5)
+                self._by_drafter[drafter, cell].add(taken)
+                self._by_stream[stream_id][cell].add(taken)
+            match = proposed.child(node, token)
+            self._by_depth[drafter][depth].add(match is not None)
+            if match is None:
+                return
+            node = match

@@ -1,0 +1,225 @@
+"""AutoPolicy: drafts as much as pays, by measured cost and acceptance, and never makes decoding slower.
+
+It asks one question twice: which number of rows gives the most tokens a second? Before drafting the answer is the
+budget of drafters whose proposals cost time; after drafting it is which nodes, over all streams, are worth a row.
+Zero is an answer like any other. While a costly drafter is at zero it is tried again now and then, within 2 % of the
+time; a free one goes on proposing and is judged, unscored, by what the target then chose.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from statistics import median
+
+import numpy as np
+
+from slipstream.core.acceptance import AcceptanceModel
+from slipstream.core.cost import CostModel
+from slipstream.core.policy import FixedPolicy, Ledger, Policy, PolicyReport, RoundCost, fit
+from slipstream.core.protocols import Observation
+from slipstream.core.stream import Stream
+from slipstream.core.tree import DraftTree
+from slipstream.errors import UsageError
+
+PROBE_SHARE = 0.02  # of the time, for trying a drafter that does not pay
+PROBE_DEPTH = 3
+DEFAULT_MAX_DRAFT = 16
+_LEAST_GAIN = 1.01  # a predicted gain within the noise is none
+_PLAIN_SAMPLES = 3  # plain rounds measured before anything is drafted
+_PLAIN_EVERY = 100  # rounds after which a plain one is measured again
+
+
+class AutoPolicy:
+    def __init__(self, max_draft: int = DEFAULT_MAX_DRAFT) -> None:
+        if max_draft < 0:
+            raise UsageError(f"auto({max_draft}): the longest draft is 0 or more")
+        self._max_draft = max_draft
+        self._costs = CostModel()
+        self._acceptance = AcceptanceModel()
+        self._ledger = Ledger()
+        self._rest_s: deque[float] = deque(maxlen=15)
+        self._step_s: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=9))  # a depth of a drafter
+        self._elapsed_s = 0.0
+        self._probe_s = 0.0
+        self._probing = False
+        self._rounds_since_plain = 0
+        self._predicted = 1.0
+        self._reason = "nothing was decoded yet"
+        self._drafter = ""  # the last that proposed
+
+    @property
+    def name(self) -> str:
+        return "auto"
+
+    # -- before drafting ------------------------------------------------------------------------------------------
+
+    def budgets(self, streams: Sequence[Stream], caps: Sequence[int]) -> list[int]:
+        self._probing = False
+        if self._wants_plain_round(len(streams)):
+            return [0] * len(streams)
+        budgets = [min(cap, self._max_draft) for cap in caps]
+        for drafter, members in _costly(streams).items():
+            longest = max(budgets[i] for i in members)
+            depth = self._best_depth(drafter, len(streams), len(members), longest)
+            if depth == 0 and self._may_probe(drafter, len(streams)):
+                depth, self._probing = PROBE_DEPTH, True
+            for i in members:
+                budgets[i] = min(budgets[i], depth)
+        return budgets
+
+    def _wants_plain_round(self, num_streams: int) -> bool:
+        """Gains are measured against plain rounds, so some have to be seen, and seen again as the context grows."""
+        return self._costs.num_samples(num_streams) < _PLAIN_SAMPLES or self._rounds_since_plain >= _PLAIN_EVERY
+
+    def _best_depth(self, drafter: str, num_streams: int, members: int, limit: int) -> int:
+        """The depth at which drafting, scoring and keeping gives the most tokens a second; 0 where none pays."""
+        step_s, base_s = self._draft_step_s(drafter), self._round_base_s()
+        plain_rate = num_streams / max(self._costs.seconds(num_streams) + base_s, 1e-9)
+        best, best_rate, expected = 0, plain_rate * _LEAST_GAIN, float(num_streams)
+        for depth, chance in enumerate(self._acceptance.depth_chances(drafter, limit), start=1):
+            rows = num_streams + members * depth
+            if rows > self._reach(num_streams):
+                break
+            expected += members * chance
+            rate = expected / max(self._costs.seconds(rows) + step_s * depth + base_s, 1e-9)
+            if rate > best_rate:
+                best, best_rate = depth, rate
+        self._predicted = best_rate / plain_rate if best else 1.0
+        if best == 0:
+            first = self._acceptance.depth_chances(drafter, 1)[0]
+            self._reason = (
+                f"off: drafting a token takes {step_s * 1e3:.1f} ms and it is accepted {first:.0%} of the time, "
+                f"against {1e3 / plain_rate * num_streams:.1f} ms for a plain round"
+            )
+        return best
+
+    def _may_probe(self, drafter: str, num_streams: int) -> bool:
+        extra_rows_s = self._costs.seconds(num_streams + PROBE_DEPTH) - self._costs.seconds(num_streams)
+        expected_s = self._draft_step_s(drafter) * PROBE_DEPTH + extra_rows_s
+        return self._probe_s + expected_s <= PROBE_SHARE * self._elapsed_s
+
+    def _draft_step_s(self, drafter: str) -> float:
+        samples = self._step_s[drafter]
+        return median(samples) if samples else 0.0
+
+    def _round_base_s(self) -> float:
+        return median(self._rest_s) if self._rest_s else 0.0
+
+    def _reach(self, num_streams: int) -> int:
+        """Rows worth trying: unseen sizes are approached by doubling, so that one bad guess costs little."""
+        return max(2 * self._costs.largest, num_streams + 2)
+
+    # -- after drafting -------------------------------------------------------------------------------------------
+
+    def select(self, streams: Sequence[Stream], trees: Sequence[DraftTree], max_nodes: int) -> list[DraftTree]:
+        """Ranks the nodes of all streams by their chance and keeps as many as pay.
+
+        A draft for the rejection verifier stays whole: to leave out a sampled token for its own sake would bend the
+        distribution.
+        """
+        if self._probing or not any(trees):
+            return fit(trees, max_nodes)
+        whole = [i for i, stream in enumerate(streams) if stream.verifier != "matching"]
+        ranked = sorted(
+            (-chance, i, node)
+            for i, (stream, tree) in enumerate(zip(streams, trees, strict=True))
+            if stream.drafter and i not in whole
+            for node, chance in enumerate(self._acceptance.node_chances(stream.id, stream.drafter.name, tree))
+        )
+        num_whole = sum(len(trees[i]) for i in whole)
+        ranked = ranked[: max(0, max_nodes - num_whole)]
+        count = self._worthwhile([-chance for chance, _, _ in ranked], len(streams), len(streams) + num_whole)
+        kept: dict[int, list[int]] = {i: list(range(len(trees[i]))) for i in whole}
+        for _, i, node in ranked[:count]:
+            kept.setdefault(i, []).append(node)
+        return [tree.keep(kept.get(i, ())) for i, tree in enumerate(trees)]
+
+    def _worthwhile(self, chances: Sequence[float], num_streams: int, fixed_rows: int) -> int:
+        """How many of the nodes, likeliest first, give the most tokens a second."""
+        most = min(len(chances), max(self._reach(num_streams) - fixed_rows, 0))
+        seconds = np.array([self._costs.seconds(fixed_rows + n) for n in range(most + 1)]) + self._round_base_s()
+        tokens = num_streams + np.concatenate(([0.0], np.cumsum(chances[:most])))
+        gains = tokens / tokens[0] * seconds[0] / np.maximum(seconds, 1e-9)
+        best = int(gains.argmax())
+        if gains[best] < _LEAST_GAIN:
+            best = 0
+        self._predicted = float(gains[best])
+        if best:
+            self._reason = (
+                f"{best} drafted rows: {tokens[best] / num_streams:.2f} tokens a stream expected "
+                f"for {seconds[best] / seconds[0]:.2f}x the cost of a plain round"
+            )
+        elif most:
+            self._reason = (
+                f"off: the likeliest drafted token is accepted {chances[0]:.0%} of the time, "
+                f"and a row more costs {seconds[1] / seconds[0]:.2f}x a plain round"
+            )
+        return best
+
+    # -- after the round ------------------------------------------------------------------------------------------
+
+    def record(self, cost: RoundCost, observations: Sequence[Observation]) -> None:
+        self._elapsed_s += cost.total_s
+        for o in observations:
+            if o.proposed and o.stream.drafter:
+                self._drafter = o.stream.drafter.name
+                self._acceptance.observe(o.stream.id, self._drafter, o.proposed, o.verdict.tokens(o.scored))
+        if cost.has_prefill:
+            return
+        self._costs.record(cost.rows, cost.score_s)
+        self._rest_s.append(cost.rest_s)
+        self._ledger.add(cost, observations)
+        self._rounds_since_plain = 0 if cost.rows == cost.num_streams else self._rounds_since_plain + 1
+        self._record_drafting(cost, observations)
+
+    def _record_drafting(self, cost: RoundCost, observations: Sequence[Observation]) -> None:
+        for drafter, seconds in cost.draft_s.items():
+            drafts = [o.proposed for o in observations if o.stream.drafter and o.stream.drafter.name == drafter]
+            depth = max((max(draft.depths(), default=0) for draft in drafts), default=0)
+            if depth:
+                self._step_s[drafter].append(seconds / depth)
+        if self._probing:
+            gained = sum(len(o.verdict.path) for o in observations) / max(cost.num_streams, 1)
+            plain_s = self._costs.seconds(cost.num_streams) + self._round_base_s()
+            self._probe_s += max(0.0, cost.total_s - plain_s * (1 + gained))
+
+    def forget(self, stream: Stream) -> None:
+        self._acceptance.forget(stream.id)
+
+    def explain(self) -> PolicyReport:
+        return PolicyReport(
+            policy=self.name,
+            budget=self._ledger.budget(),
+            reason=self._reason,
+            predicted_speedup=self._predicted,
+            observed_speedup=self._ledger.speedup(self._costs, self._round_base_s()),
+            cost_by_rows_s=self._costs.curve(),
+            acceptance_by_depth=self._acceptance.depth_chances(self._drafter, 8),
+        )
+
+
+def _costly(streams: Sequence[Stream]) -> dict[str, list[int]]:
+    """Which streams each drafter that costs time drafts for."""
+    members: dict[str, list[int]] = defaultdict(list)
+    for i, stream in enumerate(streams):
+        if stream.drafter and not stream.drafter.is_free:
+            members[stream.drafter.name].append(i)
+    return members
+
+
+def make_policy(spec: str | int | Policy) -> Policy:
+    """`auto`, `auto(8)` (the longest draft), `fixed(4)` or just `4`; a Policy is returned as it is."""
+    if isinstance(spec, int):
+        return FixedPolicy(spec)
+    if not isinstance(spec, str):
+        return spec
+    kind, _, argument = spec.partition("(")
+    number = argument.removesuffix(")")
+    if kind == "auto" and (not argument or number.isdigit()):
+        return AutoPolicy(int(number)) if number else AutoPolicy()
+    if kind == "fixed" and number.isdigit():
+        return FixedPolicy(int(number))
+    if spec.isdigit():
+        return FixedPolicy(int(spec))
+    raise UsageError(f"unknown policy {spec!r}; expected auto, auto(N), fixed(N) or a number")

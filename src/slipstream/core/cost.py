@@ -1,0 +1,74 @@
+"""CostModel: what a forward of n rows takes on this machine, learned while decoding."""
+
+from __future__ import annotations
+
+import bisect
+from collections import deque
+from statistics import median
+
+_WINDOW = 9  # samples kept per bucket; the median shrugs off a scheduler's hiccup
+_UNSEEN_SLOPE = 0.02  # what an unseen row is thought to cost, as a share: low, so that it gets tried
+
+
+def bucket_of(rows: int) -> int:
+    """Exact to 16 rows, then steps of about an eighth."""
+    if rows <= 16:
+        return rows
+    step = 1 << (rows.bit_length() - 4)
+    return -(-rows // step) * step
+
+
+class CostModel:
+    """Median seconds by number of rows, never falling as rows grow; straight lines between what was seen."""
+
+    def __init__(self) -> None:
+        self._samples: dict[int, deque[float]] = {}
+        self._rows: list[int] = []  # buckets seen, ascending
+        self._seconds: list[float] = []  # their cost
+
+    def record(self, rows: int, seconds: float) -> None:
+        bucket = bucket_of(rows)
+        if bucket not in self._samples:
+            self._samples[bucket] = deque(maxlen=_WINDOW)
+            bisect.insort(self._rows, bucket)
+        self._samples[bucket].append(seconds)
+        self._seconds = self._fitted()
+
+    def _fitted(self) -> list[float]:
+        """More rows never cost less: where medians say so, one of them is a fluke, and neighbours are pooled."""
+        pools: list[tuple[float, int, int]] = []  # seconds, samples, buckets
+        for rows in self._rows:
+            samples = self._samples[rows]
+            pool = (median(samples), len(samples), 1)
+            while pools and pools[-1][0] > pool[0]:
+                seconds, weight, width = pools.pop()
+                total = weight + pool[1]
+                pool = ((seconds * weight + pool[0] * pool[1]) / total, total, width + pool[2])
+            pools.append(pool)
+        return [seconds for seconds, _, width in pools for _ in range(width)]
+
+    def num_samples(self, rows: int) -> int:
+        return len(self._samples.get(bucket_of(rows), ()))
+
+    @property
+    def largest(self) -> int:
+        """The most rows seen so far; 0 before the first record."""
+        return self._rows[-1] if self._rows else 0
+
+    def seconds(self, rows: int) -> float:
+        """Expected cost of one forward of `rows` rows. 0 before the first record."""
+        if not self._rows:
+            return 0.0
+        bucket = bucket_of(rows)
+        at = bisect.bisect_left(self._rows, bucket)
+        if at == len(self._rows):
+            return self._seconds[-1] * (1 + _UNSEEN_SLOPE * (bucket - self._rows[-1]))
+        if at == 0 or self._rows[at] == bucket:
+            return self._seconds[at]
+        below, above = self._rows[at - 1], self._rows[at]
+        share = (bucket - below) / (above - below)
+        return self._seconds[at - 1] + share * (self._seconds[at] - self._seconds[at - 1])
+
+    def curve(self) -> dict[int, float]:
+        """Seconds by rows, as learned."""
+        return dict(zip(self._rows, self._seconds, strict=True))

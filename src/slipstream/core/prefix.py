@@ -1,0 +1,18 @@
+"""The common beginning of two token lists."""
+
+from __future__ import annotations
+
+
+def common_prefix(a: list[int], b: list[int]) -> int:
+    """Its length. By halving, since slices compare at C speed."""
+    limit = min(len(a), len(b))
+    if a[:limit] == b[:limit]:
+        return limit
+    low, high = 0, limit  # the first `low` agree, the first `high` do not
+    while low < high - 1:
+        middle = (low + high) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle
+    return low

@@ -1,0 +1,154 @@
+"""What the core asks of the parts around it: Model, Sequence, Scores, Drafter.
+
+A backend is one implementation of Model; a drafter is one of Drafter. Neither knows the other, and the engine knows
+neither: it speaks token ids, trees and paths. Masks, slots, pages and positions stay inside a backend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from slipstream.core.tree import EMPTY_TREE, DraftTree
+
+if TYPE_CHECKING:
+    from slipstream.core.stream import Stream
+    from slipstream.core.verify import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """What a model says of itself."""
+
+    name: str
+    backend: str
+    device: str
+    dtype: str
+    vocab_size: int  # columns of the logits, padding included
+    context_length: int
+    weight_bytes: int  # read from memory in one forward
+    batch_invariant: bool  # a row's logits never depend, bit for bit, on what else is scored with it
+    max_rows: int  # the most rows one forward takes
+
+
+class Scores(Protocol):
+    """The target's logits for one stream: a row for the last pending token (ROOT) and one for each node."""
+
+    def row(self, node: int) -> npt.NDArray[np.float32]:
+        """[vocab] logits after `node`, on the host. Valid until the model's next `score`."""
+        ...
+
+    def argmax(self, node: int) -> int:
+        """The likeliest token after `node`; ties go to the lower id."""
+        ...
+
+
+class Sequence(Protocol):
+    """One stream's place in a model's KV cache."""
+
+    @property
+    def length(self) -> int:
+        """Tokens kept. After `open` with a known beginning this is already more than 0."""
+        ...
+
+    def commit(self, path: Seq[int] = ()) -> None:
+        """Keeps the pending tokens and the nodes of `path` of the last score; forgets the rest of the draft."""
+        ...
+
+    def rewind(self, length: int) -> None:
+        """Forgets everything after the first `length` tokens."""
+        ...
+
+    def fork(self) -> Sequence:
+        """A second sequence with the same kept tokens, sharing their memory. Raises CapacityError when full."""
+        ...
+
+    def close(self) -> None:
+        """Gives the place back. What it held may serve a later `open`. Closing twice is harmless."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreRequest:
+    """Tokens to append (at least one) and the draft that follows the last of them."""
+
+    sequence: Sequence
+    pending: Seq[int]
+    tree: DraftTree = EMPTY_TREE
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.pending) + len(self.tree)
+
+
+class Model(Protocol):
+    """Weights on a backend."""
+
+    @property
+    def info(self) -> ModelInfo: ...
+
+    def open(self, tokens: Seq[int] = (), reserve: int = 0) -> Sequence:
+        """A place for a stream that begins with `tokens` and will hold `reserve` tokens at most.
+
+        Its `length` says how many of `tokens` are there already from earlier streams (always fewer than all).
+        Raises CapacityError when there is no room now.
+        """
+        ...
+
+    def can_open(self, reserve: int) -> bool:
+        """Whether `open` has room for a stream of `reserve` tokens now. The engine queues the stream if not."""
+        ...
+
+    def score(self, requests: Seq[ScoreRequest]) -> list[Scores]:
+        """ONE forward for all requests, at most `info.max_rows` rows. Commits nothing."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What became of a draft: the tree as proposed, the part that was scored, and the verdict on that part."""
+
+    stream: Stream
+    proposed: DraftTree
+    scored: DraftTree
+    verdict: Verdict
+
+
+class Drafter(Protocol):
+    """Proposes what comes next. It may be wrong, slow or broken: the text does not depend on it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def is_free(self) -> bool:
+        """Whether a proposal costs next to nothing, so that asking for more than is scored does no harm."""
+        ...
+
+    def begin(self, stream: Stream) -> None:
+        """A stream starts; `stream.tokens` is its prompt."""
+        ...
+
+    def propose(self, streams: Seq[Stream], budgets: Seq[int]) -> list[DraftTree]:
+        """A draft of at most `budgets[i]` nodes for each stream. Empty where it has no idea."""
+        ...
+
+    def observe(self, observations: Seq[Observation]) -> None:
+        """The round is over; `stream.tokens` already holds its tokens."""
+        ...
+
+    def end(self, stream: Stream) -> None:
+        """The stream is over, finished or abandoned: give back what was held for it."""
+        ...
+
+
+def prefill(model: Model, sequence: Sequence, tokens: Seq[int]) -> None:
+    """Feeds `tokens` in pieces the model takes, and keeps them."""
+    step = model.info.max_rows
+    for start in range(0, len(tokens), step):
+        model.score([ScoreRequest(sequence, tokens[start : start + step])])
+        sequence.commit()

@@ -1,0 +1,161 @@
+"""Sampling settings, and the target's own token at a node: argmax(processed logits / temperature + noise)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from slipstream.core.noise import Domain, coupled_argmax
+from slipstream.errors import UsageError
+
+Row = npt.NDArray[np.float32]  # [vocab] logits of one node
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How the target chooses. Order: penalties, bias, temperature, top-k, top-p, min-p.
+
+    Repetition penalty looks at prompt and answer, presence and frequency penalties at the answer alone.
+    Raises UsageError for a value out of range.
+    """
+
+    temperature: float = 0.0  # 0 is greedy
+    top_k: int = 0  # 0 is off
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, valid, expected in (
+            ("temperature", self.temperature >= 0, "0 (greedy) or more"),
+            ("top_k", self.top_k >= 0, "0 (off) or more"),
+            ("top_p", 0 < self.top_p <= 1, "above 0, at most 1 (off)"),
+            ("min_p", 0 <= self.min_p < 1, "0 (off) or more, below 1"),
+            ("repetition_penalty", self.repetition_penalty > 0, "above 0; 1 is off"),
+            ("presence_penalty", abs(self.presence_penalty) <= 100, "between -100 and 100; 0 is off"),
+            ("frequency_penalty", abs(self.frequency_penalty) <= 100, "between -100 and 100; 0 is off"),
+            ("seed", 0 <= self.seed < 1 << 64, "0 to 2^64 - 1"),
+        ):
+            if not valid:
+                raise UsageError(f"{name} is {getattr(self, name)}; expected {expected}")
+
+    @property
+    def is_greedy(self) -> bool:
+        return self.temperature == 0
+
+    @property
+    def uses_history(self) -> bool:
+        return self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
+
+    @property
+    def changes_logits(self) -> bool:
+        return self.uses_history or bool(self.logit_bias)
+
+
+class History:
+    """Which tokens a stream holds, counted: what the penalties look at."""
+
+    def __init__(self, prompt: Iterable[int] = ()) -> None:
+        self._prompt = set(prompt)
+        self._answer: Counter[int] = Counter()
+
+    def extend(self, tokens: Iterable[int]) -> None:
+        self._answer.update(tokens)
+
+    def penalise(self, row: Row, sampling: Sampling, path: Sequence[int]) -> None:
+        """Applies the penalties to `row` in place, as they stand after this stream's tokens and then `path`."""
+        answer = self._answer + Counter(path) if path else self._answer
+        if sampling.repetition_penalty != 1:
+            seen = np.fromiter(self._prompt | answer.keys(), np.int64)
+            logits = row[seen]
+            penalty = np.float32(sampling.repetition_penalty)
+            row[seen] = np.where(logits > 0, logits / penalty, logits * penalty)
+        if answer:
+            tokens = np.fromiter(answer.keys(), np.int64, len(answer))
+            counts = np.fromiter(answer.values(), np.float32, len(answer))
+            row[tokens] -= np.float32(sampling.presence_penalty) + np.float32(sampling.frequency_penalty) * counts
+
+
+def processed(row: Row, sampling: Sampling, history: History, path: Sequence[int]) -> Row:
+    """The logits after penalties and bias. The row itself where nothing changes it, else a copy."""
+    if not sampling.changes_logits:
+        return row
+    row = row.copy()
+    if sampling.uses_history:
+        history.penalise(row, sampling, path)
+    for token, bias in sampling.logit_bias.items():
+        if 0 <= token < len(row):
+            row[token] += np.float32(bias)
+    return row
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """The tokens that top-k, top-p and min-p leave, and their scaled logits."""
+
+    tokens: npt.NDArray[np.int64]
+    z: npt.NDArray[np.float64]
+
+    def only(self, keep: npt.NDArray[np.generic]) -> Candidates:
+        return Candidates(self.tokens[keep], self.z[keep])
+
+    def probabilities(self) -> npt.NDArray[np.float64]:
+        weights = np.exp(self.z - self.z.max())
+        return np.asarray(weights / weights.sum(), np.float64)
+
+
+def candidates(row: Row, sampling: Sampling) -> Candidates:
+    """What may be sampled. The temperature must not be 0."""
+    z = row.astype(np.float64) / sampling.temperature
+    left = Candidates(np.arange(len(row), dtype=np.int64), z)
+    if 0 < sampling.top_k < len(row):
+        left = left.only(np.sort(np.argpartition(z, -sampling.top_k)[-sampling.top_k :]))
+    if sampling.top_p < 1:
+        left = left.only(_nucleus(left, sampling.top_p))
+    if sampling.min_p > 0:
+        left = left.only(left.z >= left.z.max() + np.log(sampling.min_p))
+    return left
+
+
+def _nucleus(left: Candidates, top_p: float) -> npt.NDArray[np.int64]:
+    """The fewest likeliest tokens that reach `top_p` together, in the order of their ids."""
+    probabilities = left.probabilities()
+    # Tokens below this share cannot sum to 1 - top_p, so the nucleus lies in the rest: sort only that.
+    rest = np.flatnonzero(probabilities >= (1 - top_p) / len(probabilities))
+    order = rest[np.argsort(-probabilities[rest], kind="stable")]
+    reached = np.cumsum(probabilities[order])
+    count = int(np.searchsorted(reached, top_p * (1 - 1e-12))) + 1
+    return np.sort(order[:count])
+
+
+def sample(row: Row, sampling: Sampling, position: int, domain: Domain = Domain.TARGET) -> int:
+    """One token of processed logits: greedy, or coupled to the noise of (seed, position)."""
+    if sampling.is_greedy:
+        return int(row.argmax())
+    left = candidates(row, sampling)
+    return coupled_argmax(left.z, left.tokens, sampling.seed, position, domain)
+
+
+def distribution(row: Row, sampling: Sampling) -> npt.NDArray[np.float64]:
+    """[vocab] the probabilities that `sample` draws from."""
+    full = np.zeros(len(row), np.float64)
+    if sampling.is_greedy:
+        full[int(row.argmax())] = 1.0
+        return full
+    left = candidates(row, sampling)
+    full[left.tokens] = left.probabilities()
+    return full
+
+
+def draw(p: npt.NDArray[np.float64], seed: int, position: int, domain: Domain) -> int:
+    """One sample of the probabilities `p` [vocab]."""
+    tokens = np.flatnonzero(p > 0)
+    return coupled_argmax(np.log(p[tokens]), tokens, seed, position, domain)

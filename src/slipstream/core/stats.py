@@ -1,0 +1,86 @@
+"""RoundRecord and Stats: what a round did, and what rounds add up to.
+
+Words, the same everywhere: *drafted* tokens were scored by the target; *accepted* ones were drafted and kept; the
+*bonus* token is the target's own, one a round. Acceptance rate leaves the bonus out; mean accepted length counts it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class RoundRecord:
+    """One round of one stream. The seconds are the whole round's, shared by the streams in it."""
+
+    num_drafted: int
+    num_accepted: int
+    num_tokens: int  # what the stream gained: accepted + bonus, fewer where it stopped inside
+    accepted_depth: int
+    drafted_depth: int
+    draft_s: float
+    score_s: float
+    rest_s: float
+
+
+@dataclass(slots=True)
+class Stats:
+    """Sums over rounds, of one stream or of a whole engine."""
+
+    num_prompt_tokens: int = 0
+    num_reused: int = 0  # prompt tokens found in the cache
+    num_tokens: int = 0
+    rounds: int = 0
+    target_forwards: int = 0  # prompt chunks included
+    num_drafted: int = 0
+    num_accepted: int = 0
+    draft_s: float = 0.0
+    score_s: float = 0.0
+    rest_s: float = 0.0
+    ttft_s: float = 0.0  # from submission to the first token
+    total_s: float = 0.0  # from submission to the last token
+    drafted_at: Counter[int] = field(default_factory=Counter)  # rounds that drafted this deep
+    accepted_at: Counter[int] = field(default_factory=Counter)  # rounds that accepted this deep
+    drafter_error: str | None = None
+
+    def add(self, record: RoundRecord) -> None:
+        self.rounds += 1
+        self.num_tokens += record.num_tokens
+        self.num_drafted += record.num_drafted
+        self.num_accepted += record.num_accepted
+        self.draft_s += record.draft_s
+        self.score_s += record.score_s
+        self.rest_s += record.rest_s
+        self.drafted_at.update(range(1, record.drafted_depth + 1))
+        self.accepted_at.update(range(1, record.accepted_depth + 1))
+
+    @property
+    def acceptance_rate(self) -> float:
+        """Accepted / drafted, the bonus token left out. 0 where nothing was drafted."""
+        return self.num_accepted / self.num_drafted if self.num_drafted else 0.0
+
+    @property
+    def mean_accepted_length(self) -> float:
+        """Tokens a round, the bonus token counted. Plain decoding has 1."""
+        return self.num_tokens / self.rounds if self.rounds else 0.0
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens after the first over the time after the first: the speed of decoding itself."""
+        seconds = self.total_s - self.ttft_s
+        return (self.num_tokens - 1) / seconds if self.num_tokens > 1 and seconds > 0 else 0.0
+
+    def as_dict(self) -> dict[str, object]:
+        """For --json. Depth counts become lists: index 0 is depth 1."""
+        plain = {
+            name: getattr(self, name) for name in self.__dataclass_fields__ if name not in ("drafted_at", "accepted_at")
+        }
+        deepest = max(self.drafted_at, default=0)
+        return plain | {
+            "acceptance_rate": self.acceptance_rate,
+            "mean_accepted_length": self.mean_accepted_length,
+            "tokens_per_s": self.tokens_per_s,
+            "drafted_by_depth": [self.drafted_at[d] for d in range(1, deepest + 1)],
+            "accepted_by_depth": [self.accepted_at[d] for d in range(1, deepest + 1)],
+        }

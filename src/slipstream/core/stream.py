@@ -1,0 +1,118 @@
+"""Stream: one request on its way through the engine."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import deque
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from typing import Literal
+
+from slipstream.core.protocols import Drafter, Sequence
+from slipstream.core.sampling import History, Sampling
+from slipstream.core.stats import Stats
+from slipstream.core.text import TextAssembler
+from slipstream.errors import UsageError
+
+FinishReason = Literal["stop", "length", "cancelled", "error"]
+_ids = itertools.count()
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When an answer ends."""
+
+    max_tokens: int = 256
+    stop: tuple[str, ...] = ()
+    stop_tokens: frozenset[int] = frozenset()  # beside the model's own end tokens
+    ignore_eos: bool = False
+
+    def __post_init__(self) -> None:
+        if self.max_tokens < 1:
+            raise UsageError(f"max_tokens is {self.max_tokens}; expected 1 or more")
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One token of an answer. `text` is what became certain with it: it may be empty, or span several tokens."""
+
+    id: int
+    text: str
+    drafted: bool  # proposed by the drafter and accepted; otherwise the target's own
+
+
+class Stream:
+    """What a drafter, a policy and the engine know of one request. `tokens` is prompt and answer so far."""
+
+    def __init__(
+        self,
+        prompt: Seq[int],
+        sampling: Sampling,
+        limits: Limits,
+        assembler: TextAssembler,
+        drafter: Drafter | None,
+        verifier: str,
+    ) -> None:
+        self.id = next(_ids)
+        self.tokens = list(prompt)
+        self.prompt_length = len(prompt)
+        self.sampling = sampling
+        self.limits = limits
+        self.drafter = drafter
+        self.verifier = verifier
+        self.history = History(prompt)
+        self.stats = Stats(num_prompt_tokens=len(prompt))
+        self.finish_reason: FinishReason | None = None
+        self.error: Exception | None = None
+        self.sequence: Sequence | None = None  # set while the stream has a place in the target's cache
+        self.outbox: deque[Token] = deque()
+        self._assembler = assembler
+        self._submitted_at = time.perf_counter()
+
+    @property
+    def answer(self) -> list[int]:
+        return self.tokens[self.prompt_length :]
+
+    @property
+    def num_answer_tokens(self) -> int:
+        return len(self.tokens) - self.prompt_length
+
+    @property
+    def done(self) -> bool:
+        return self.finish_reason is not None
+
+    @property
+    def pending(self) -> list[int]:
+        """Tokens the target has not seen yet: prompt that is left, or the last token chosen."""
+        return self.tokens[self.sequence.length if self.sequence else 0 :]
+
+    def receive(self, token: int, drafted: bool, end_tokens: frozenset[int]) -> None:
+        """Takes the next token into the answer, releases its text, and finishes where the limits say so."""
+        self.tokens.append(token)
+        self.history.extend((token,))
+        ends = token in self.limits.stop_tokens or (token in end_tokens and not self.limits.ignore_eos)
+        text = "" if ends else self._assembler.push(token)
+        self._clock()
+        if ends or self._assembler.stopped:
+            self.finish_reason = "stop"
+        elif self.num_answer_tokens >= self.limits.max_tokens:
+            self.finish_reason = "length"
+        if self.done:
+            text += self._assembler.flush()
+        self.outbox.append(Token(token, text, drafted))
+
+    def finish(self, reason: FinishReason, error: Exception | None = None) -> None:
+        """Ends the stream between tokens. Text still held back is released with an empty-handed last token."""
+        if self.done:
+            return
+        self.finish_reason, self.error = reason, error
+        held = self._assembler.flush()
+        if held:
+            self.outbox.append(Token(-1, held, False))
+
+    def _clock(self) -> None:
+        elapsed = time.perf_counter() - self._submitted_at
+        if not self.stats.ttft_s:
+            self.stats.ttft_s = elapsed
+        self.stats.total_s = elapsed

@@ -1,0 +1,167 @@
+"""DraftTree: the tokens a drafter proposes. A chain is a tree, and empty is legal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+ROOT = -1  # the last pending token: what the first drafted token follows
+
+
+@dataclass(frozen=True, slots=True)
+class DraftTree:
+    """Drafted tokens in topological order: `parents[i] < i`, and ROOT for those that follow the stream itself.
+
+    `confidence[i]` is the drafter's own guess that the target takes node i given that it took the parent.
+    `proposals[i]` is the distribution node i was sampled from, for the rejection verifier; None stands for a
+    certain proposal (n-gram, greedy). Both are empty where the drafter has none.
+
+    Raises ValueError for a parent that is not earlier, or two siblings with the same token.
+    """
+
+    tokens: tuple[int, ...] = ()
+    parents: tuple[int, ...] = ()
+    confidence: tuple[float, ...] = ()
+    proposals: tuple[npt.NDArray[np.float64] | None, ...] = ()
+    _children: dict[tuple[int, int], int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if len(self.parents) != len(self.tokens):
+            raise ValueError(f"a draft of {len(self.tokens)} tokens has {len(self.parents)} parents")
+        for name in ("confidence", "proposals"):
+            if len(getattr(self, name)) not in (0, len(self.tokens)):
+                raise ValueError(f"{name} has {len(getattr(self, name))} entries for {len(self.tokens)} tokens")
+        children: dict[tuple[int, int], int] = {}
+        for node, (token, parent) in enumerate(zip(self.tokens, self.parents, strict=True)):
+            if not ROOT <= parent < node:
+                raise ValueError(f"node {node} has parent {parent}: parents come before their children")
+            if (parent, token) in children:
+                raise ValueError(f"token {token} is drafted twice after node {parent}: siblings are distinct")
+            children[parent, token] = node
+        object.__setattr__(self, "_children", children)
+
+    @classmethod
+    def chain(
+        cls,
+        tokens: Iterable[int],
+        confidence: Sequence[float] = (),
+        proposals: Sequence[npt.NDArray[np.float64] | None] = (),
+    ) -> DraftTree:
+        tokens = tuple(tokens)
+        return cls(tokens, tuple(range(ROOT, len(tokens) - 1)), tuple(confidence), tuple(proposals))
+
+    @classmethod
+    def from_paths(cls, paths: Iterable[Sequence[int]], limit: int | None = None) -> DraftTree:
+        """Merges paths that share a beginning; earlier paths come first, at most `limit` nodes."""
+        builder = TreeBuilder()
+        for path in paths:
+            node = ROOT
+            for token in path:
+                if limit is not None and len(builder) >= limit and builder.child(node, token) is None:
+                    break
+                node = builder.add(node, token)
+        return builder.build()
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __bool__(self) -> bool:
+        return bool(self.tokens)
+
+    def child(self, node: int, token: int) -> int | None:
+        """The node that carries `token` after `node`, or None."""
+        return self._children.get((node, token))
+
+    def children(self, node: int) -> list[int]:
+        """Nodes that follow `node`, in the order they were proposed."""
+        return [i for i, parent in enumerate(self.parents) if parent == node]
+
+    @property
+    def is_chain(self) -> bool:
+        return all(parent == node - 1 for node, parent in enumerate(self.parents))
+
+    def depths(self) -> list[int]:
+        """Depth of each node; children of ROOT have depth 1."""
+        depths: list[int] = []
+        for parent in self.parents:
+            depths.append(1 if parent == ROOT else depths[parent] + 1)
+        return depths
+
+    def path(self, node: int) -> list[int]:
+        """Nodes from the first below ROOT to `node`. Empty for ROOT."""
+        path: list[int] = []
+        while node != ROOT:
+            path.append(node)
+            node = self.parents[node]
+        return path[::-1]
+
+    def path_tokens(self, node: int) -> list[int]:
+        return [self.tokens[i] for i in self.path(node)]
+
+    def ancestor_mask(self) -> npt.NDArray[np.bool_]:
+        """[nodes, nodes] bool; row i marks the nodes that node i sees, itself included."""
+        mask = np.eye(len(self), dtype=np.bool_)
+        for node, parent in enumerate(self.parents):
+            if parent != ROOT:
+                mask[node] |= mask[parent]
+        return mask
+
+    def keep(self, nodes: Iterable[int]) -> DraftTree:
+        """The tree of these nodes only. Raises ValueError when a kept node's parent is left out."""
+        order = sorted(set(nodes))
+        new_index = {old: new for new, old in enumerate(order)} | {ROOT: ROOT}
+        orphans = [node for node in order if self.parents[node] not in new_index]
+        if orphans:
+            raise ValueError(f"nodes {orphans} are kept without their parents")
+        return DraftTree(
+            tokens=tuple(self.tokens[i] for i in order),
+            parents=tuple(new_index[self.parents[i]] for i in order),
+            confidence=tuple(self.confidence[i] for i in order) if self.confidence else (),
+            proposals=tuple(self.proposals[i] for i in order) if self.proposals else (),
+        )
+
+
+class TreeBuilder:
+    """Grows a DraftTree node by node; adding a token that is already there returns its node."""
+
+    def __init__(self) -> None:
+        self._tokens: list[int] = []
+        self._parents: list[int] = []
+        self._confidence: list[float] = []
+        self._proposals: list[npt.NDArray[np.float64] | None] = []
+        self._children: dict[tuple[int, int], int] = {}
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def child(self, node: int, token: int) -> int | None:
+        return self._children.get((node, token))
+
+    def add(
+        self, parent: int, token: int, confidence: float = 0.5, proposal: npt.NDArray[np.float64] | None = None
+    ) -> int:
+        known = self.child(parent, token)
+        if known is not None:
+            return known
+        node = self._children[parent, token] = len(self._tokens)
+        self._tokens.append(token)
+        self._parents.append(parent)
+        self._confidence.append(confidence)
+        self._proposals.append(proposal)
+        return node
+
+    def path_tokens(self, node: int) -> list[int]:
+        tokens: list[int] = []
+        while node != ROOT:
+            tokens.append(self._tokens[node])
+            node = self._parents[node]
+        return tokens[::-1]
+
+    def build(self) -> DraftTree:
+        return DraftTree(tuple(self._tokens), tuple(self._parents), tuple(self._confidence), tuple(self._proposals))
+
+
+EMPTY_TREE = DraftTree()

@@ -1,0 +1,111 @@
+"""Verifiers: which of the drafted tokens the target agrees with, and the token it adds itself.
+
+`matching` (the default) keeps the promise seed for seed: the target's own token is computed at each node, and the
+draft is followed for as long as it carries that token. The answer is the one plain decoding gives, whatever the draft.
+
+`rejection` accepts more of a draft that samples: with p the target's distribution and q the one a token was drawn
+from, it is kept with probability min(1, p/q), and on a refusal p becomes the normalised max(p - q, 0). The answer
+has the target's distribution, but not the text that plain decoding has for the same seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from slipstream.core.noise import Domain, uniform
+from slipstream.core.protocols import Scores
+from slipstream.core.sampling import History, Row, Sampling, distribution, draw, processed, sample
+from slipstream.core.tree import ROOT, DraftTree
+
+Probabilities = npt.NDArray[np.float64]  # [vocab]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`path`: the accepted nodes from the root down. `next_token`: the target's own token after them."""
+
+    path: tuple[int, ...]
+    next_token: int
+
+    def tokens(self, tree: DraftTree) -> list[int]:
+        """What the stream gains this round: the accepted tokens, then the target's."""
+        return [*(tree.tokens[node] for node in self.path), self.next_token]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """How one stream chooses at this moment: its settings, its past, and the position of the next token."""
+
+    sampling: Sampling
+    history: History
+    position: int
+
+    def row(self, tree: DraftTree, scores: Scores, node: int) -> Row:
+        """Processed logits at a node, the history taken along the path to it."""
+        path = tree.path_tokens(node) if self.sampling.uses_history else ()
+        return processed(scores.row(node), self.sampling, self.history, path)
+
+
+Verifier = Callable[[DraftTree, Scores, Choice], Verdict]
+
+
+def verify_matching(tree: DraftTree, scores: Scores, choice: Choice) -> Verdict:
+    path: list[int] = []
+    node = ROOT
+    while True:
+        if choice.sampling.is_greedy and not choice.sampling.changes_logits:
+            token = scores.argmax(node)
+        else:
+            token = sample(choice.row(tree, scores, node), choice.sampling, choice.position + len(path))
+        child = tree.child(node, token)
+        if child is None:
+            return Verdict(tuple(path), token)
+        path.append(child)
+        node = child
+
+
+def verify_rejection(tree: DraftTree, scores: Scores, choice: Choice) -> Verdict:
+    if choice.sampling.is_greedy:
+        return verify_matching(tree, scores, choice)
+    path: list[int] = []
+    node = ROOT
+    while True:
+        p = distribution(choice.row(tree, scores, node), choice.sampling)
+        child, p = _accept_one(tree, node, p, choice.sampling.seed, choice.position + len(path))
+        if child is None:
+            token = draw(p, choice.sampling.seed, choice.position + len(path), Domain.TARGET)
+            return Verdict(tuple(path), token)
+        path.append(child)
+        node = child
+
+
+def _accept_one(
+    tree: DraftTree, node: int, p: Probabilities, seed: int, position: int
+) -> tuple[int | None, Probabilities]:
+    """The first child that passes its coin, or None and what is left of p after all of them failed."""
+    for turn, child in enumerate(tree.children(node)):
+        token = tree.tokens[child]
+        q = tree.proposals[child] if tree.proposals else None
+        q_token = 1.0 if q is None else float(q[token])
+        if uniform(seed, position, turn, Domain.ACCEPT) * q_token < p[token]:
+            return child, p
+        p = _residual(p, q, token)
+    return None, p
+
+
+def _residual(p: Probabilities, q: Probabilities | None, token: int) -> Probabilities:
+    left = p.copy()
+    if q is None:
+        left[token] = 0.0
+    else:
+        left[: len(q)] -= q[: len(left)]
+        np.maximum(left, 0.0, out=left)
+    total = left.sum()
+    return left / total if total > 0 else p  # p == q: a refusal that has no probability
+
+
+VERIFIERS: dict[str, Verifier] = {"matching": verify_matching, "rejection": verify_rejection}

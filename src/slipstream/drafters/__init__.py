@@ -1,0 +1,171 @@
+"""Drafters by name. A new one is a file here and a line in `DRAFTERS`.
+
+A spec is a name, with options in brackets where it has any: `ngram`, `model(p_min=0.3,n_parallel=3)`,
+`chained:suffix,model`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Protocol, TypeVar
+
+from slipstream.core.protocols import Drafter, Model
+from slipstream.drafters.vocabulary import Texts
+from slipstream.errors import UsageError
+
+
+class LayeredModel(Model, Protocol):
+    """A model that can stop after its first layers."""
+
+    @property
+    def num_layers(self) -> int: ...
+
+    def first_layers(self, count: int) -> Model: ...
+
+
+@dataclass(frozen=True, slots=True)
+class DraftSources:
+    """What a drafter may be made from."""
+
+    target: Model
+    target_texts: Texts
+    draft: Model | None = None
+    draft_texts: Texts | None = None
+    same_vocabulary: bool = True  # of target and draft
+
+    def draft_model(self, drafter: str) -> Model:
+        if self.draft is None:
+            raise UsageError(f"the drafter {drafter} needs a draft model: name one with draft= or --draft")
+        return self.draft
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyExitOptions:
+    layers: int = 0  # 0: a quarter of the target's
+    p_min: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class TranslateOptions:
+    p_min: float = 0.0
+    min_overlap: float = 0.5  # of the target's tokens; below it drafts are retokenised text
+
+
+Maker = Callable[[DraftSources, dict[str, str]], Drafter]
+Options = TypeVar("Options")
+
+
+def _ngram(sources: DraftSources, options: dict[str, str]) -> Drafter:
+    from slipstream.drafters.ngram import NgramDrafter, NgramOptions
+
+    return NgramDrafter(typed(NgramOptions, options, "ngram"))
+
+
+def _suffix(sources: DraftSources, options: dict[str, str]) -> Drafter:
+    from slipstream.drafters.suffix import SuffixDrafter, SuffixOptions
+
+    return SuffixDrafter(typed(SuffixOptions, options, "suffix"))
+
+
+def _model(sources: DraftSources, options: dict[str, str]) -> Drafter:
+    from slipstream.drafters.model import DraftModelDrafter, DraftModelOptions
+    from slipstream.drafters.vocabulary import SameVocabulary
+
+    draft = sources.draft_model("model")
+    if not sources.same_vocabulary:
+        raise UsageError(
+            f"{draft.info.name} and {sources.target.info.name} have different vocabularies, so their token ids don't "
+            "mean the same: use the drafter translate, or a draft of the target's family"
+        )
+    vocabulary = SameVocabulary(sources.target.info.vocab_size)
+    return DraftModelDrafter(draft, typed(DraftModelOptions, options, "model"), vocabulary)
+
+
+def _early_exit(sources: DraftSources, options: dict[str, str]) -> Drafter:
+    from slipstream.drafters.model import DraftModelDrafter, DraftModelOptions
+
+    settings = typed(EarlyExitOptions, options, "early-exit")
+    target: Any = sources.target
+    if not hasattr(target, "first_layers"):
+        raise UsageError(f"early-exit needs a backend that can stop after some layers; {target.info.backend} cannot")
+    layers = settings.layers or max(1, target.num_layers // 4)
+    return DraftModelDrafter(target.first_layers(layers), DraftModelOptions(p_min=settings.p_min), name="early-exit")
+
+
+def _translate(sources: DraftSources, options: dict[str, str]) -> Drafter:
+    from slipstream.drafters.model import DraftModelDrafter, DraftModelOptions
+    from slipstream.drafters.retokenise import RetokenisingDrafter
+    from slipstream.drafters.vocabulary import SharedTokens
+
+    settings = typed(TranslateOptions, options, "translate")
+    draft = sources.draft_model("translate")
+    assert sources.draft_texts is not None
+    shared = SharedTokens(sources.draft_texts, sources.target_texts, sources.target.info.vocab_size)
+    if shared.overlap < settings.min_overlap:
+        return RetokenisingDrafter(draft, sources.draft_texts, sources.target_texts)
+    return DraftModelDrafter(draft, DraftModelOptions(p_min=settings.p_min), shared, name="translate")
+
+
+def _chained(sources: DraftSources, options: dict[str, str]) -> Drafter:
+    raise UsageError("chained names its drafters after a colon, for example chained:suffix,model")
+
+
+DRAFTERS: dict[str, Maker] = {
+    "ngram": _ngram,
+    "suffix": _suffix,
+    "model": _model,
+    "early-exit": _early_exit,
+    "translate": _translate,
+    "chained": _chained,
+}
+_SPEC = re.compile(r"(?P<name>[\w-]+)(?:\((?P<options>[^()]*)\))?")
+
+
+def make_drafter(spec: str, sources: DraftSources) -> Drafter | None:
+    """The drafter a spec names; None for `none`. Raises UsageError for an unknown name or option."""
+    if spec == "none":
+        return None
+    if spec.startswith("chained:"):
+        chained = import_module("slipstream.drafters.chained")
+        members = [make_drafter(part, sources) for part in _split_list(spec.removeprefix("chained:"))]
+        drafter: Drafter = chained.ChainedDrafter([member for member in members if member])
+        return drafter
+    match = _SPEC.fullmatch(spec.strip())
+    if match is None or match["name"] not in DRAFTERS:
+        raise UsageError(f"unknown drafter {spec!r}; expected none, {', '.join(DRAFTERS)}")
+    return DRAFTERS[match["name"]](sources, _parse_options(match["options"] or "", spec))
+
+
+def _split_list(text: str) -> list[str]:
+    """Splits at commas outside brackets."""
+    return [part.strip() for part in re.split(r",(?![^(]*\))", text) if part.strip()]
+
+
+def _parse_options(text: str, spec: str) -> dict[str, str]:
+    options = {}
+    for part in filter(None, (p.strip() for p in text.split(","))):
+        key, equals, value = part.partition("=")
+        if not equals:
+            raise UsageError(f"{spec!r}: {part!r} is no option; expected name=value")
+        options[key.strip()] = value.strip()
+    return options
+
+
+def typed(kind: type[Options], options: dict[str, str], drafter: str) -> Options:
+    """An options dataclass from text. Raises UsageError for an unknown key or a value of the wrong type."""
+    fields = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    values: dict[str, Any] = {}
+    for key, text in options.items():
+        if key not in fields:
+            valid = ", ".join(fields) or "none"
+            raise UsageError(f"the drafter {drafter} has no option {key!r}; it has {valid}")
+        convert: type = type(fields[key].default)
+        try:
+            values[key] = convert(text)
+        except ValueError:
+            raise UsageError(f"{drafter}: {key}={text!r} is not of type {convert.__name__}") from None
+    return kind(**values)

@@ -1,0 +1,87 @@
+"""DraftCache: a draft model's cache, kept in step with the streams it drafts for.
+
+After a rejection the draft model goes back to where text and draft part; what it had read before is not read again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from slipstream.core.prefix import common_prefix
+from slipstream.core.protocols import Model, Sequence, prefill
+from slipstream.core.tree import ROOT
+
+_CATCH_UP = 8  # unread tokens that ride along with the first drafting step; more are read before
+
+
+@dataclass(slots=True)
+class Branch:
+    """One line of a draft: a sequence of the draft model, what it has read, and what it reads next."""
+
+    sequence: Sequence
+    read: list[int]
+    unread: list[int]
+    node: int = ROOT  # of the draft, that `unread` ends with
+    depth: int = 0
+
+    def fork(self) -> Branch:
+        """A second line from the same place. Raises CapacityError when there is no room."""
+        return Branch(self.sequence.fork(), list(self.read), [], self.node, self.depth)
+
+    def mark_read(self) -> None:
+        self.sequence.commit()
+        self.read += self.unread
+        self.unread = []
+
+
+class DraftCache:
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._branches: dict[int, list[Branch]] = {}
+
+    def open(self, stream_id: int, context: list[int], reserve: int) -> None:
+        """Reads a new stream, all but its last token. A stream too long for the draft model is left out."""
+        reserve = min(reserve, self._model.info.context_length)
+        if not self._readable(context, 1) or not self._model.can_open(reserve):
+            return
+        sequence = self._model.open(context, reserve)
+        branch = Branch(sequence, context[: sequence.length], context[sequence.length :])
+        self._branches[stream_id] = [branch]
+        self._read_ahead(branch)
+
+    def follow(self, stream_id: int, context: list[int], budget: int) -> list[Branch]:
+        """The stream's one branch, rewound to what became the text, `unread` holding the rest.
+
+        The list is the cache's own: branches added to it are closed on the next call. Empty where the draft model
+        cannot draft for this stream.
+        """
+        branches = self._branches.get(stream_id, [])
+        if not branches or not self._readable(context, budget):
+            return []
+        best = max(branches, key=lambda branch: common_prefix(branch.read, context))
+        keep = min(common_prefix(best.read, context), len(context) - 1)
+        if keep < len(best.read):
+            best.sequence.rewind(keep)
+            del best.read[keep:]
+        for branch in branches:
+            if branch is not best:
+                branch.sequence.close()
+        best.unread, best.node, best.depth = context[keep:], ROOT, 0
+        if len(best.unread) > _CATCH_UP:
+            self._read_ahead(best)
+        branches[:] = [best]
+        return branches
+
+    def close(self, stream_id: int) -> None:
+        for branch in self._branches.pop(stream_id, ()):
+            branch.sequence.close()
+
+    def _read_ahead(self, branch: Branch) -> None:
+        prefill(self._model, branch.sequence, branch.unread[:-1])
+        branch.read += branch.unread[:-1]
+        branch.unread = branch.unread[-1:]
+
+    def _readable(self, context: list[int], budget: int) -> bool:
+        """Whether it fits the draft's context, and the draft has all its ids (padding rows may be missing)."""
+        info = self._model.info
+        return 0 < len(context) < info.context_length - budget and max(context[-256:]) < info.vocab_size

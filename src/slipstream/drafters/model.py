@@ -1,0 +1,154 @@
+"""`model`: a smaller model drafts, as a chain or as a tree that splits where its second choice is likely too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from slipstream.core.noise import Domain
+from slipstream.core.protocols import Model, Observation, ScoreRequest
+from slipstream.core.sampling import Row, distribution, draw, processed, sample
+from slipstream.core.stream import Stream
+from slipstream.core.tree import ROOT, DraftTree, TreeBuilder
+from slipstream.drafters.draft_cache import Branch, DraftCache
+from slipstream.drafters.vocabulary import SameVocabulary, VocabularyMap
+from slipstream.errors import CapacityError, UsageError
+
+Proposal = npt.NDArray[np.float64] | None  # what a token was sampled from, for the rejection verifier
+
+
+@dataclass(frozen=True, slots=True)
+class DraftModelOptions:
+    p_min: float = 0.0  # stop drafting where the draft's best token is less likely than this
+    n_parallel: int = 1  # branches of the tree; 1 drafts a chain
+    p_split: float = 0.1  # split where the second choice is at least this likely
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.p_min < 1 or not 0 <= self.p_split <= 1 or self.n_parallel < 1:
+            raise UsageError(f"{self}: expected p_min and p_split between 0 and 1, n_parallel 1 or more")
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """One token the draft model would go on with, in the target's ids."""
+
+    token: int
+    confidence: float
+    proposal: Proposal = None
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A draft under way."""
+
+    stream: Stream
+    budget: int
+    branches: list[Branch]
+    builder: TreeBuilder = field(default_factory=TreeBuilder)
+
+    @property
+    def growing(self) -> list[Branch]:
+        return [b for b in self.branches if b.unread] if len(self.builder) < self.budget else []
+
+
+class DraftModelDrafter:
+    is_free = False
+
+    def __init__(
+        self,
+        model: Model,
+        options: DraftModelOptions | None = None,
+        vocabulary: VocabularyMap | None = None,
+        name: str = "model",
+    ) -> None:
+        """Without a `vocabulary` the draft's ids are the target's; padding rows at the end do no harm."""
+        self.name = name
+        self._model = model
+        self._options = options or DraftModelOptions()
+        self._vocabulary = vocabulary or SameVocabulary(model.info.vocab_size)
+        self._cache = DraftCache(model)
+
+    def begin(self, stream: Stream) -> None:
+        context = self._vocabulary.context(stream.tokens)
+        self._cache.open(stream.id, context, len(context) + stream.limits.max_tokens)
+
+    def propose(self, streams: Seq[Stream], budgets: Seq[int]) -> list[DraftTree]:
+        """One forward of the draft model a depth, for all branches of all streams."""
+        drafts = [
+            _Draft(s, n, self._cache.follow(s.id, self._vocabulary.context(s.tokens), n))
+            for s, n in zip(streams, budgets, strict=True)
+        ]
+        while growing := [(draft, branch) for draft in drafts for branch in draft.growing]:
+            scores = self._model.score([ScoreRequest(branch.sequence, branch.unread) for _, branch in growing])
+            for (draft, branch), score in zip(growing, scores, strict=True):
+                branch.mark_read()
+                self._grow(draft, branch, self._vocabulary.to_target_row(score.row(ROOT)))
+        return [draft.builder.build() for draft in drafts]
+
+    def observe(self, observations: Seq[Observation]) -> None:
+        pass  # the next `propose` finds out what was kept
+
+    def end(self, stream: Stream) -> None:
+        self._cache.close(stream.id)
+
+    def _grow(self, draft: _Draft, branch: Branch, row: Row) -> None:
+        """Adds the branch's next token, and a branch for the second choice where that is likely enough."""
+        can_split = len(draft.branches) < self._options.n_parallel and len(draft.builder) + 2 <= draft.budget
+        guesses = self._guesses(draft, branch, row, 2 if can_split else 1)
+        lines = [branch]
+        if len(guesses) == 2:
+            with suppress(CapacityError):  # no room for a branch: the draft stays a chain
+                lines.append(branch.fork())
+        for line, guess in zip(lines, guesses, strict=False):
+            line.node = draft.builder.add(line.node, guess.token, guess.confidence, guess.proposal)
+            line.depth += 1
+            line.unread = [self._vocabulary.to_draft_token(guess.token)]
+        draft.branches += lines[1:]
+
+    def _guesses(self, draft: _Draft, branch: Branch, row: Row, count: int) -> list[Guess]:
+        """The draft's choice and perhaps its second; none where it is not sure enough to go on."""
+        stream, sampling = draft.stream, draft.stream.sampling
+        path = draft.builder.path_tokens(branch.node) if sampling.uses_history else ()
+        row = processed(row, sampling, stream.history, path)
+        position = stream.num_answer_tokens + branch.depth
+        if stream.verifier == "rejection" and not sampling.is_greedy:
+            return self._sampled(stream, row, position, count)
+        weights = _softmax(row)
+        if float(weights.max()) < self._options.p_min:
+            return []
+        token = sample(row, sampling, position)  # the target's own noise: the two agree as often as they can
+        guesses = [Guess(token, float(weights[token]))]
+        weights[token] = 0.0
+        second = int(weights.argmax())
+        if count > 1 and weights[second] >= self._options.p_split:
+            guesses.append(Guess(second, float(weights[second])))
+        return guesses
+
+    def _sampled(self, stream: Stream, row: Row, position: int, count: int) -> list[Guess]:
+        """Independent samples of the draft's distribution, without replacement.
+
+        Stopping and splitting look at the distribution alone, never at the token drawn: otherwise the tokens would
+        not be distributed as they claim, and the verifier would no longer be lossless.
+        """
+        q = distribution(row, stream.sampling)
+        top, runner_up = (float(p) for p in np.partition(q, -2)[:-3:-1])
+        if top < self._options.p_min:
+            return []
+        seed = stream.sampling.seed
+        token = draw(q, seed, position, Domain.DRAFT)
+        guesses = [Guess(token, top, q)]
+        if count > 1 and runner_up >= max(self._options.p_split, 1e-9):
+            rest = q.copy()
+            rest[token] = 0.0
+            rest /= rest.sum()
+            guesses.append(Guess(draw(rest, seed, position, Domain.DRAFT), runner_up, rest))
+        return guesses
+
+
+def _softmax(row: Row) -> npt.NDArray[np.float32]:
+    weights = np.exp(row - row.max())
+    return np.asarray(weights / weights.sum(), np.float32)

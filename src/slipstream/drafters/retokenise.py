@@ -1,0 +1,67 @@
+"""A draft model with little vocabulary in common with the target: it drafts text, and the text is retokenised."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+
+from slipstream.core.protocols import Model, Observation, ScoreRequest
+from slipstream.core.stream import Stream
+from slipstream.core.tree import EMPTY_TREE, ROOT, DraftTree
+from slipstream.drafters.draft_cache import Branch, DraftCache
+from slipstream.drafters.vocabulary import Texts, retokenised
+
+_RECENT = 8  # tokens of the stream that the drafted text is joined to before it is cut into tokens again
+
+
+class RetokenisingDrafter:
+    """Drafts greedily: another vocabulary has no noise in common. The last token is left out, it may go on."""
+
+    name = "translate"
+    is_free = False
+
+    def __init__(self, model: Model, draft_texts: Texts, target_texts: Texts) -> None:
+        self._model = model
+        self._draft, self._target = draft_texts, target_texts
+        self._cache = DraftCache(model)
+
+    def begin(self, stream: Stream) -> None:
+        context = self._context(stream)
+        self._cache.open(stream.id, context, 2 * (len(context) + stream.limits.max_tokens))
+
+    def propose(self, streams: Seq[Stream], budgets: Seq[int]) -> list[DraftTree]:
+        lines: list[list[int]] = [[] for _ in streams]
+        branches = [self._cache.follow(s.id, self._context(s), n + 1) for s, n in zip(streams, budgets, strict=True)]
+        while growing := self._growing(branches, lines, budgets):
+            scores = self._model.score([ScoreRequest(branch.sequence, branch.unread) for branch, _ in growing])
+            for (branch, i), score in zip(growing, scores, strict=True):
+                branch.mark_read()
+                token = score.argmax(ROOT)
+                if not self._draft.is_special(token):
+                    lines[i].append(token)
+                    branch.unread = [token]
+        return [self._in_target(s, line, n) for s, line, n in zip(streams, lines, budgets, strict=True)]
+
+    def _growing(
+        self, branches: list[list[Branch]], lines: list[list[int]], budgets: Seq[int]
+    ) -> list[tuple[Branch, int]]:
+        return [(b[0], i) for i, b in enumerate(branches) if b and b[0].unread and len(lines[i]) <= budgets[i]]
+
+    def _in_target(self, stream: Stream, line: list[int], budget: int) -> DraftTree:
+        """The drafted text, cut as the target's tokenizer would cut it right behind the stream's last tokens."""
+        text = self._draft.decode(line).rstrip("\ufffd")
+        if not text:
+            return EMPTY_TREE
+        recent = stream.tokens[-_RECENT:]
+        joined = self._target.encode(self._target.decode(recent) + text)
+        start = self._target.encode(self._target.decode(recent))
+        tokens = joined[len(start) :] if joined[: len(start)] == start else self._target.encode(text)
+        return DraftTree.chain(tokens[:-1][:budget], [0.5] * len(tokens[:-1][:budget]))
+
+    def observe(self, observations: Seq[Observation]) -> None:
+        pass
+
+    def end(self, stream: Stream) -> None:
+        self._cache.close(stream.id)
+
+    def _context(self, stream: Stream) -> list[int]:
+        return retokenised(stream.tokens, self._target, self._draft)

@@ -1,0 +1,151 @@
+"""`suffix`: a suffix tree over this stream and earlier ones, with counts that tell how sure a continuation is."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from slipstream.core.stream import Stream
+from slipstream.core.tree import ROOT, DraftTree, TreeBuilder
+from slipstream.drafters.base import FreeDrafter
+from slipstream.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class SuffixOptions:
+    depth: int = 12  # tokens of context and continuation that are told apart
+    width: int = 1  # continuations kept at a fork; 1 drafts a chain
+    max_nodes: int = 400_000  # of the tree, about 60 MB; the oldest streams are forgotten beyond that
+
+    def __post_init__(self) -> None:
+        if self.depth < 2 or self.width < 1 or self.max_nodes < 1:
+            raise UsageError(f"{self}: expected depth 2 or more, width and max_nodes 1 or more")
+
+
+@dataclass(slots=True)
+class _Node:
+    count: int = 0
+    children: dict[int, _Node] = field(default_factory=dict)
+
+
+class SuffixTree:
+    """Counts every run of at most `depth` tokens. Streams are added as they grow and removed whole.
+
+    A place in the tree is a list of nodes: those of the last 1, 2, 3 … tokens, for as long as such a run is known.
+    """
+
+    def __init__(self, depth: int) -> None:
+        self._depth = depth
+        self._root = _Node()
+        self.num_nodes = 0
+
+    def add(self, place: list[_Node], token: int) -> list[_Node]:
+        """Enters the runs that end with `token` after `place`; returns the new place."""
+        reached = []
+        for node in (self._root, *place[: self._depth - 1]):
+            child = node.children.get(token)
+            if child is None:
+                child = node.children[token] = _Node()
+                self.num_nodes += 1
+            child.count += 1
+            reached.append(child)
+        return reached
+
+    def follow(self, place: list[_Node], token: int) -> list[_Node]:
+        """The place after `token`, nothing entered."""
+        reached = []
+        for node in (self._root, *place[: self._depth - 1]):
+            child = node.children.get(token)
+            if child is None:
+                break
+            reached.append(child)
+        return reached
+
+    def continuations(self, place: list[_Node], width: int) -> tuple[int, list[tuple[int, float]]]:
+        """The longest run that something followed: its length, and the likeliest followers with their share."""
+        for length in range(min(len(place), self._depth - 1), 0, -1):
+            children = place[length - 1].children
+            if children:
+                total = sum(child.count for child in children.values())
+                ranked = heapq.nlargest(width, children.items(), key=lambda item: item[1].count)
+                return length, [(token, child.count / total) for token, child in ranked]
+        return 0, []
+
+    def remove(self, tokens: Sequence[int]) -> None:
+        """Takes back one stream."""
+        for begin in range(len(tokens)):
+            node = self._root
+            for token in tokens[begin : begin + self._depth]:
+                child = node.children[token]
+                child.count -= 1
+                if child.count == 0:
+                    self.num_nodes -= _size(child)
+                    del node.children[token]
+                    break
+                node = child
+
+
+def _size(node: _Node) -> int:
+    return 1 + sum(_size(child) for child in node.children.values())
+
+
+@dataclass(slots=True)
+class _Reader:
+    """How far a running stream was read into the tree."""
+
+    num_tokens: int = 0
+    place: list[_Node] = field(default_factory=list)
+
+
+class SuffixDrafter(FreeDrafter):
+    name = "suffix"
+
+    def __init__(self, options: SuffixOptions | None = None) -> None:
+        self._options = options or SuffixOptions()
+        self._tree = SuffixTree(self._options.depth)
+        self._readers: dict[int, _Reader] = {}
+        self._finished: deque[list[int]] = deque()  # oldest first
+
+    def begin(self, stream: Stream) -> None:
+        self._readers[stream.id] = _Reader()
+
+    def propose(self, streams: Sequence[Stream], budgets: Sequence[int]) -> list[DraftTree]:
+        return [self._propose_one(self._read(s), budget) for s, budget in zip(streams, budgets, strict=True)]
+
+    def _read(self, stream: Stream) -> _Reader:
+        reader = self._readers[stream.id]
+        for token in stream.tokens[reader.num_tokens :]:
+            reader.place = self._tree.add(reader.place, token)
+        reader.num_tokens = len(stream.tokens)
+        return reader
+
+    def _propose_one(self, reader: _Reader, budget: int) -> DraftTree:
+        """Best first: the continuation likeliest to be reached is the next node."""
+        builder = TreeBuilder()
+        places = {ROOT: reader.place}
+        heap: list[tuple[float, int, int, float]] = []  # -chance, parent, token, confidence
+        self._push(heap, reader.place, ROOT, 1.0)
+        while heap and len(builder) < budget:
+            chance, parent, token, confidence = heapq.heappop(heap)
+            node = builder.add(parent, token, confidence)
+            places[node] = self._tree.follow(places[parent], token)
+            self._push(heap, places[node], node, -chance)
+        return builder.build()
+
+    def _push(self, heap: list[tuple[float, int, int, float]], place: list[_Node], node: int, chance: float) -> None:
+        length, ranked = self._tree.continuations(place, self._options.width)
+        trust = length / (length + 1)  # a longer match is a better one
+        for token, share in ranked:
+            heapq.heappush(heap, (-chance * share * trust, node, token, share * trust))
+
+    def end(self, stream: Stream) -> None:
+        """Keeps the stream for later ones, and lets the oldest go when the tree is full."""
+        if stream.id not in self._readers:
+            return
+        self._read(stream)
+        del self._readers[stream.id]
+        self._finished.append(list(stream.tokens))
+        while self._tree.num_nodes > self._options.max_nodes and self._finished:
+            self._tree.remove(self._finished.popleft())

@@ -1,0 +1,57 @@
+"""Every error that Slipstream raises on purpose.
+
+SlipstreamError                one clear line for the user; the command line prints it without a traceback
+├── UsageError                 a wrong option, value or combination (exit 2)
+├── ModelError                 a model that can't be found, read or used (exit 1)
+│   ├── ModelNotFoundError     nothing is where the spec points, and nothing could be fetched
+│   ├── DamagedModelError      the file is truncated, empty, a pointer, or contradicts its own header
+│   └── UnsupportedModelError  sound, but of an architecture or with a value this project can't run
+├── ContextFullError           the prompt does not fit the model's context (exit 1)
+├── CapacityError              the request can never fit the memory set aside for it (exit 1)
+├── MissingDependencyError     an optional dependency is missing; names the pip command (exit 1)
+└── DrafterError               a drafter broke; the engine goes on without it and says so
+"""
+
+from __future__ import annotations
+
+
+class SlipstreamError(Exception):
+    """Base of all errors raised on purpose. `exit_code` is what the command line exits with."""
+
+    exit_code = 1
+
+
+class UsageError(SlipstreamError):
+    exit_code = 2
+
+
+class ModelError(SlipstreamError):
+    pass
+
+
+class ModelNotFoundError(ModelError):
+    pass
+
+
+class DamagedModelError(ModelError):
+    pass
+
+
+class UnsupportedModelError(ModelError):
+    pass
+
+
+class ContextFullError(SlipstreamError):
+    pass
+
+
+class CapacityError(SlipstreamError):
+    pass
+
+
+class MissingDependencyError(SlipstreamError):
+    pass
+
+
+class DrafterError(SlipstreamError):
+    pass

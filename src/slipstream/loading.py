@@ -1,0 +1,90 @@
+"""`load`: from the names of models to an engine that answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from slipstream.core.auto_policy import make_policy
+from slipstream.core.engine import Engine
+from slipstream.core.policy import Policy
+from slipstream.core.protocols import Drafter, Model
+from slipstream.drafters import DraftSources, make_drafter
+from slipstream.errors import UsageError
+from slipstream.models import open_checkpoint
+from slipstream.models.tokenizer import Tokenizer, same_vocabulary
+
+if TYPE_CHECKING:
+    from slipstream.backends.torch.model import TorchOptions
+
+Report = Callable[[str, float], None]  # what is being loaded, and the share that is
+
+
+def _silent(what: str, share: float) -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model on a backend and the tokenizer that came with it."""
+
+    model: Model
+    tokenizer: Tokenizer
+
+
+def load_model(
+    spec: str | Path | LoadedModel, options: TorchOptions | None = None, report: Report = _silent
+) -> LoadedModel:
+    """A model by its spec, on the torch backend. What is loaded already is returned as it is."""
+    if isinstance(spec, LoadedModel):
+        return spec
+    if not isinstance(spec, str | Path):
+        raise UsageError(
+            f"a model is named by a spec, a path or a LoadedModel (see load_model); got {type(spec).__name__}"
+        )
+    from slipstream.backends.torch import model as torch_backend
+
+    checkpoint = open_checkpoint(spec)
+    model = torch_backend.load_model(checkpoint, options, lambda share: report(checkpoint.name, share))
+    report(checkpoint.name, 1.0)
+    return LoadedModel(model, checkpoint.tokenizer)
+
+
+def load(
+    target: str | Path | LoadedModel = "smollm2-135m",
+    *,
+    draft: str | Path | LoadedModel | None = None,
+    drafter: str | Drafter | None = None,
+    policy: str | int | Policy = "auto",
+    options: TorchOptions | None = None,
+    draft_options: TorchOptions | None = None,
+    max_streams: int = 32,
+    report: Report = _silent,
+) -> Engine:
+    """An engine for `target`.
+
+    `drafter` is a spec (`none`, `ngram`, `suffix`, `model`, `early-exit`, `translate`, `chained:…`, see
+    `slipstream.drafters`) or a Drafter. Left out, it is `model` or `translate` where a draft is given, and `suffix`
+    otherwise. Raises ModelError, UsageError.
+    """
+    plan = make_policy(policy)  # bad settings fail before gigabytes are read
+    main = load_model(target, options, report)
+    helper = load_model(draft, draft_options or options, report) if draft is not None else None
+    sources = DraftSources(
+        target=main.model,
+        target_texts=main.tokenizer,
+        draft=helper.model if helper else None,
+        draft_texts=helper.tokenizer if helper else None,
+        same_vocabulary=helper is None or same_vocabulary(main.tokenizer, helper.tokenizer),
+    )
+    if drafter is None or isinstance(drafter, str):
+        drafter = make_drafter(drafter or default_drafter(sources), sources)
+    return Engine(main.model, main.tokenizer, drafter, plan, max_streams=max_streams)
+
+
+def default_drafter(sources: DraftSources) -> str:
+    if sources.draft is None:
+        return "suffix"
+    return "model" if sources.same_vocabulary else "translate"

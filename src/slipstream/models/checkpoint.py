@@ -1,0 +1,42 @@
+"""Checkpoint: an opened model on disk, its headers read and checked, its tensors still there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from slipstream.models.config import DecoderConfig
+from slipstream.models.tokenizer import Tokenizer
+
+FloatKind = Literal["F32", "F16", "BF16"]
+
+
+@dataclass(frozen=True, slots=True)
+class RawTensor:
+    """One tensor as host memory. BF16 has no numpy type, so its bits are carried as uint16."""
+
+    kind: FloatKind
+    data: npt.NDArray[np.generic]  # the tensor's shape, row-major; float32, float16 or uint16
+
+
+class Checkpoint(Protocol):
+    """Tensor names are those of the HF checkpoints in both formats: `model.layers.0.self_attn.q_proj.weight`."""
+
+    name: str  # short, for tables
+    path: Path
+    config: DecoderConfig
+    tokenizer: Tokenizer
+
+    def __contains__(self, tensor_name: str) -> bool: ...
+
+    def tensor(self, tensor_name: str) -> RawTensor:
+        """Reads one tensor, in the layout HF uses (GGUF's permuted rotary rows are put back). Keeps no copy."""
+        ...
+
+    def weight_bytes(self) -> int:
+        """Bytes of all tensors as stored."""
+        ...

@@ -1,0 +1,196 @@
+"""config.json -> DecoderConfig. Unsupported values that change the arithmetic are refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from slipstream.errors import DamagedModelError, UnsupportedModelError
+from slipstream.models.config import DecoderConfig
+from slipstream.models.rope import Llama3Scaling, linear_divisors, llama3_divisors
+
+WAY_OUT = "Use the llama.cpp backend or another engine for this model."
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """What transformers assumes for a model type where its config.json is silent."""
+
+    architecture: str  # the class that `architectures` names
+    context_length: int
+    num_kv_heads: int | None  # None: as many as heads
+    head_dim: int | None = None  # None: hidden / heads
+    qkv_bias: bool = False
+    qk_norm: bool = False
+    window_switch: bool = False  # Qwen: sliding_window counts only with use_sliding_window
+    sliding_window: int | None = None
+
+
+FAMILIES = {
+    "llama": Family("LlamaForCausalLM", 2048, None),
+    "mistral": Family("MistralForCausalLM", 131072, 8, sliding_window=4096),
+    "qwen2": Family("Qwen2ForCausalLM", 32768, 32, qkv_bias=True, window_switch=True, sliding_window=4096),
+    "qwen3": Family("Qwen3ForCausalLM", 32768, 32, 128, qk_norm=True, window_switch=True, sliding_window=4096),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """Typed reads of a JSON object; null counts as missing."""
+
+    path: Path
+    values: Mapping[str, Any]
+
+    def integer(self, key: str, default: int | None = None) -> int:
+        value = self.values.get(key)
+        value = default if value is None else value
+        if type(value) is not int:
+            raise DamagedModelError(f"{self.path} states {key} as {value!r}; a whole number was expected.")
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        value = self.values.get(key)
+        value = default if value is None else value
+        if type(value) not in (int, float):
+            raise DamagedModelError(f"{self.path} states {key} as {value!r}; a number was expected.")
+        return float(value)  # type: ignore[arg-type]  # None was refused above
+
+    def flag(self, key: str) -> bool:
+        return bool(self.values.get(key))
+
+
+def config_from_hf(values: Mapping[str, Any], path: Path) -> DecoderConfig:
+    """Reads the shape of the decoder. Raises DamagedModelError or UnsupportedModelError."""
+    model_type, family = _family(values, path)
+    fields = Fields(path, values)
+    _refuse_unsupported(fields)
+    num_heads, hidden = fields.integer("num_attention_heads"), fields.integer("hidden_size")
+    if num_heads < 1:
+        raise DamagedModelError(f"{path} states {num_heads} attention heads; 1 or more were expected.")
+    head_dim = fields.integer("head_dim", family.head_dim or hidden // num_heads)
+    context = fields.integer("max_position_embeddings", family.context_length)
+    rope = _rope_fields(fields)
+    theta = rope.number("rope_theta", fields.number("rope_theta", 10000.0))
+    return DecoderConfig(
+        architecture=model_type,
+        vocab_size=fields.integer("vocab_size"),
+        hidden_size=hidden,
+        intermediate_size=fields.integer("intermediate_size"),
+        num_layers=fields.integer("num_hidden_layers"),
+        num_heads=num_heads,
+        num_kv_heads=_num_kv_heads(fields, family, num_heads),
+        head_dim=head_dim,
+        context_length=context,
+        norm_eps=fields.number("rms_norm_eps", 1e-6),
+        rope_theta=theta,
+        rope_divisors=_rope_divisors(rope, theta, head_dim, context),
+        sliding_window=_sliding_window(fields, family, context),
+        qkv_bias=family.qkv_bias,
+        qk_norm=family.qk_norm,
+        tied_head=fields.flag("tie_word_embeddings"),
+    )
+
+
+def _family(values: Mapping[str, Any], path: Path) -> tuple[str, Family]:
+    model_type, architectures = values.get("model_type"), values.get("architectures")
+    named = architectures[0] if isinstance(architectures, list) and architectures else None
+    family = FAMILIES.get(model_type) if isinstance(model_type, str) else None
+    if family is None or not isinstance(model_type, str) or named not in (None, family.architecture):
+        supported = ", ".join(f.architecture for f in FAMILIES.values())
+        raise UnsupportedModelError(
+            f"{path} describes a {named or model_type!r} model; {supported} are supported. {WAY_OUT}"
+        )
+    return model_type, family
+
+
+def _refuse_unsupported(fields: Fields) -> None:
+    quantisation = fields.values.get("quantization_config")
+    if isinstance(quantisation, dict):
+        method = quantisation.get("quant_method", "unknown")
+        raise UnsupportedModelError(
+            f"{fields.path} describes a checkpoint quantised with {method!r}, which is not read. "
+            "Use the unquantised checkpoint, a GGUF file of the same model, or another engine."
+        )
+    activation = fields.values.get("hidden_act", "silu")
+    if activation not in ("silu", "swish"):
+        raise UnsupportedModelError(f"{fields.path} uses the activation {activation!r}; silu is supported. {WAY_OUT}")
+    for key in ("attention_bias", "mlp_bias"):
+        if fields.flag(key):
+            raise UnsupportedModelError(
+                f"{fields.path} sets {key}, a bias that is not supported (only Qwen2's on q, k and v is). {WAY_OUT}"
+            )
+
+
+def _num_kv_heads(fields: Fields, family: Family, num_heads: int) -> int:
+    if "num_key_value_heads" in fields.values:  # null is transformers' way to say "as many as heads"
+        return fields.integer("num_key_value_heads", num_heads)
+    return family.num_kv_heads or num_heads
+
+
+def _sliding_window(fields: Fields, family: Family, context: int) -> int | None:
+    """transformers masks keys `sliding_window` and more back, so a row sees that many, itself included."""
+    if family.window_switch and not fields.flag("use_sliding_window"):
+        return None
+    if family.window_switch:
+        _refuse_mixed_layers(fields)
+    if "sliding_window" in fields.values and fields.values["sliding_window"] is None:
+        return None
+    if family.sliding_window is None:
+        return None
+    window = fields.integer("sliding_window", family.sliding_window)
+    return window if window < context else None
+
+
+def _refuse_mixed_layers(fields: Fields) -> None:
+    num_layers = fields.integer("num_hidden_layers")
+    kinds = fields.values.get("layer_types")
+    if isinstance(kinds, list):
+        mixed = any(kind != "sliding_attention" for kind in kinds)
+    else:
+        mixed = fields.integer("max_window_layers", 28) > 0 and num_layers > 0
+    if mixed:
+        raise UnsupportedModelError(
+            f"{fields.path} mixes layers with and without a sliding window, which is not supported. {WAY_OUT}"
+        )
+
+
+def _rope_fields(fields: Fields) -> Fields:
+    """transformers 5 writes rope_parameters, with theta inside; before, rope_scaling beside rope_theta."""
+    for key in ("rope_parameters", "rope_scaling"):
+        value = fields.values.get(key)
+        if isinstance(value, dict):
+            return Fields(fields.path, value)
+        if value is not None:
+            raise DamagedModelError(f"{fields.path} states {key} as {value!r}; an object was expected.")
+    return Fields(fields.path, {})
+
+
+def _rope_divisors(rope: Fields, theta: float, head_dim: int, context: int) -> tuple[float, ...] | None:
+    kind = rope.values.get("rope_type", rope.values.get("type", "default"))
+    if rope.number("partial_rotary_factor", 1.0) != 1.0:
+        raise UnsupportedModelError(f"{rope.path} rotates only a part of each head (partial_rotary_factor). {WAY_OUT}")
+    if kind == "default":
+        return None
+    if kind == "linear":
+        return linear_divisors(rope.number("factor"), head_dim)
+    if kind != "llama3":
+        raise UnsupportedModelError(
+            f"{rope.path} uses the rope scaling {kind!r}; default, linear and llama3 are supported. {WAY_OUT}"
+        )
+    if not 0 < theta < float("inf") or head_dim < 2:
+        raise DamagedModelError(f"{rope.path} states a rope_theta of {theta} and a head_dim of {head_dim}.")
+    return llama3_divisors(_llama3_scaling(rope, context), theta, head_dim)
+
+
+def _llama3_scaling(rope: Fields, context: int) -> Llama3Scaling:
+    scaling = Llama3Scaling(
+        factor=rope.number("factor"),
+        low_freq_factor=rope.number("low_freq_factor"),
+        high_freq_factor=rope.number("high_freq_factor"),
+        original_context=rope.integer("original_max_position_embeddings", context),
+    )
+    if scaling.factor <= 0 or not scaling.low_freq_factor < scaling.high_freq_factor:
+        raise DamagedModelError(f"{rope.path} states a llama3 rope scaling that makes no sense: {scaling}.")
+    return scaling

@@ -1,0 +1,120 @@
+"""FolderCheckpoint: a folder in Hugging Face's layout, with config.json, a tokenizer and safetensors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from slipstream.errors import DamagedModelError, ModelNotFoundError, UnsupportedModelError
+from slipstream.models.checkpoint import RawTensor
+from slipstream.models.config import DecoderConfig
+from slipstream.models.files import read_json
+from slipstream.models.hf_config import config_from_hf
+from slipstream.models.safetensors_file import StoredTensor, read_file_header
+from slipstream.models.tensors import check_config, check_tensors, check_vocabulary, expected_tensors
+from slipstream.models.tokenizer import Tokenizer
+from slipstream.models.tokenizer_hf import tokenizer_from_folder
+
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+
+
+class FolderCheckpoint:
+    """Opened by `open_folder`; tensors are views of the memory-mapped files."""
+
+    def __init__(
+        self,
+        name: str,
+        path: Path,
+        config: DecoderConfig,
+        tokenizer: Tokenizer,
+        tensors: dict[str, StoredTensor],
+    ) -> None:
+        self.name = name
+        self.path = path
+        self.config = config
+        self.tokenizer = tokenizer
+        self._tensors = tensors
+
+    def __contains__(self, tensor_name: str) -> bool:
+        return tensor_name in self._tensors
+
+    def tensor(self, tensor_name: str) -> RawTensor:
+        """Reads one tensor; the array is a read-only view of the file. KeyError for an unknown name."""
+        return self._tensors[tensor_name].read()
+
+    def weight_bytes(self) -> int:
+        return sum(tensor.num_bytes for tensor in self._tensors.values())
+
+
+def open_folder(path: Path, name: str) -> FolderCheckpoint:
+    """Reads and checks config, headers and vocabulary; no weights. Raises ModelError subclasses only."""
+    _refuse_other_contents(path)
+    config = config_from_hf(read_json(path / "config.json"), path / "config.json")
+    check_config(config, path / "config.json")
+    tensors = _all_tensors(path)
+    check_tensors({key: tensor.shape for key, tensor in tensors.items()}, config, path)
+    for key in expected_tensors(config):
+        tensors[key].check_float()
+    tokenizer = tokenizer_from_folder(path)
+    check_vocabulary(tokenizer.vocab_size, config, path)
+    return FolderCheckpoint(name, path, config, tokenizer, tensors)
+
+
+def _refuse_other_contents(path: Path) -> None:
+    """Says what a folder is, when it is not one with safetensors."""
+    if _weight_files(path) or (path / INDEX).is_file():
+        if (path / "config.json").is_file():
+            return
+        raise ModelNotFoundError(f"{path} has safetensors but no config.json, which says what they are. Copy it there.")
+    pickles = sorted(file.name for pattern in PICKLES for file in path.glob(pattern))
+    if pickles:
+        raise UnsupportedModelError(
+            f"{path} has only pickled weights ({pickles[0]}), which can run code when loaded. "
+            "They are not read. Convert them to safetensors: load with transformers and call save_pretrained."
+        )
+    ggufs = sorted(file.name for file in path.glob("*.gguf"))
+    hint = f"It has {', '.join(ggufs)}: pass the path of one." if ggufs else "Expected config.json and *.safetensors."
+    raise ModelNotFoundError(f"{path} holds no safetensors weights. {hint}")
+
+
+def _weight_files(path: Path) -> list[Path]:
+    return sorted(path.glob("*.safetensors"))
+
+
+def _all_tensors(path: Path) -> dict[str, StoredTensor]:
+    if (path / SINGLE).is_file():
+        return read_file_header(path / SINGLE)
+    if (path / INDEX).is_file():
+        return _sharded_tensors(path, read_json(path / INDEX))
+    files = _weight_files(path)
+    if len(files) > 1:
+        raise DamagedModelError(
+            f"{path} has {len(files)} safetensors files but no {INDEX}, "
+            "which says what belongs together. Copy it there."
+        )
+    return read_file_header(files[0])
+
+
+def _sharded_tensors(path: Path, index: dict[str, Any]) -> dict[str, StoredTensor]:
+    weight_map = index.get("weight_map")
+    if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
+        raise DamagedModelError(f"{path / INDEX} has no weight_map of tensor names to files. Download it again.")
+    shards = {shard: _read_shard(path, shard) for shard in sorted(set(weight_map.values()))}
+    tensors: dict[str, StoredTensor] = {}
+    for name, shard in weight_map.items():
+        if name not in shards[shard]:
+            raise DamagedModelError(
+                f"{path / INDEX} says that {name!r} is in {shard}, but it is not. The files do not belong together."
+            )
+        tensors[name] = shards[shard][name]
+    return tensors
+
+
+def _read_shard(path: Path, shard: str) -> dict[str, StoredTensor]:
+    if Path(shard).name != shard:  # an index must not lead out of its folder
+        raise DamagedModelError(f"{path / INDEX} names the file {shard!r}; a plain file name was expected.")
+    if not (path / shard).is_file():
+        raise DamagedModelError(f"{path} lacks the weights file {shard} that its index names. Download it again.")
+    return read_file_header(path / shard)

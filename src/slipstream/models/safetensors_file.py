@@ -1,0 +1,109 @@
+"""One .safetensors file: its header, checked against the file's size. Tensors are views of the memory map.
+
+Read here and not with the safetensors package, whose numpy interface has no bfloat16.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from slipstream.errors import DamagedModelError, UnsupportedModelError
+from slipstream.models.checkpoint import RawTensor
+from slipstream.models.files import map_file, parse_object
+
+MAX_HEADER_BYTES = 100_000_000  # the limit of the format's own implementation
+LENGTH_BYTES = 8
+
+ITEM_BYTES = {
+    **dict.fromkeys(("F64", "I64", "U64", "C64"), 8),
+    **dict.fromkeys(("F32", "I32", "U32"), 4),
+    **dict.fromkeys(("F16", "BF16", "I16", "U16"), 2),
+    **dict.fromkeys(("I8", "U8", "BOOL", "F8_E4M3", "F8_E5M2", "F8_E8M0"), 1),
+}
+FLOATS = ("F32", "F16", "BF16", "F64")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    data: mmap.mmap
+    path: Path
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    start: int  # from the start of the file
+
+    @property
+    def num_bytes(self) -> int:
+        return math.prod(self.shape) * ITEM_BYTES[self.dtype]
+
+    def read(self) -> RawTensor:
+        """The tensor without copying (float64 is made float32). The array is read-only."""
+        count = math.prod(self.shape)
+        if self.dtype == "F32":
+            return RawTensor("F32", np.frombuffer(self.data, np.float32, count, self.start).reshape(self.shape))
+        if self.dtype == "F16":
+            return RawTensor("F16", np.frombuffer(self.data, np.float16, count, self.start).reshape(self.shape))
+        if self.dtype == "BF16":
+            return RawTensor("BF16", np.frombuffer(self.data, np.uint16, count, self.start).reshape(self.shape))
+        doubles = np.frombuffer(self.data, np.float64, count, self.start)
+        return RawTensor("F32", doubles.astype(np.float32).reshape(self.shape))
+
+    def check_float(self) -> None:
+        if self.dtype not in FLOATS:
+            raise UnsupportedModelError(
+                f"{self.path}: the tensor {self.name!r} is stored as {self.dtype}; "
+                f"{', '.join(FLOATS)} are supported. Use an unquantised checkpoint, or a GGUF file."
+            )
+
+
+def read_file_header(path: Path) -> dict[str, StoredTensor]:
+    """The tensors of a file by name. Raises ModelError subclasses only."""
+    data = map_file(path)
+    header_bytes = _header_length(path, data)
+    body = LENGTH_BYTES + header_bytes
+    header = parse_object(data[LENGTH_BYTES:body], f"The header of {path}")
+    header.pop("__metadata__", None)
+    return {name: _stored_tensor(path, data, body, name, entry) for name, entry in header.items()}
+
+
+def _header_length(path: Path, data: mmap.mmap) -> int:
+    if len(data) < LENGTH_BYTES:
+        raise DamagedModelError(f"{path} has only {len(data)} bytes, too few for safetensors. Download it again.")
+    length = int.from_bytes(data[:LENGTH_BYTES], "little")
+    if length > min(MAX_HEADER_BYTES, len(data) - LENGTH_BYTES):
+        raise DamagedModelError(
+            f"{path} states a header of {length} bytes in a file of {len(data)}: "
+            "it is truncated or not safetensors. Download it again."
+        )
+    return length
+
+
+def _stored_tensor(path: Path, data: mmap.mmap, body: int, name: str, entry: Any) -> StoredTensor:
+    def damaged(what: str) -> NoReturn:
+        raise DamagedModelError(f"{path}: the tensor {name!r} {what}. Download the file again.")
+
+    if not isinstance(entry, dict):
+        damaged("has no description")
+    fields: dict[str, Any] = entry
+    dtype, shape, offsets = (fields.get(key, "missing") for key in ("dtype", "shape", "data_offsets"))
+    if not isinstance(dtype, str) or dtype not in ITEM_BYTES:
+        damaged(f"has the unknown type {dtype!r}")
+    if not _is_sizes(shape) or not _is_sizes(offsets) or len(offsets) != 2:
+        damaged(f"has the shape {shape!r} and the offsets {offsets!r}, which make no sense")
+    tensor = StoredTensor(data, path, name, dtype, tuple(shape), body + offsets[0])
+    if offsets[1] - offsets[0] != tensor.num_bytes:
+        span = offsets[1] - offsets[0]
+        damaged(f"of shape {tensor.shape} as {dtype} needs {tensor.num_bytes} bytes and has {span}")
+    if body + offsets[1] > len(data):
+        damaged(f"ends at byte {body + offsets[1]}, but the file has {len(data)}: it is truncated")
+    return tensor
+
+
+def _is_sizes(value: Any) -> bool:
+    return isinstance(value, list) and all(type(item) is int and item >= 0 for item in value)

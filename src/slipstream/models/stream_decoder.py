@@ -1,0 +1,32 @@
+"""StreamDecoder: token by token to text, never showing half a character."""
+
+from __future__ import annotations
+
+import codecs
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from slipstream.models.tokenizer import Tokenizer
+
+
+class StreamDecoder:
+    """What `push` and `flush` return, joined, is `tokenizer.decode` of all ids. Constant work per token."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._strip_space = tokenizer.strips_leading_space
+
+    def push(self, token_id: int) -> str:
+        """The text that this token makes certain; "" while a character is incomplete."""
+        return self._stripped(self._utf8.decode(self._tokenizer.token_bytes(token_id)))
+
+    def flush(self) -> str:
+        """The rest at the end of the stream: an incomplete character shows as U+FFFD."""
+        return self._stripped(self._utf8.decode(b"", final=True))
+
+    def _stripped(self, text: str) -> str:
+        if not (self._strip_space and text):
+            return text
+        self._strip_space = False
+        return text.removeprefix(" ")

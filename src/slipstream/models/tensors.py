@@ -1,0 +1,128 @@
+"""Which tensors a decoder has, and of which shape. Both readers check a checkpoint on opening."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+from slipstream.errors import DamagedModelError, UnsupportedModelError
+from slipstream.models.config import DecoderConfig
+
+Shape = tuple[int, ...]
+
+# Far above every known model; keeps a hostile header from asking for billions of names.
+MAX_LAYERS = 4096
+MAX_SIZE = 1 << 26
+IGNORED_SUFFIXES = (".rotary_emb.inv_freq",)  # derived from the config; old checkpoints carry it
+
+
+def expected_tensors(config: DecoderConfig) -> dict[str, Shape]:
+    """Name and shape of every tensor that a backend will ask for."""
+    hidden = config.hidden_size
+    expected = {"model.embed_tokens.weight": (config.vocab_size, hidden), "model.norm.weight": (hidden,)}
+    if not config.tied_head:
+        expected["lm_head.weight"] = (config.vocab_size, hidden)
+    layer = _layer_tensors(config)
+    for index in range(config.num_layers):
+        expected.update({f"model.layers.{index}.{name}": shape for name, shape in layer.items()})
+    return expected
+
+
+def _layer_tensors(config: DecoderConfig) -> dict[str, Shape]:
+    hidden, inner = config.hidden_size, config.intermediate_size
+    q_rows, kv_rows = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    layer: dict[str, Shape] = {
+        "input_layernorm.weight": (hidden,),
+        "self_attn.q_proj.weight": (q_rows, hidden),
+        "self_attn.k_proj.weight": (kv_rows, hidden),
+        "self_attn.v_proj.weight": (kv_rows, hidden),
+        "self_attn.o_proj.weight": (hidden, q_rows),
+        "post_attention_layernorm.weight": (hidden,),
+        "mlp.gate_proj.weight": (inner, hidden),
+        "mlp.up_proj.weight": (inner, hidden),
+        "mlp.down_proj.weight": (hidden, inner),
+    }
+    if config.qkv_bias:
+        layer |= {"self_attn.q_proj.bias": (q_rows,), "self_attn.k_proj.bias": (kv_rows,)}
+        layer |= {"self_attn.v_proj.bias": (kv_rows,)}
+    if config.qk_norm:
+        layer |= {
+            "self_attn.q_norm.weight": (config.head_dim,),
+            "self_attn.k_norm.weight": (config.head_dim,),
+        }
+    return layer
+
+
+def check_config(config: DecoderConfig, path: Path) -> None:
+    """Refuses numbers that no decoder can have."""
+    sizes = {
+        "vocab_size": (config.vocab_size, MAX_SIZE),
+        "hidden_size": (config.hidden_size, MAX_SIZE),
+        "intermediate_size": (config.intermediate_size, MAX_SIZE),
+        "number of layers": (config.num_layers, MAX_LAYERS),
+        "number of heads": (config.num_heads, MAX_SIZE),
+        "number of kv heads": (config.num_kv_heads, MAX_SIZE),
+        "head_dim": (config.head_dim, MAX_SIZE),
+        "context length": (config.context_length, 1 << 40),
+    }
+    for name, (value, limit) in sizes.items():
+        if not 1 <= value <= limit:
+            raise DamagedModelError(f"{path} states a {name} of {value}; 1 to {limit} was expected.")
+    _check_heads(config, path)
+    for name, number in {"rope theta": config.rope_theta, "norm epsilon": config.norm_eps}.items():
+        if not (math.isfinite(number) and number > 0):
+            raise DamagedModelError(f"{path} states a {name} of {number}; a number above 0 was expected.")
+    if config.sliding_window is not None and config.sliding_window < 1:
+        raise DamagedModelError(f"{path} states a sliding window of {config.sliding_window}; 1 or more was expected.")
+
+
+def _check_heads(config: DecoderConfig, path: Path) -> None:
+    if config.num_heads % config.num_kv_heads:
+        raise DamagedModelError(
+            f"{path} states {config.num_heads} heads over {config.num_kv_heads} kv heads, which do not divide them."
+        )
+    if config.head_dim % 2:
+        raise DamagedModelError(f"{path} states a head_dim of {config.head_dim}; an even number was expected.")
+    divisors = config.rope_divisors
+    if divisors is None:
+        return
+    if len(divisors) != config.head_dim // 2:
+        raise DamagedModelError(
+            f"{path} carries {len(divisors)} rope factors; {config.head_dim // 2} (head_dim / 2) were expected."
+        )
+    if not all(math.isfinite(d) and d > 0 for d in divisors):
+        raise DamagedModelError(f"{path} carries a rope factor that is not a number above 0.")
+
+
+def check_vocabulary(num_tokens: int, config: DecoderConfig, path: Path) -> None:
+    """Every token needs its row of the embedding; rows without a token are padding."""
+    if num_tokens > config.vocab_size:
+        raise DamagedModelError(
+            f"{path} has a tokenizer of {num_tokens} tokens but only {config.vocab_size} embedding rows: "
+            "they do not belong together."
+        )
+
+
+def check_tensors(found: Mapping[str, Shape], config: DecoderConfig, path: Path) -> None:
+    """Raises when a tensor is missing, has another shape, or has no place in this architecture."""
+    expected = expected_tensors(config)
+    missing = [name for name in expected if name not in found]
+    if missing:
+        raise DamagedModelError(
+            f"{path} lacks {len(missing)} of the {len(expected)} tensors of this "
+            f"{config.architecture} model, first {missing[0]!r}. The file is incomplete; download it again."
+        )
+    for name, shape in expected.items():
+        if found[name] != shape:
+            raise DamagedModelError(f"{path}: the tensor {name!r} has the shape {found[name]}, {shape} was expected.")
+    extra = [name for name in found if name not in expected and not _ignorable(name, config)]
+    if extra:
+        raise UnsupportedModelError(
+            f"{path} holds {extra[0]!r}, which has no place in the {config.architecture} architecture "
+            "as supported; leaving it out would change the answers. Use another engine for this model."
+        )
+
+
+def _ignorable(name: str, config: DecoderConfig) -> bool:
+    return name.endswith(IGNORED_SUFFIXES) or (config.tied_head and name == "lm_head.weight")

@@ -1,0 +1,136 @@
+"""Tokenizer: text to ids and back, the same whichever file the vocabulary came from."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from slipstream.errors import UsageError
+from slipstream.models.chat_template import ChatTemplate, Message
+from slipstream.models.stream_decoder import StreamDecoder
+from slipstream.models.vocabulary import Vocabulary, same_strings
+
+if TYPE_CHECKING:
+    import tokenizers
+
+__all__ = ["StreamDecoder", "Tokenizer", "TokenizerSettings", "same_vocabulary"]
+
+# Control tokens of these names end an answer in every model that has them. Files name only some of their end
+# tokens (GGUF often a single one), so these are added to what the file says.
+END_NAMES = frozenset(
+    {
+        "</s>",
+        "<EOT>",
+        "<end_of_turn>",
+        "<|end_of_text|>",
+        "<|endoftext|>",
+        "<|end|>",
+        "<|eom_id|>",
+        "<|eot_id|>",
+    }
+    | {"<|im_end|>", "<|return|>"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerSettings:
+    """What a model's files say beside the vocabulary."""
+
+    bos_id: int | None
+    add_bos: bool
+    eos_id: int | None  # the one that chat templates write
+    end_ids: frozenset[int]  # further tokens that the files name as ends
+    chat_template: str | None
+    strips_leading_space: bool  # encoding puts a space before the text, decoding takes it away
+
+
+class Tokenizer:
+    """Made by tokenizer_hf or tokenizer_gguf. Safe to use from several threads."""
+
+    def __init__(self, encoder: tokenizers.Tokenizer, vocabulary: Vocabulary, settings: TokenizerSettings) -> None:
+        self.vocabulary = vocabulary
+        self.bos_id = settings.bos_id
+        self.add_bos = settings.add_bos and settings.bos_id is not None
+        self.eos_ids = _all_end_tokens(vocabulary, settings)
+        self.chat_template = settings.chat_template
+        self.strips_leading_space = settings.strips_leading_space
+        self._eos_id = settings.eos_id
+        self._encoder = encoder
+        self._encoder_lock = threading.Lock()
+
+    @property
+    def vocab_size(self) -> int:
+        """Ids up to the last real token; the embedding may have more rows."""
+        return self.vocabulary.num_tokens
+
+    def encode(self, text: str, *, special: bool = False) -> list[int]:
+        """Ids of a text, without BOS. `special`: names of control tokens in the text become those tokens."""
+        with self._encoder_lock:  # the switch below belongs to the encoder, not to the call
+            self._encoder.encode_special_tokens = not special
+            ids: list[int] = self._encoder.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def prompt_ids(self, text: str) -> list[int]:
+        """Ids of a raw prompt: BOS where the model wants it, then the text, in which nothing is special."""
+        return [*self._bos(), *self.encode(text)]
+
+    def chat_ids(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> list[int]:
+        """Ids of a conversation through the model's template. UsageError for bad messages or no template."""
+        text = self.chat_text(messages, add_generation_prompt=add_generation_prompt)
+        return self.encode(text, special=True)
+
+    def chat_text(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
+        """The conversation as the template writes it."""
+        if self.chat_template is None:
+            raise UsageError("This model has no chat template; pass the prompt as it is with --raw.")
+        template = ChatTemplate(self.chat_template, self._name(self.bos_id), self._name(self._eos_id))
+        return template.render(messages, add_generation_prompt=add_generation_prompt)
+
+    def decode(self, ids: Sequence[int], *, show_special: bool = False) -> str:
+        """Text of ids. Special tokens are left out unless asked for; broken UTF-8 shows as U+FFFD."""
+        spell = self.vocabulary.spelled_bytes if show_special else self.vocabulary.token_bytes
+        text = b"".join(map(spell, ids)).decode("utf-8", errors="replace")
+        return text.removeprefix(" ") if self.strips_leading_space else text
+
+    def stream_decoder(self) -> StreamDecoder:
+        """Turns the tokens of one stream into text as they come."""
+        return StreamDecoder(self)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The exact bytes of one token; b"" for special tokens and rows without a token."""
+        return self.vocabulary.token_bytes(token_id)
+
+    def token_text(self, token_id: int) -> str:
+        """One token for people: special tokens by name, partial characters as U+FFFD."""
+        return self.vocabulary.spelled_bytes(token_id).decode("utf-8", errors="replace")
+
+    def token_strings(self) -> list[str | None]:
+        """The tokens by id as the file spells them, None for a row without one."""
+        return list(self.vocabulary.strings)
+
+    def is_special(self, token_id: int) -> bool:
+        return token_id in self.vocabulary.special
+
+    def fingerprint(self) -> str:
+        """Equal for equal vocabularies, whatever the file format and the padding."""
+        return self.vocabulary.fingerprint()
+
+    def _bos(self) -> list[int]:
+        return [self.bos_id] if self.add_bos and self.bos_id is not None else []
+
+    def _name(self, token_id: int | None) -> str:
+        if token_id is None or token_id >= len(self.vocabulary.strings):
+            return ""
+        return self.vocabulary.strings[token_id] or ""
+
+
+def same_vocabulary(a: Tokenizer, b: Tokenizer) -> bool:
+    """Whether ids mean the same in both, token string by token string; filler rows are no obstacle."""
+    return same_strings(a.vocabulary.strings, b.vocabulary.strings)
+
+
+def _all_end_tokens(vocabulary: Vocabulary, settings: TokenizerSettings) -> frozenset[int]:
+    stated = settings.end_ids if settings.eos_id is None else settings.end_ids | {settings.eos_id}
+    return stated | {token_id for token_id in vocabulary.special if vocabulary.strings[token_id] in END_NAMES}
