@@ -13,7 +13,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from slipstream.core.engine import Engine, Generation
+    from slipstream.core.engine import Engine
+    from slipstream.core.generation import Generation
     from slipstream.core.sampling import Sampling
     from slipstream.core.stats import Stats
     from slipstream.core.stream import Limits, Token
@@ -24,7 +25,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Engine": "slipstream.core.engine",
-    "Generation": "slipstream.core.engine",
+    "Generation": "slipstream.core.generation",
     "Limits": "slipstream.core.stream",
     "LoadedModel": "slipstream.loading",
     "Sampling": "slipstream.core.sampling",

@@ -11,7 +11,7 @@ from slipstream.core.auto_policy import make_policy
 from slipstream.core.engine import Engine
 from slipstream.core.policy import Policy
 from slipstream.core.protocols import Drafter, Model
-from slipstream.drafters import DraftSources, make_drafter
+from slipstream.drafters import DraftSources, make_drafter, parse_drafter
 from slipstream.errors import UsageError
 from slipstream.models import open_checkpoint
 from slipstream.models.tokenizer import Tokenizer, same_vocabulary
@@ -70,6 +70,8 @@ def load(
     otherwise. Raises ModelError, UsageError.
     """
     plan = make_policy(policy)  # bad settings fail before gigabytes are read
+    if isinstance(drafter, str):
+        parse_drafter(drafter)
     main = load_model(target, options, report)
     helper = load_model(draft, draft_options or options, report) if draft is not None else None
     sources = DraftSources(

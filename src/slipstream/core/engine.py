@@ -5,27 +5,26 @@ With no drafter the draft is empty, so plain decoding is the same loop, timed th
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from slipstream.core.auto_policy import AutoPolicy
+from slipstream.core.drafter_guard import DrafterGuard
+from slipstream.core.generation import Generation
 from slipstream.core.policy import Policy, RoundCost
-from slipstream.core.protocols import Drafter, Model, Observation, ScoreRequest
+from slipstream.core.protocols import Drafter, Model, Observation, ScoreRequest, Scores
+from slipstream.core.protocols import Sequence as CachePlace
 from slipstream.core.sampling import Sampling
 from slipstream.core.stats import RoundRecord, Stats
-from slipstream.core.stream import FinishReason, Limits, Stream, Token
+from slipstream.core.stream import Limits, Stream
 from slipstream.core.text import TextAssembler, TokenDecoder
 from slipstream.core.tree import EMPTY_TREE, DraftTree
-from slipstream.core.verify import VERIFIERS, Choice, Verdict
+from slipstream.core.verify import VERIFIERS, Choice
 from slipstream.errors import CapacityError, ContextFullError, UsageError
-
-log = logging.getLogger("slipstream")
 
 Messages = Sequence[Mapping[str, Any]]
 DEFAULT_CHUNK = 256  # prompt tokens a stream feeds in one round: bounds memory, and what others wait
@@ -50,9 +49,10 @@ class _Turn:
     """One stream's part in a round."""
 
     stream: Stream
+    sequence: CachePlace
     pending: list[int]
     proposed: DraftTree = EMPTY_TREE
-    tree: DraftTree = EMPTY_TREE
+    tree: DraftTree = EMPTY_TREE  # the part of it that is scored
 
     @property
     def is_prefill(self) -> bool:
@@ -61,7 +61,11 @@ class _Turn:
     @property
     def chooses(self) -> bool:
         """Whether the pending tokens reach the end of the stream, so that the target chooses the next one."""
-        return len(self.pending) == len(self.stream.pending)
+        return self.sequence.length + len(self.pending) == len(self.stream.tokens)
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.pending) + len(self.tree)
 
 
 class Engine:
@@ -86,6 +90,7 @@ class Engine:
         self._chunk = min(prefill_chunk, target.info.max_rows)
         self._waiting: deque[Stream] = deque()
         self._active: list[Stream] = []
+        self._drafters = DrafterGuard(target.info.vocab_size)
         self._lock = threading.RLock()
 
     # -- requests -------------------------------------------------------------------------------------------------
@@ -193,25 +198,17 @@ class Engine:
         draft_s: dict[str, float] = {}
         turns = self._draft(self._schedule(), draft_s)
         scoring = time.perf_counter()
-        scores = self.target.score([ScoreRequest(t.stream.sequence, t.pending, t.tree) for t in turns])  # type: ignore[arg-type]
-        scored = time.perf_counter()
-        observations = []
-        for turn, score in zip(turns, scores, strict=True):
-            chooses = turn.chooses
-            verdict = self._verify(turn, score) if chooses else None
-            turn.stream.sequence.commit(verdict.path if verdict else ())  # type: ignore[union-attr]
-            turn.stream.stats.target_forwards += 1
-            if verdict:
-                observations.append(Observation(turn.stream, turn.proposed, turn.tree, verdict))
-        self.stats.target_forwards += 1
+        scores = self.target.score([ScoreRequest(t.sequence, t.pending, t.tree) for t in turns])
+        score_s = time.perf_counter() - scoring
+        observations = self._commit(turns, scores)
         gains = [self._receive(o) for o in observations]
-        self._observe(observations)
+        self._drafters.observe(observations)
         cost = RoundCost(
-            rows=sum(len(t.pending) + len(t.tree) for t in turns),
+            rows=sum(t.num_rows for t in turns),
             num_streams=len(turns),
             draft_s=draft_s,
-            score_s=scored - scoring,
-            rest_s=time.perf_counter() - started - sum(draft_s.values()) - (scored - scoring),
+            score_s=score_s,
+            rest_s=time.perf_counter() - started - sum(draft_s.values()) - score_s,
             has_prefill=any(t.is_prefill for t in turns),
         )
         for o, gain in zip(observations, gains, strict=True):
@@ -226,8 +223,9 @@ class Engine:
             pending = stream.pending[: min(self._chunk, rows_left)]
             if not pending:
                 break
+            assert stream.sequence is not None
             rows_left -= len(pending)
-            turns.append(_Turn(stream, pending))
+            turns.append(_Turn(stream, stream.sequence, pending))
         return turns
 
     def _draft(self, turns: list[_Turn], draft_s: dict[str, float]) -> list[_Turn]:
@@ -235,54 +233,38 @@ class Engine:
 
         Enters the seconds that each drafter took into `draft_s`.
         """
-        ready = [t for t in turns if not t.is_prefill and t.stream.drafter]
-        if not ready:
+        decoding = [t for t in turns if not t.is_prefill]
+        if not any(t.stream.drafter for t in decoding):
             return turns
-        streams = [t.stream for t in ready]
+        streams = [t.stream for t in decoding]
         budgets = self.policy.budgets(streams, [self._room(s) for s in streams])
-        proposed = self._propose(streams, budgets, draft_s)
-        max_nodes = self.target.info.max_rows - sum(len(t.pending) for t in turns)
-        kept = self.policy.select(streams, proposed, max_nodes)
-        drafted = {s.id: _Turn(s, t.pending, p, k) for s, t, p, k in zip(streams, ready, proposed, kept, strict=True)}
-        return [drafted.get(t.stream.id, t) for t in turns]
+        proposed = self._drafters.propose(streams, budgets, draft_s)
+        kept = self.policy.select(streams, proposed, self.target.info.max_rows - sum(t.num_rows for t in turns))
+        drafts = {s.id: (p, k) for s, p, k in zip(streams, proposed, kept, strict=True)}
+        return [_Turn(t.stream, t.sequence, t.pending, *drafts.get(t.stream.id, ())) for t in turns]
+
+    def _commit(self, turns: list[_Turn], scores: list[Scores]) -> list[Observation]:
+        """Verifies each draft and keeps what was accepted. A prompt chunk that is not the last is kept unjudged."""
+        self.stats.target_forwards += 1
+        observations = []
+        for turn, score in zip(turns, scores, strict=True):
+            turn.stream.stats.target_forwards += 1
+            if not turn.chooses:
+                turn.sequence.commit()
+                continue
+            choice = Choice(turn.stream.sampling, turn.stream.history, turn.stream.num_answer_tokens)
+            verdict = VERIFIERS[turn.stream.verifier](turn.tree, score, choice)
+            turn.sequence.commit(verdict.path)
+            observations.append(Observation(turn.stream, turn.proposed, turn.tree, verdict))
+        return observations
 
     def _room(self, stream: Stream) -> int:
         """Tokens that may be drafted: neither context nor answer can overflow, the target's own token counted."""
+        if stream.drafter is None:
+            return 0
         context_left = self.target.info.context_length - len(stream.tokens)
         answer_left = stream.limits.max_tokens - stream.num_answer_tokens
         return max(0, min(context_left, answer_left) - 1)
-
-    def _propose(self, streams: list[Stream], budgets: list[int], draft_s: dict[str, float]) -> list[DraftTree]:
-        """Asks each drafter once for all its streams. A drafter that breaks is left out from then on."""
-        trees = [EMPTY_TREE] * len(streams)
-        groups: dict[int, list[int]] = {}
-        for i, (stream, budget) in enumerate(zip(streams, budgets, strict=True)):
-            if budget > 0:
-                groups.setdefault(id(stream.drafter), []).append(i)
-        for members in groups.values():
-            drafter = streams[members[0]].drafter
-            assert drafter is not None
-            started = time.perf_counter()
-            try:
-                proposals = drafter.propose([streams[i] for i in members], [budgets[i] for i in members])
-                for i, tree in zip(members, proposals, strict=True):
-                    trees[i] = self._checked(tree, budgets[i])
-            except Exception as error:
-                self._give_up(drafter, error)
-            draft_s[drafter.name] = draft_s.get(drafter.name, 0.0) + time.perf_counter() - started
-        return trees
-
-    def _checked(self, tree: DraftTree, budget: int) -> DraftTree:
-        """The draft within its budget, cut before the first token that the target does not have."""
-        vocab = self.target.info.vocab_size
-        bad = next((i for i, token in enumerate(tree.tokens) if not 0 <= token < vocab), len(tree))
-        keep = min(budget, bad)
-        return tree if keep == len(tree) else tree.keep(range(keep))
-
-    def _verify(self, turn: _Turn, scores: Any) -> Verdict:
-        stream = turn.stream
-        choice = Choice(stream.sampling, stream.history, stream.num_answer_tokens)
-        return VERIFIERS[stream.verifier](turn.tree, scores, choice)
 
     def _receive(self, observation: Observation) -> int:
         """Hands the new tokens to the stream until it is done; returns how many it took."""
@@ -296,19 +278,6 @@ class Engine:
             stream.finish("length")
         return len(tokens)
 
-    def _observe(self, observations: list[Observation]) -> None:
-        groups: dict[int, list[Observation]] = {}
-        for o in observations:
-            if o.stream.drafter and not o.stream.done:
-                groups.setdefault(id(o.stream.drafter), []).append(o)
-        for members in groups.values():
-            drafter = members[0].stream.drafter
-            assert drafter is not None
-            try:
-                drafter.observe(members)
-            except Exception as error:
-                self._give_up(drafter, error)
-
     def _account(self, o: Observation, gained: int, cost: RoundCost) -> None:
         accepted = min(len(o.verdict.path), gained)
         record = RoundRecord(
@@ -317,9 +286,9 @@ class Engine:
             num_tokens=gained,
             drafted_depth=max(o.scored.depths(), default=0),
             accepted_depth=accepted,
-            draft_s=sum(cost.draft_s.values()),
-            score_s=cost.score_s,
-            rest_s=cost.rest_s,
+            draft_s=sum(cost.draft_s.values()) / cost.num_streams,
+            score_s=cost.score_s / cost.num_streams,
+            rest_s=cost.rest_s / cost.num_streams,
         )
         o.stream.stats.add(record)
         self.stats.add(record)
@@ -346,97 +315,18 @@ class Engine:
             stream.sequence = self.target.open(stream.tokens, reserve)
             stream.stats.num_reused = stream.sequence.length
             self._active.append(stream)
-            if stream.drafter:
-                self._begin(stream, stream.drafter)
-
-    def _begin(self, stream: Stream, drafter: Drafter) -> None:
-        try:
-            drafter.begin(stream)
-        except Exception as error:
-            self._give_up(drafter, error)
+            self._drafters.begin(stream)
 
     def _release_finished(self) -> None:
         finished = [s for s in self._active if s.done]
         self._active = [s for s in self._active if not s.done]
         self._waiting = deque(s for s in self._waiting if not s.done)
         for stream in finished:
-            if stream.drafter:
-                with suppress(Exception):  # it is over: a drafter that can't tidy up harms nobody
-                    stream.drafter.end(stream)
+            self._drafters.end(stream)
             self.policy.forget(stream)
             if stream.sequence:
                 stream.sequence.close()
                 stream.sequence = None
             self.stats.num_prompt_tokens += stream.stats.num_prompt_tokens
             self.stats.num_reused += stream.stats.num_reused
-
-    def _give_up(self, drafter: Drafter, error: Exception) -> None:
-        """Goes on without a drafter that broke: the text does not depend on it. Says so once."""
-        message = f"drafter {drafter.name} failed and is left out: {type(error).__name__}: {error}"
-        log.warning(message)
-        log.debug("the drafter's traceback", exc_info=error)
-        if self.drafter is drafter:
-            self.drafter = None
-        for stream in [*self._active, *self._waiting]:
-            if stream.drafter is drafter:
-                stream.drafter = None
-                stream.stats.drafter_error = message
-                with suppress(Exception):
-                    drafter.end(stream)
-        self.stats.drafter_error = message
-
-
-class Generation:
-    """An answer on its way. Iterate it for tokens; leaving the loop early cancels it.
-
-    Whoever asks for a token drives the rounds, for all streams of the engine: no thread is needed, and with several
-    threads the others find their tokens waiting.
-    """
-
-    def __init__(self, engine: Engine, stream: Stream) -> None:
-        self._engine = engine
-        self.stream = stream
-        self._text: list[str] = []
-
-    def __iter__(self) -> Iterator[Token]:
-        try:
-            while (token := self._next()) is not None:
-                self._text.append(token.text)
-                yield token
-        finally:
-            self.cancel()
-
-    def _next(self) -> Token | None:
-        while not self.stream.outbox:
-            if self.stream.done:
-                if self.stream.error:
-                    raise self.stream.error
-                return None
-            self._engine.step()
-        return self.stream.outbox.popleft()
-
-    def cancel(self) -> None:
-        self._engine.cancel(self.stream)
-
-    def result(self) -> Generation:
-        """Runs to the end."""
-        for _ in self:
-            pass
-        return self
-
-    @property
-    def text(self) -> str:
-        """What was read of the answer so far."""
-        return "".join(self._text)
-
-    @property
-    def tokens(self) -> list[int]:
-        return self.stream.answer
-
-    @property
-    def finish_reason(self) -> FinishReason | None:
-        return self.stream.finish_reason
-
-    @property
-    def stats(self) -> Stats:
-        return self.stream.stats
+            self.stats.drafter_error = self.stats.drafter_error or stream.stats.drafter_error

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class RoundRecord:
-    """One round of one stream. The seconds are the whole round's, shared by the streams in it."""
+    """One round of one stream. The seconds are its share: an equal part of the round's for each stream in it."""
 
     num_drafted: int
     num_accepted: int

@@ -125,19 +125,38 @@ DRAFTERS: dict[str, Maker] = {
 _SPEC = re.compile(r"(?P<name>[\w-]+)(?:\((?P<options>[^()]*)\))?")
 
 
+@dataclass(frozen=True, slots=True)
+class DrafterSpec:
+    """A drafter's name and options, and the members of a chained one."""
+
+    name: str
+    options: dict[str, str] = dataclasses.field(default_factory=dict)
+    members: tuple[DrafterSpec, ...] = ()
+
+
+def parse_drafter(spec: str) -> DrafterSpec:
+    """Raises UsageError for an unknown name or a malformed option; needs no model for that."""
+    if spec.startswith("chained:"):
+        return DrafterSpec("chained", members=tuple(map(parse_drafter, _split_list(spec.removeprefix("chained:")))))
+    match = _SPEC.fullmatch(spec.strip())
+    if match is None or match["name"] not in (*DRAFTERS, "none"):
+        raise UsageError(f"unknown drafter {spec!r}; expected none, {', '.join(DRAFTERS)}")
+    return DrafterSpec(match["name"], _parse_options(match["options"] or "", spec))
+
+
 def make_drafter(spec: str, sources: DraftSources) -> Drafter | None:
     """The drafter a spec names; None for `none`. Raises UsageError for an unknown name or option."""
-    if spec == "none":
+    return _make(parse_drafter(spec), sources)
+
+
+def _make(spec: DrafterSpec, sources: DraftSources) -> Drafter | None:
+    if spec.name == "none":
         return None
-    if spec.startswith("chained:"):
+    if spec.members:
         chained = import_module("slipstream.drafters.chained")
-        members = [make_drafter(part, sources) for part in _split_list(spec.removeprefix("chained:"))]
-        drafter: Drafter = chained.ChainedDrafter([member for member in members if member])
+        drafter: Drafter = chained.ChainedDrafter([m for member in spec.members if (m := _make(member, sources))])
         return drafter
-    match = _SPEC.fullmatch(spec.strip())
-    if match is None or match["name"] not in DRAFTERS:
-        raise UsageError(f"unknown drafter {spec!r}; expected none, {', '.join(DRAFTERS)}")
-    return DRAFTERS[match["name"]](sources, _parse_options(match["options"] or "", spec))
+    return DRAFTERS[spec.name](sources, spec.options)
 
 
 def _split_list(text: str) -> list[str]:

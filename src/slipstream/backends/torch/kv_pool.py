@@ -15,6 +15,7 @@ from slipstream.models.config import DecoderConfig
 
 PAGE_SIZE = 32  # tokens; the last, shared page of a prefix is copied when a stream writes on, so keep it small
 _DRAFT_MARGIN = 64  # tokens a sequence may hold beyond its reserve while a draft is scored
+_BRANCH_PAGES = 2  # a branch of a draft may grow by
 _MAX_REMEMBERED = 64  # closed prompts kept for reuse
 
 
@@ -35,8 +36,7 @@ class KVPool:
     # -- streams --------------------------------------------------------------------------------------------------
 
     def can_open(self, reserve: int) -> bool:
-        promised = sum(s.pages_promised for s in self._open.values())
-        return len(self._free) + self._reclaimable() - promised >= _pages(reserve + _DRAFT_MARGIN)
+        return self._unpromised() >= _pages(reserve + _DRAFT_MARGIN)
 
     def open(self, tokens: list[int], reserve: int) -> PooledSequence:
         """A sequence that already holds the longest beginning of `tokens` known, short of the last token."""
@@ -54,9 +54,9 @@ class KVPool:
         return sequence
 
     def fork(self, source: PooledSequence) -> PooledSequence:
-        if len(self._free) + self._reclaimable() < 2:
+        if self._unpromised() < _BRANCH_PAGES + 1:  # one for its copy of the last page
             raise CapacityError("no room in the KV cache for another branch")
-        sequence = PooledSequence(self, len(source.pages) + 2, remember=False)
+        sequence = PooledSequence(self, _pages(source.length) + _BRANCH_PAGES, remember=False)
         sequence.adopt(source, source.length)
         self._open[id(sequence)] = sequence
         return sequence
@@ -117,6 +117,11 @@ class KVPool:
         """Copies cells, in all layers; source and target may overlap."""
         for pool in (self.keys, self.values):
             pool[:, target] = pool[:, source]
+
+    def _unpromised(self) -> int:
+        """Pages that no open sequence holds or was promised."""
+        promised = sum(s.pages_promised for s in self._open.values())
+        return len(self._free) + self._reclaimable() - promised
 
     def _reclaimable(self) -> int:
         """Pages that only remembered sequences use."""

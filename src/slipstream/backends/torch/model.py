@@ -19,7 +19,7 @@ from slipstream.backends.torch.kv_pool import PAGE_SIZE, KVPool, PooledSequence
 from slipstream.backends.torch.ops import Ops
 from slipstream.backends.torch.reference import ReferenceOps
 from slipstream.core.protocols import ModelInfo, ScoreRequest, Scores
-from slipstream.errors import UsageError
+from slipstream.errors import ContextFullError, UsageError
 from slipstream.models.checkpoint import Checkpoint
 from slipstream.models.config import DecoderConfig
 
@@ -111,6 +111,8 @@ class TorchModel:
         rows = sum(request.num_rows for request in requests)
         if rows > MAX_ROWS or any(not request.pending for request in requests):
             raise ValueError(f"a forward takes 1 to {MAX_ROWS} rows and a pending token each; got {rows} rows")
+        for request in requests:
+            self._check(request)
         parts = []
         for request in requests:
             sequence = request.sequence
@@ -120,6 +122,17 @@ class TorchModel:
         logits = self._decoder.forward(build_batch(parts, PAGE_SIZE, self._device), self._pool)
         sizes = [len(request.tree) + 1 for request in requests]
         return [TorchScores(part) for part in torch.split(logits, sizes)]
+
+    def _check(self, request: ScoreRequest) -> None:
+        """The kernels trust ids and positions: what is out of range would read foreign memory."""
+        tokens, vocab = [*request.pending, *request.tree.tokens], self._info.vocab_size
+        if min(tokens) < 0 or max(tokens) >= vocab:
+            raise ValueError(f"token ids are 0 to {vocab - 1}; got {min(tokens)} to {max(tokens)}")
+        length = request.sequence.length + len(request.pending)
+        if length + len(request.tree) > self._info.context_length:
+            length += max(request.tree.depths(), default=0)
+            if length > self._info.context_length:
+                raise ContextFullError(f"{length} tokens do not fit a context of {self._info.context_length}")
 
     def first_layers(self, count: int) -> TorchModel:
         """A model of the same weights cut after `count` layers, with a cache of its own."""
@@ -157,6 +170,8 @@ def _pick_device(name: str) -> torch.device:
         device = torch.device(name)
     except RuntimeError:
         raise UsageError(f"device {name!r} is unknown; expected auto, cpu, cuda or cuda:N") from None
+    if device.type not in ("cpu", "cuda"):
+        raise UsageError(f"device {name!r} is not supported; expected auto, cpu, cuda or cuda:N")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UsageError(f"device {name!r}: this torch ({torch.__version__}) sees no CUDA device; use --device cpu")
     return device

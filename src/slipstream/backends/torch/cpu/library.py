@@ -8,6 +8,7 @@ import hashlib
 import logging
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -64,14 +65,21 @@ def kernels() -> ctypes.CDLL | None:
 
 def _built() -> Path:
     source = files("slipstream.backends.torch.cpu").joinpath("kernels.c").read_bytes()
-    compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang") or shutil.which("cc")
-    if compiler is None:
-        raise FileNotFoundError("no C compiler found")
-    identity = b"\0".join([source, compiler.encode(), " ".join(_OPTIMISE).encode(), _cpu_identity()])
+    compiler = _compiler()
+    identity = b"\0".join([source, " ".join([*compiler, *_OPTIMISE]).encode(), _cpu_identity()])
     target = cache_folder("kernels") / f"cpu-{hashlib.sha256(identity).hexdigest()[:16]}.so"
     if not target.exists():
         _compile(compiler, source, target)
     return target
+
+
+def _compiler() -> list[str]:
+    """$CC, which may carry arguments (`ccache gcc`), or the first compiler found."""
+    chosen = shlex.split(os.environ.get("CC", ""))
+    found = shutil.which("gcc") or shutil.which("clang") or shutil.which("cc")
+    if not chosen and found is None:
+        raise FileNotFoundError("no C compiler found")
+    return chosen or [str(found)]
 
 
 def _cpu_identity() -> bytes:
@@ -84,12 +92,12 @@ def _cpu_identity() -> bytes:
     return f"{platform.machine()} {platform.processor()} {flags}".encode()
 
 
-def _compile(compiler: str, source: bytes, target: Path) -> None:
+def _compile(compiler: list[str], source: bytes, target: Path) -> None:
     """Compiles beside the target and renames, so that a killed or a second build leaves nothing half-made."""
     with tempfile.TemporaryDirectory(dir=target.parent, prefix="build-") as scratch:
         code, output = Path(scratch) / "kernels.c", Path(scratch) / "kernels.so"
         code.write_bytes(source)
-        command = [compiler, *_OPTIMISE, str(code), "-o", str(output), "-lm"]
+        command = [*compiler, *_OPTIMISE, str(code), "-o", str(output), "-lm"]
         try:
             subprocess.run([*command, "-fopenmp"], check=True, capture_output=True, text=True)
         except subprocess.CalledProcessError:  # a compiler without OpenMP still builds working kernels

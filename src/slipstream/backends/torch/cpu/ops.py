@@ -8,6 +8,7 @@ import torch
 
 from slipstream.backends.torch.batch import Batch
 from slipstream.backends.torch.ops import LayerCache, Linear, QKNorm, RopeTable
+from slipstream.errors import UsageError
 from slipstream.models.config import DecoderConfig
 
 _BLOCK = 16  # as in kernels.c
@@ -33,7 +34,7 @@ class NativeOps:
 
     def __init__(self, library: ctypes.CDLL, dtype: torch.dtype) -> None:
         if dtype == torch.float16 and not library.slip_has_f16():
-            raise ValueError("this compiler has no half-precision type")
+            raise UsageError("dtype fp16: the C compiler has no half-precision type here; use fp32 or bf16")
         self._lib = library
         self._dtype = dtype
         self._threads = torch.get_num_threads()

@@ -1,0 +1,48 @@
+# Everything runs in .venv, made on first use. Nothing but Python, gcc and make is needed.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.PHONY: help demo install test check lint types pytest format bench-cpu clean
+
+help:  ## this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+
+demo: install  ## see it work: the built-in model, decoded plainly and speculatively
+	$(BIN)/slipstream demo
+
+install: $(VENV)/.installed  ## the package, in .venv
+
+test: $(VENV)/.test-installed lint types pytest  ## install what tests need, and run all that need no GPU
+
+check: test  ## what CI runs
+
+lint: $(VENV)/.test-installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.test-installed
+	$(BIN)/mypy
+
+pytest: $(VENV)/.test-installed
+	$(BIN)/pytest -q -m "not slow and not gpu"
+
+format: $(VENV)/.test-installed  ## put the code into shape
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench-cpu: $(VENV)/.test-installed  ## against transformers, on this machine
+	$(BIN)/python benchmarks/cpu.py
+
+clean:  ## remove .venv and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache
+
+$(VENV)/.installed: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q -e .
+	touch $@
+
+$(VENV)/.test-installed: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q -e '.[test]'
+	touch $@ $(VENV)/.installed

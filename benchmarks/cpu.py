@@ -1,0 +1,133 @@
+"""Slipstream against transformers on the CPU, in one interleaved run.
+
+    python benchmarks/cpu.py [--rounds 5] [--tokens 128] [--json]
+
+SmolLM2-135M, fp32, greedy, the same weights, the same prompt and the same threads for both. Prints medians and the
+ratios that matter: plain decoding over `transformers.generate`, the cost of n rows over one row, and speculative over
+plain decoding on a text that copies.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from datetime import date
+
+import torch
+import transformers
+from transformers import LlamaConfig, LlamaForCausalLM
+
+import slipstream
+from slipstream.bench.prompts import DEMO_PROMPTS
+from slipstream.core.protocols import ScoreRequest, prefill
+from slipstream.core.tree import DraftTree
+from slipstream.loading import LoadedModel
+from slipstream.models import open_checkpoint
+from slipstream.models.checkpoint import Checkpoint
+from slipstream.models.tensors import expected_tensors
+
+ROWS = (1, 2, 3, 4, 6, 8, 16)
+
+
+def peer_model(checkpoint: Checkpoint) -> LlamaForCausalLM:
+    """The same weights in transformers."""
+    c = checkpoint.config
+    config = LlamaConfig(
+        vocab_size=c.vocab_size, hidden_size=c.hidden_size, intermediate_size=c.intermediate_size,
+        num_hidden_layers=c.num_layers, num_attention_heads=c.num_heads, num_key_value_heads=c.num_kv_heads,
+        max_position_embeddings=c.context_length, rms_norm_eps=c.norm_eps, tie_word_embeddings=c.tied_head,
+        rope_parameters={"rope_type": "default", "rope_theta": c.rope_theta},
+        bos_token_id=None, eos_token_id=None, pad_token_id=0,
+    )  # fmt: skip
+    model = LlamaForCausalLM(config).eval()
+    weights = {name: torch.from_numpy(checkpoint.tensor(name).data.copy()) for name in expected_tensors(c)}
+    model.load_state_dict(weights, strict=False)
+    return model
+
+
+def timed(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def row_cost(target: LoadedModel, prompt: list[int], rounds: int) -> dict[int, float]:
+    """Median seconds of a forward of n rows, the sizes interleaved."""
+    sequence = target.model.open(prompt, len(prompt) + 64)
+    prefill(target.model, sequence, prompt[sequence.length :])
+    seconds: dict[int, list[float]] = {rows: [] for rows in ROWS}
+    for _ in range(4 * rounds):
+        for rows in ROWS:
+            request = ScoreRequest(sequence, prompt[-1:], DraftTree.chain(prompt[: rows - 1]))
+            seconds[rows].append(timed(lambda request=request: target.model.score([request])))
+    sequence.close()
+    return {rows: statistics.median(samples) for rows, samples in seconds.items()}
+
+
+def measure(rounds: int, tokens: int) -> dict[str, object]:
+    checkpoint = open_checkpoint("smollm2-135m")
+    target = slipstream.load_model("smollm2-135m")
+    peer = peer_model(checkpoint)
+    prompt = checkpoint.tokenizer.chat_ids(DEMO_PROMPTS["rewrite"])
+    limits = slipstream.Limits(tokens, ignore_eos=True)
+    ids = torch.tensor([prompt])
+
+    def run_peer() -> list[int]:
+        with torch.inference_mode():
+            out = peer.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=tokens, do_sample=False)
+        return out[0, len(prompt) :].tolist()
+
+    def run_ours(drafter: str) -> slipstream.Generation:
+        return slipstream.load(target, drafter=drafter).generate(prompt, None, limits).result()
+
+    names = ("transformers", "none", "ngram", "suffix")
+    speeds: dict[str, list[float]] = {name: [] for name in names}
+    texts: dict[str, list[int]] = {}
+    for turn in range(rounds + 1):
+        for name in names:
+            if name == "transformers":
+                prefill_s = timed(lambda: peer.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=1))
+                seconds = timed(lambda: texts.update(transformers=run_peer())) - prefill_s
+                speed = (tokens - 1) / seconds
+            else:
+                generation = run_ours(name)
+                texts[name], speed = generation.tokens, generation.stats.tokens_per_s
+            if turn:  # the first turn warms up
+                speeds[name].append(speed)
+    cost = row_cost(target, prompt, rounds)
+    medians = {name: statistics.median(values) for name, values in speeds.items()}
+    return {
+        "date": date.today().isoformat(),
+        "machine": f"{platform.machine()}, {torch.get_num_threads()} threads",
+        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
+        "tokens": tokens,
+        "tokens_per_s": medians,
+        "plain_over_transformers": medians["none"] / medians["transformers"],
+        "speedup": {name: medians[name] / medians["none"] for name in ("ngram", "suffix")},
+        "rows_ms": {rows: seconds * 1e3 for rows, seconds in cost.items()},
+        "rows_over_one": {rows: seconds / cost[1] for rows, seconds in cost.items()},
+        "text_identical": texts["none"] == texts["ngram"] == texts["suffix"],
+        "same_as_transformers": texts["none"] == texts["transformers"],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    result = measure(arguments.rounds, arguments.tokens)
+    if arguments.json:
+        print(json.dumps(result))
+        return
+    for name, value in result.items():
+        print(f"{name}: {value}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Measuring: plain and speculative decoding through the same loop and timer."""

@@ -1,0 +1,60 @@
+"""The command line: `slipstream COMMAND`. One file a command; stdout is the result, stderr is progress."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+
+import typer
+
+from slipstream import __version__
+from slipstream.cli import chat, demo, generate, pull
+from slipstream.errors import SlipstreamError
+
+app = typer.Typer(
+    name="slipstream",
+    help="Language models answer faster without changing a word: speculative decoding that pays off.",
+    epilog='Start with:  slipstream demo   or   slipstream generate "Why is the sky blue?"',
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    add_completion=False,
+)
+app.command("generate")(generate.generate)
+app.command("chat")(chat.chat)
+app.command("pull")(pull.pull)
+app.command("demo")(demo.demo)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"slipstream {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Print the version."),
+    verbose: bool = typer.Option(False, "--verbose", "-v", help="Say more on stderr, tracebacks included."),
+) -> None:
+    logging.basicConfig(format="slipstream: %(message)s", level=logging.WARNING)
+    logging.getLogger("slipstream").setLevel(logging.DEBUG if verbose else logging.WARNING)
+
+
+def main() -> None:
+    """Runs a command. An error raised on purpose is one line and its own exit code, not a traceback."""
+    try:
+        app()
+    except SlipstreamError as error:
+        _fail(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        _fail("interrupted", 130)
+    except BrokenPipeError:  # the reader went away, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+
+
+def _fail(message: str, code: int) -> None:
+    print(f"slipstream: {message}", file=sys.stderr)
+    sys.exit(code)

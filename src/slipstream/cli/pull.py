@@ -1,0 +1,29 @@
+"""`slipstream pull`: fetch a model so that it is there when it is needed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+
+from slipstream.cli import options as opt
+
+
+def pull(
+    model: Annotated[str, typer.Argument(help=opt.MODEL_HELP)] = "smollm2-135m",
+    as_json: opt.Json = False,
+) -> None:
+    """Fetch a model, or say where it is already.
+
+    [bold]Examples[/bold]
+
+      slipstream pull
+
+      slipstream pull HuggingFaceTB/SmolLM2-360M-Instruct
+    """
+    from slipstream.models import pull as pull_model
+
+    path = pull_model(model, lambda line: print(line, file=sys.stderr))
+    print(json.dumps({"model": model, "path": str(path)}) if as_json else path)

@@ -1,0 +1,73 @@
+"""Generation: an answer on its way, as the caller sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from slipstream.core.stats import Stats
+from slipstream.core.stream import FinishReason, Stream, Token
+
+
+class Driver(Protocol):
+    """What advances and ends streams: the engine."""
+
+    def step(self) -> bool: ...
+
+    def cancel(self, stream: Stream) -> None: ...
+
+
+class Generation:
+    """An answer on its way. Iterate it for tokens; leaving the loop early cancels it.
+
+    Whoever asks for a token drives the rounds, for all streams of the engine: no thread is needed, and with several
+    threads the others find their tokens waiting.
+    """
+
+    def __init__(self, engine: Driver, stream: Stream) -> None:
+        self._engine = engine
+        self.stream = stream
+        self._text: list[str] = []
+
+    def __iter__(self) -> Iterator[Token]:
+        try:
+            while (token := self._next()) is not None:
+                self._text.append(token.text)
+                yield token
+        finally:
+            self.cancel()
+
+    def _next(self) -> Token | None:
+        while not self.stream.outbox:
+            if self.stream.done:
+                if self.stream.error:
+                    raise self.stream.error
+                return None
+            self._engine.step()
+        return self.stream.outbox.popleft()
+
+    def cancel(self) -> None:
+        self._engine.cancel(self.stream)
+
+    def result(self) -> Generation:
+        """Runs to the end."""
+        for _ in self:
+            pass
+        return self
+
+    @property
+    def text(self) -> str:
+        """What was read of the answer so far."""
+        return "".join(self._text)
+
+    @property
+    def tokens(self) -> list[int]:
+        return self.stream.answer
+
+    @property
+    def finish_reason(self) -> FinishReason | None:
+        return self.stream.finish_reason
+
+    @property
+    def stats(self) -> Stats:
+        return self.stream.stats

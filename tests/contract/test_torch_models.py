@@ -1,0 +1,168 @@
+"""The torch backend under the Model contract: every family on the compiled kernels, some in plain torch too."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from contract import tiny_models
+from contract.model_contract import ModelContract
+
+from slipstream.backends.torch.model import TorchModel
+from slipstream.core.protocols import ScoreRequest
+from slipstream.core.tree import ROOT, DraftTree
+from slipstream.errors import ContextFullError, UsageError
+
+
+class TestNative(ModelContract):
+    @pytest.fixture(scope="class", params=tiny_models.FAMILIES)
+    @classmethod
+    def model(cls, request: pytest.FixtureRequest, tiny_folders: dict[str, Path]) -> TorchModel:
+        return tiny_models.load_native(tiny_folders[request.param])
+
+    def test_it_is_batch_invariant(self, model: TorchModel) -> None:
+        assert model.info.batch_invariant
+
+
+class TestNativeIn16Bits(ModelContract):
+    num_seeds = 2
+
+    @pytest.fixture(scope="class", params=["bf16", "fp16"])
+    @classmethod
+    def model(cls, request: pytest.FixtureRequest, tiny_folders: dict[str, Path]) -> TorchModel:
+        return tiny_models.load_native(tiny_folders["qwen2-bias-tied"], dtype=request.param)
+
+
+class TestPlainTorch(ModelContract):
+    num_seeds = 1  # it is slow
+
+    @pytest.fixture(scope="class", params=["llama3-scaled-tied", "mistral-window-8", "qwen3-qk-norm"])
+    @classmethod
+    def model(cls, request: pytest.FixtureRequest, tiny_folders: dict[str, Path]) -> TorchModel:
+        return tiny_models.load_reference(tiny_folders[request.param])
+
+    def test_it_does_not_claim_to_be_batch_invariant(self, model: TorchModel) -> None:
+        assert not model.info.batch_invariant
+
+
+class TestPlainTorchExact(ModelContract):
+    num_seeds = 1
+
+    @pytest.fixture(scope="class", params=["llama2-mha", "qwen2-bias-tied"])
+    @classmethod
+    def model(cls, request: pytest.FixtureRequest, tiny_folders: dict[str, Path]) -> TorchModel:
+        return tiny_models.load_reference(tiny_folders[request.param], exact=True)
+
+    def test_it_is_batch_invariant(self, model: TorchModel) -> None:
+        assert model.info.batch_invariant
+
+
+class TestEarlyExit(ModelContract):
+    """A model cut after its first layers has weights in common with the whole one, but not its cache."""
+
+    num_seeds = 2
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def whole(cls, tiny_folders: dict[str, Path]) -> TorchModel:
+        return tiny_models.load_native(tiny_folders["llama2-mha"])
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def model(cls, whole: TorchModel) -> TorchModel:
+        return whole.first_layers(1)
+
+    @pytest.mark.parametrize("layers", [0, 2, 3])
+    def test_it_needs_at_least_one_layer_and_fewer_than_all(self, whole: TorchModel, layers: int) -> None:
+        with pytest.raises(UsageError):
+            whole.first_layers(layers)
+
+
+@pytest.mark.real_model
+class TestFirstLayersOfSmolLM2(ModelContract):
+    """Real weights and sizes; the layers that are left out are like these, and the whole model is tested below."""
+
+    num_seeds = 1
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def model(cls) -> TorchModel:
+        return tiny_models.load_smollm2().model.first_layers(3)  # type: ignore[attr-defined, no-any-return]
+
+
+@pytest.mark.real_model
+class TestSmolLM2(ModelContract):
+    num_seeds = 1
+    prompt_length = 20
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def model(cls) -> TorchModel:
+        return tiny_models.load_smollm2().model  # type: ignore[return-value]
+
+
+WHOLE_MODEL_TESTS = {"test_scores_after_a_commit_equal_a_fresh_prefill", "test_a_row_does_not_depend_on_its_company"}
+for _name in dir(ModelContract):
+    if _name.startswith("test_") and _name not in WHOLE_MODEL_TESTS:
+        setattr(TestSmolLM2, _name, None)  # covered with fewer layers, in a tenth of the time
+
+
+# -- what the torch backend promises beyond the contract ----------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def llama(tiny_folders: dict[str, Path]) -> TorchModel:
+    return tiny_models.load_native(tiny_folders["llama2-mha"])
+
+
+@pytest.mark.parametrize("token", [-1, 131, 1 << 40])
+def test_token_ids_outside_the_vocabulary_are_refused(llama: TorchModel, token: int) -> None:
+    sequence = llama.open()
+    with pytest.raises(ValueError, match="0 to 130"):
+        llama.score([ScoreRequest(sequence, [3, token])])
+    with pytest.raises(ValueError, match="0 to 130"):
+        llama.score([ScoreRequest(sequence, [3], DraftTree.chain([4, token]))])
+    sequence.close()
+
+
+def test_positions_beyond_the_context_are_refused(tiny_folders: dict[str, Path]) -> None:
+    model = tiny_models.load_native(tiny_folders["llama2-mha"], context_length=40)
+    sequence = model.open()
+    model.score([ScoreRequest(sequence, [1] * 38)])
+    sequence.commit()
+    wide = DraftTree((1, 2, 3, 4), (ROOT,) * 4)  # more nodes than places left, but only one deep
+    assert len(model.score([ScoreRequest(sequence, [1], wide)])) == 1
+    with pytest.raises(ContextFullError):
+        model.score([ScoreRequest(sequence, [1], DraftTree.chain([2, 3]))])
+    sequence.close()
+
+
+def test_the_logits_do_not_depend_on_the_number_of_threads_or_on_which_thread_asks(
+    tiny_folders: dict[str, Path], llama: TorchModel
+) -> None:
+    import torch
+
+    usual = torch.get_num_threads()
+    tokens = np.random.default_rng(0).integers(131, size=200).tolist()
+
+    def last_row(model: TorchModel) -> np.ndarray:
+        sequence = model.open()
+        row = model.score([ScoreRequest(sequence, tokens)])[0].row(ROOT).copy()
+        sequence.close()
+        return row
+
+    expected = last_row(llama)
+    try:
+        single = tiny_models.load_native(tiny_folders["llama2-mha"], threads=1)
+        found: list[np.ndarray] = [last_row(single)]
+        worker = threading.Thread(target=lambda: found.append(last_row(single)))
+        worker.start()
+        worker.join()
+    finally:
+        torch.set_num_threads(usual)
+        tiny_models.load_native(tiny_folders["llama2-mha"], threads=usual)
+    assert len(found) == 2
+    for row in found:
+        np.testing.assert_array_equal(row, expected)

@@ -1,0 +1,20 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from slipstream.backends.torch.cpu.library import kernels
+from slipstream.backends.torch.cpu.ops import NativeOps
+from slipstream.backends.torch.reference import ReferenceOps
+
+
+@pytest.fixture(scope="session")
+def native() -> NativeOps:
+    library = kernels()
+    assert library is not None, "the kernels did not build on this machine"
+    return NativeOps(library, torch.float32)
+
+
+@pytest.fixture(scope="session")
+def reference() -> ReferenceOps:
+    return ReferenceOps(torch.float32)
