@@ -3,8 +3,8 @@
     python benchmarks/cpu.py [--rounds 5] [--tokens 128] [--json]
 
 SmolLM2-135M, fp32, greedy, the same weights, the same prompt and the same threads for both. Prints medians and the
-ratios that matter: plain decoding over `transformers.generate`, the cost of n rows over one row, and speculative over
-plain decoding on a text that copies.
+ratios that matter: plain decoding over `transformers.generate`; speculative over plain decoding on a text that copies,
+and with drafters that are always wrong; the cost of n rows over one row; many streams at once over one at a time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import json
 import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import date
 
 import torch
@@ -23,14 +23,28 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import slipstream
 from slipstream.bench.prompts import DEMO_PROMPTS
-from slipstream.core.protocols import ScoreRequest, prefill
+from slipstream.core.protocols import Drafter, ScoreRequest, prefill
+from slipstream.core.stream import Stream
 from slipstream.core.tree import DraftTree
+from slipstream.drafters.base import FreeDrafter
 from slipstream.loading import LoadedModel
 from slipstream.models import open_checkpoint
 from slipstream.models.checkpoint import Checkpoint
 from slipstream.models.tensors import expected_tensors
 
 ROWS = (1, 2, 3, 4, 6, 8, 16)
+NUM_STREAMS = 32
+
+
+class AlwaysWrong(FreeDrafter):
+    """Proposes a token that never follows. `is_free` False makes it one whose proposals are taken to cost time."""
+
+    def __init__(self, is_free: bool) -> None:
+        self.is_free = is_free
+        self.name = "wrong (free)" if is_free else "wrong (costly)"
+
+    def propose(self, streams: Sequence[Stream], budgets: Sequence[int]) -> list[DraftTree]:
+        return [DraftTree.chain([0] * budget, [0.9] * budget) for budget in budgets]
 
 
 def peer_model(checkpoint: Checkpoint) -> LlamaForCausalLM:
@@ -68,6 +82,32 @@ def row_cost(target: LoadedModel, prompt: list[int], rounds: int) -> dict[int, f
     return {rows: statistics.median(samples) for rows, samples in seconds.items()}
 
 
+def many_streams(target: LoadedModel, tokens: int = 32) -> dict[str, object]:
+    """Prompts of mixed lengths, one after the other and all at once: tokens/s and whether the texts agree."""
+    story = DEMO_PROMPTS["rewrite"][0]["content"]
+    prompts = [story[: 40 + 13 * i] for i in range(NUM_STREAMS)]
+    limits = slipstream.Limits(tokens, ignore_eos=True)
+
+    def run_alone() -> list[list[int]]:
+        return [slipstream.load(target, drafter="ngram").generate(p, None, limits).result().tokens for p in prompts]
+
+    def run_together() -> list[list[int]]:
+        engine = slipstream.load(target, drafter="ngram", max_streams=NUM_STREAMS)
+        running = [engine.generate(p, None, limits) for p in prompts]
+        return [generation.result().tokens for generation in running]
+
+    texts: list[list[list[int]]] = []
+    alone_s = timed(lambda: texts.append(run_alone()))
+    together_s = timed(lambda: texts.append(run_together()))
+    total = NUM_STREAMS * tokens
+    return {
+        "streams": NUM_STREAMS,
+        "alone_tokens_per_s": total / alone_s,
+        "together_tokens_per_s": total / together_s,
+        "text_identical": texts[0] == texts[1],
+    }
+
+
 def measure(rounds: int, tokens: int) -> dict[str, object]:
     checkpoint = open_checkpoint("smollm2-135m")
     target = slipstream.load_model("smollm2-135m")
@@ -81,10 +121,18 @@ def measure(rounds: int, tokens: int) -> dict[str, object]:
             out = peer.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=tokens, do_sample=False)
         return out[0, len(prompt) :].tolist()
 
-    def run_ours(drafter: str) -> slipstream.Generation:
-        return slipstream.load(target, drafter=drafter).generate(prompt, None, limits).result()
+    drafters: dict[str, Callable[[], str | Drafter]] = {
+        "none": lambda: "none",
+        "ngram": lambda: "ngram",
+        "suffix": lambda: "suffix",
+        "wrong (free)": lambda: AlwaysWrong(True),
+        "wrong (costly)": lambda: AlwaysWrong(False),
+    }
 
-    names = ("transformers", "none", "ngram", "suffix")
+    def run_ours(name: str) -> slipstream.Generation:
+        return slipstream.load(target, drafter=drafters[name]()).generate(prompt, None, limits).result()
+
+    names = ("transformers", *drafters)
     speeds: dict[str, list[float]] = {name: [] for name in names}
     texts: dict[str, list[int]] = {}
     for turn in range(rounds + 1):
@@ -107,10 +155,11 @@ def measure(rounds: int, tokens: int) -> dict[str, object]:
         "tokens": tokens,
         "tokens_per_s": medians,
         "plain_over_transformers": medians["none"] / medians["transformers"],
-        "speedup": {name: medians[name] / medians["none"] for name in ("ngram", "suffix")},
+        "speedup": {name: medians[name] / medians["none"] for name in drafters},
         "rows_ms": {rows: seconds * 1e3 for rows, seconds in cost.items()},
         "rows_over_one": {rows: seconds / cost[1] for rows, seconds in cost.items()},
-        "text_identical": texts["none"] == texts["ngram"] == texts["suffix"],
+        "many_streams": many_streams(target),
+        "text_identical": all(texts[name] == texts["none"] for name in drafters),
         "same_as_transformers": texts["none"] == texts["transformers"],
     }
 

@@ -82,7 +82,7 @@ class TestEarlyExit(ModelContract):
 
 @pytest.mark.real_model
 class TestFirstLayersOfSmolLM2(ModelContract):
-    """Real weights and sizes; the layers that are left out are like these, and the whole model is tested below."""
+    """Real weights and sizes; the layers that are left out are like these."""
 
     num_seeds = 1
 
@@ -93,20 +93,11 @@ class TestFirstLayersOfSmolLM2(ModelContract):
 
 
 @pytest.mark.real_model
-class TestSmolLM2(ModelContract):
-    num_seeds = 1
-    prompt_length = 20
-
-    @pytest.fixture(scope="class")
-    @classmethod
-    def model(cls) -> TorchModel:
-        return tiny_models.load_smollm2().model  # type: ignore[return-value]
-
-
-WHOLE_MODEL_TESTS = {"test_scores_after_a_commit_equal_a_fresh_prefill", "test_a_row_does_not_depend_on_its_company"}
-for _name in dir(ModelContract):
-    if _name.startswith("test_") and _name not in WHOLE_MODEL_TESTS:
-        setattr(TestSmolLM2, _name, None)  # covered with fewer layers, in a tenth of the time
+def test_the_whole_of_smollm2_keeps_the_heart_of_the_contract() -> None:
+    model, contract, rng = tiny_models.load_smollm2().model, ModelContract(), np.random.default_rng(0)
+    contract.num_seeds, contract.prompt_length = 1, 20
+    contract.test_scores_after_a_commit_equal_a_fresh_prefill(model, rng)
+    contract.test_a_row_does_not_depend_on_its_company(model, rng)
 
 
 # -- what the torch backend promises beyond the contract ----------------------------------------------------------

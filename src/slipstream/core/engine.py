@@ -56,7 +56,7 @@ class _Turn:
 
     @property
     def is_prefill(self) -> bool:
-        return len(self.pending) > 1
+        return len(self.pending) > 1 or not self.chooses
 
     @property
     def chooses(self) -> bool:
@@ -81,6 +81,8 @@ class Engine:
         max_streams: int = 32,
         prefill_chunk: int = DEFAULT_CHUNK,
     ) -> None:
+        if max_streams < 1 or prefill_chunk < 1:
+            raise UsageError(f"max_streams {max_streams}, prefill_chunk {prefill_chunk}: expected 1 or more")
         self.target = target
         self.tokenizer = tokenizer
         self.drafter = drafter
@@ -197,6 +199,7 @@ class Engine:
         started = time.perf_counter()
         draft_s: dict[str, float] = {}
         turns = self._draft(self._schedule(), draft_s)
+        has_prefill = any(t.is_prefill for t in turns)
         scoring = time.perf_counter()
         scores = self.target.score([ScoreRequest(t.sequence, t.pending, t.tree) for t in turns])
         score_s = time.perf_counter() - scoring
@@ -209,7 +212,7 @@ class Engine:
             draft_s=draft_s,
             score_s=score_s,
             rest_s=time.perf_counter() - started - sum(draft_s.values()) - score_s,
-            has_prefill=any(t.is_prefill for t in turns),
+            has_prefill=has_prefill,
         )
         for o, gain in zip(observations, gains, strict=True):
             self._account(o, gain, cost)
@@ -311,8 +314,15 @@ class Engine:
                     f"a stream of {reserve} tokens does not fit the KV cache of {self.target.info.name}: "
                     "lower max_tokens, or give the cache more room"))  # fmt: skip
                 continue
+            try:
+                stream.sequence = self.target.open(stream.tokens, reserve)
+            except Exception as error:
+                if isinstance(error, CapacityError) and self._active:
+                    return  # less room than it looked: wait like the others
+                self._waiting.popleft()
+                stream.finish("error", error)
+                continue
             self._waiting.popleft()
-            stream.sequence = self.target.open(stream.tokens, reserve)
             stream.stats.num_reused = stream.sequence.length
             self._active.append(stream)
             self._drafters.begin(stream)

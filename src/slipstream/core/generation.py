@@ -38,13 +38,16 @@ class Generation:
             self.cancel()
 
     def _next(self) -> Token | None:
-        while not self.stream.outbox:
-            if self.stream.done:
-                if self.stream.error:
-                    raise self.stream.error
+        while True:
+            over = self.stream.done  # asked before the outbox: another thread may be adding the last token right now
+            if self.stream.outbox:
+                return self.stream.outbox.popleft()
+            if not over:
+                self._engine.step()
+            elif self.stream.error:
+                raise self.stream.error
+            else:
                 return None
-            self._engine.step()
-        return self.stream.outbox.popleft()
 
     def cancel(self) -> None:
         self._engine.cancel(self.stream)

@@ -94,22 +94,25 @@ class Stream:
         ends = token in self.limits.stop_tokens or (token in end_tokens and not self.limits.ignore_eos)
         text = "" if ends else self._assembler.push(token)
         self._clock()
+        reason: FinishReason | None = None
         if ends or self._assembler.stopped:
-            self.finish_reason = "stop"
+            reason = "stop"
         elif self.num_answer_tokens >= self.limits.max_tokens:
-            self.finish_reason = "length"
-        if self.done:
+            reason = "length"
+        if reason:
             text += self._assembler.flush()
         self.outbox.append(Token(token, text, drafted))
+        self.finish_reason = reason  # last: a reader in another thread that sees the end finds every token
 
     def finish(self, reason: FinishReason, error: Exception | None = None) -> None:
         """Ends the stream between tokens. Text still held back is released with an empty-handed last token."""
         if self.done:
             return
-        self.finish_reason, self.error = reason, error
+        self.error = error
         held = self._assembler.flush()
         if held:
             self.outbox.append(Token(-1, held, False))
+        self.finish_reason = reason
 
     def _clock(self) -> None:
         elapsed = time.perf_counter() - self._submitted_at

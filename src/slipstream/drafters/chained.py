@@ -38,12 +38,9 @@ class ChainedDrafter:
         for drafter in self._drafters:
             if not open_for:
                 break
-            last = drafter is self._drafters[-1]
             proposals = drafter.propose([streams[i] for i in open_for], [budgets[i] for i in open_for])
             for i, tree in zip(open_for, proposals, strict=True):
-                if last and not tree:
-                    continue  # an unsure draft beats none
-                trees[i] = tree
+                trees[i] = tree or trees[i]  # an unsure draft beats none
             open_for = [i for i in open_for if not self._is_confident(trees[i])]
         return trees
 

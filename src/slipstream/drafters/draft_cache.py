@@ -5,10 +5,12 @@ After a rejection the draft model goes back to where text and draft part; what i
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 from slipstream.core.prefix import common_prefix
-from slipstream.core.protocols import Model, Sequence, prefill
+from slipstream.core.protocols import Model, Scores, ScoreRequest, Sequence, prefill
 from slipstream.core.tree import ROOT
 
 _CATCH_UP = 8  # unread tokens that ride along with the first drafting step; more are read before
@@ -34,6 +36,24 @@ class Branch:
         self.unread = []
 
 
+def read_on(model: Model, branches: Seq[Branch]) -> Iterator[Scores]:
+    """Reads what each branch has unread, as many branches in one forward as the model takes.
+
+    Gives each branch's scores in turn; they are valid until the next is asked for.
+    """
+    start = 0
+    while start < len(branches):
+        end, rows = start, 0
+        while end < len(branches) and (end == start or rows + len(branches[end].unread) <= model.info.max_rows):
+            rows += len(branches[end].unread)
+            end += 1
+        scores = model.score([ScoreRequest(branch.sequence, branch.unread) for branch in branches[start:end]])
+        for branch, score in zip(branches[start:end], scores, strict=True):
+            branch.mark_read()
+            yield score
+        start = end
+
+
 class DraftCache:
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -42,7 +62,7 @@ class DraftCache:
     def open(self, stream_id: int, context: list[int], reserve: int) -> None:
         """Reads a new stream, all but its last token. A stream too long for the draft model is left out."""
         reserve = min(reserve, self._model.info.context_length)
-        if not self._readable(context, 1) or not self._model.can_open(reserve):
+        if not self._readable(context, 0, 1) or not self._model.can_open(reserve):
             return
         sequence = self._model.open(context, reserve)
         branch = Branch(sequence, context[: sequence.length], context[sequence.length :])
@@ -56,10 +76,12 @@ class DraftCache:
         cannot draft for this stream.
         """
         branches = self._branches.get(stream_id, [])
-        if not branches or not self._readable(context, budget):
+        if not branches:
             return []
         best = max(branches, key=lambda branch: common_prefix(branch.read, context))
-        keep = min(common_prefix(best.read, context), len(context) - 1)
+        keep = max(0, min(common_prefix(best.read, context), len(context) - 1))
+        if not self._readable(context, keep, budget):
+            return []
         if keep < len(best.read):
             best.sequence.rewind(keep)
             del best.read[keep:]
@@ -67,7 +89,7 @@ class DraftCache:
             if branch is not best:
                 branch.sequence.close()
         best.unread, best.node, best.depth = context[keep:], ROOT, 0
-        if len(best.unread) > _CATCH_UP:
+        if len(best.unread) > min(_CATCH_UP, self._model.info.max_rows):
             self._read_ahead(best)
         branches[:] = [best]
         return branches
@@ -81,7 +103,7 @@ class DraftCache:
         branch.read += branch.unread[:-1]
         branch.unread = branch.unread[-1:]
 
-    def _readable(self, context: list[int], budget: int) -> bool:
-        """Whether it fits the draft's context, and the draft has all its ids (padding rows may be missing)."""
+    def _readable(self, context: list[int], start: int, budget: int) -> bool:
+        """Whether it fits the draft's context, and the draft has all ids from `start` on (padding may be missing)."""
         info = self._model.info
-        return 0 < len(context) < info.context_length - budget and max(context[-256:]) < info.vocab_size
+        return 0 < len(context) < info.context_length - budget and max(context[start:]) < info.vocab_size

@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from slipstream.core.noise import Domain
-from slipstream.core.protocols import Model, Observation, ScoreRequest
+from slipstream.core.protocols import Model, Observation
 from slipstream.core.sampling import Row, distribution, draw, processed, sample
 from slipstream.core.stream import Stream
 from slipstream.core.tree import ROOT, DraftTree, TreeBuilder
-from slipstream.drafters.draft_cache import Branch, DraftCache
+from slipstream.drafters.draft_cache import Branch, DraftCache, read_on
 from slipstream.drafters.vocabulary import SameVocabulary, VocabularyMap
 from slipstream.errors import CapacityError, UsageError
 
@@ -83,9 +83,8 @@ class DraftModelDrafter:
             for s, n in zip(streams, budgets, strict=True)
         ]
         while growing := [(draft, branch) for draft in drafts for branch in draft.growing]:
-            scores = self._model.score([ScoreRequest(branch.sequence, branch.unread) for _, branch in growing])
+            scores = read_on(self._model, [branch for _, branch in growing])
             for (draft, branch), score in zip(growing, scores, strict=True):
-                branch.mark_read()
                 self._grow(draft, branch, self._vocabulary.to_target_row(score.row(ROOT)))
         return [draft.builder.build() for draft in drafts]
 
@@ -97,6 +96,8 @@ class DraftModelDrafter:
 
     def _grow(self, draft: _Draft, branch: Branch, row: Row) -> None:
         """Adds the branch's next token, and a branch for the second choice where that is likely enough."""
+        if len(draft.builder) >= draft.budget:
+            return  # the branches before it took what was left
         can_split = len(draft.branches) < self._options.n_parallel and len(draft.builder) + 2 <= draft.budget
         guesses = self._guesses(draft, branch, row, 2 if can_split else 1)
         lines = [branch]

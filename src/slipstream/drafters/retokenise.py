@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 
-from slipstream.core.protocols import Model, Observation, ScoreRequest
+from slipstream.core.protocols import Model, Observation
 from slipstream.core.stream import Stream
 from slipstream.core.tree import EMPTY_TREE, ROOT, DraftTree
-from slipstream.drafters.draft_cache import Branch, DraftCache
+from slipstream.drafters.draft_cache import Branch, DraftCache, read_on
 from slipstream.drafters.vocabulary import Texts, retokenised
 
 _RECENT = 8  # tokens of the stream that the drafted text is joined to before it is cut into tokens again
@@ -32,9 +32,8 @@ class RetokenisingDrafter:
         lines: list[list[int]] = [[] for _ in streams]
         branches = [self._cache.follow(s.id, self._context(s), n + 1) for s, n in zip(streams, budgets, strict=True)]
         while growing := self._growing(branches, lines, budgets):
-            scores = self._model.score([ScoreRequest(branch.sequence, branch.unread) for branch, _ in growing])
+            scores = read_on(self._model, [branch for branch, _ in growing])
             for (branch, i), score in zip(growing, scores, strict=True):
-                branch.mark_read()
                 token = score.argmax(ROOT)
                 if not self._draft.is_special(token):
                     lines[i].append(token)

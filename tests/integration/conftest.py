@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import transformers
+from contract import tiny_models
+
+import slipstream
+
+
+@pytest.fixture(scope="session")
+def tiny_references() -> dict[str, transformers.PreTrainedModel]:
+    """A random transformers model of each family, in float32."""
+    return {family: tiny_models.make_model(family) for family in tiny_models.FAMILIES}
+
+
+@pytest.fixture(scope="session")
+def tiny_folders(
+    tiny_references: dict[str, transformers.PreTrainedModel], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Path]:
+    """The same models, saved."""
+    return {
+        family: tiny_models.save_folder(model, tmp_path_factory.mktemp(family))
+        for family, model in tiny_references.items()
+    }
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> slipstream.LoadedModel:
+    return tiny_models.load_smollm2()

@@ -1,0 +1,58 @@
+"""TorchOptions: wrong values are refused with what would be right."""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from slipstream.backends.torch import model as torch_backend
+from slipstream.backends.torch.cpu.ops import NativeOps
+from slipstream.backends.torch.model import TorchOptions
+from slipstream.errors import UsageError
+
+
+def test_an_unknown_dtype_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(UsageError, match=r"'int3' is unknown; expected auto, fp32, bf16, fp16"):
+        TorchOptions(dtype="int3")
+
+
+@pytest.mark.parametrize("name", ["context_length", "kv_tokens", "threads"])
+@pytest.mark.parametrize("value", [0, -5])
+def test_sizes_below_one_are_refused(name: str, value: int) -> None:
+    with pytest.raises(UsageError, match=f"{name} is {value}; expected 1 or more"):
+        TorchOptions(**{name: value})
+
+
+@pytest.mark.parametrize("device", ["gpu", "cpux", "", "cuda:x", "mps", "meta", "xpu"])
+def test_an_unknown_device_is_refused(device: str) -> None:
+    with pytest.raises(UsageError, match="expected auto, cpu, cuda"):
+        torch_backend._pick_device(device)
+
+
+def test_cuda_without_a_cuda_device_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UsageError, match="sees no CUDA device"):
+        torch_backend._pick_device("cuda:0")
+
+
+def test_auto_is_the_cpu_where_there_is_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert torch_backend._pick_device("auto") == torch.device("cpu")
+
+
+def test_half_precision_needs_a_compiler_that_has_it() -> None:
+    with pytest.raises(UsageError, match="half-precision"):
+        NativeOps(SimpleNamespace(slip_has_f16=lambda: 0), torch.float16)  # type: ignore[arg-type]
+
+
+def test_without_kernels_the_decoder_runs_in_plain_torch(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    monkeypatch.setattr(torch_backend, "kernels", lambda: None)
+    ops = torch_backend._pick_ops(torch.device("cpu"), torch.float32, exact=True)
+    assert ops.name == "torch"
+    assert ops.batch_invariant
