@@ -18,6 +18,7 @@ from slipstream.core.sampling import History, Sampling, processed, sample
 from slipstream.core.stream import Limits, Stream
 from slipstream.core.text import TextAssembler
 from slipstream.core.tree import EMPTY_TREE, ROOT, DraftTree, TreeBuilder
+from slipstream.core.verify import VERIFIERS
 from slipstream.errors import CapacityError
 
 Row = npt.NDArray[np.float32]
@@ -145,6 +146,9 @@ class FakeModel:
     def can_open(self, reserve: int) -> bool:
         used = sum(s.reserve for s in self.open_sequences)
         return len(self.open_sequences) < self.max_sequences and used + reserve <= self.max_tokens
+
+    def forget_prompts(self) -> None:
+        self.kept.clear()
 
     def score(self, requests: Sequence[ScoreRequest]) -> list[FakeScores]:
         self.num_scores += 1
@@ -277,7 +281,7 @@ def make_stream(
     vocab: int = 32,
 ) -> Stream:
     assembler = TextAssembler(letters(vocab).stream_decoder())
-    return Stream(prompt, sampling or Sampling(), limits or Limits(), assembler, drafter, verifier)  # type: ignore[arg-type]
+    return Stream(prompt, sampling or Sampling(), limits or Limits(), assembler, drafter, VERIFIERS[verifier])  # type: ignore[arg-type]
 
 
 def grow(stream: Stream, tokens: Iterable[int]) -> None:

@@ -90,3 +90,8 @@ def default_drafter(sources: DraftSources) -> str:
     if sources.draft is None:
         return "suffix"
     return "model" if sources.same_vocabulary else "translate"
+
+
+def drafter_for(target: LoadedModel, draft: LoadedModel) -> str:
+    """`model` where the two share a vocabulary, else `translate`."""
+    return "model" if same_vocabulary(target.tokenizer, draft.tokenizer) else "translate"

@@ -373,14 +373,10 @@ class ModelContract:
         self.filled(model, tokens).close()
         sequence = model.open(tokens)
         assert 0 < sequence.length < 40
-        self.assert_same(
-            model, self.rows(model, sequence, tokens[sequence.length :])[0], self.linear(model, tokens)
-        )
+        self.assert_same(model, self.rows(model, sequence, tokens[sequence.length :])[0], self.linear(model, tokens))
         sequence.close()
 
-    def test_accepted_drafts_are_reused_and_rejected_ones_are_not(
-        self, model: Model, rng: np.random.Generator
-    ) -> None:
+    def test_accepted_drafts_are_reused_and_rejected_ones_are_not(self, model: Model, rng: np.random.Generator) -> None:
         prompt = self.tokens(model, rng, 30)
         source = self.filled(model, prompt)
         self.rows(model, source, [1], DraftTree.chain([2, 3, 4, 5]))
@@ -392,9 +388,7 @@ class ModelContract:
         sequence.close()
 
     @pytest.mark.parametrize("fate", ["stays", "goes on", "closes", "rewinds", "drafts"])
-    def test_a_stream_reuses_what_one_still_open_holds(
-        self, model: Model, rng: np.random.Generator, fate: str
-    ) -> None:
+    def test_a_stream_reuses_what_one_still_open_holds(self, model: Model, rng: np.random.Generator, fate: str) -> None:
         first = self.tokens(model, rng, 45)
         source = self.filled(model, first)
         second = [*first[:40], *self.tokens(model, rng, 10)]
@@ -416,9 +410,7 @@ class ModelContract:
         source.close()
         sequence.close()
 
-    def test_the_source_is_not_changed_by_a_stream_that_reuses_it(
-        self, model: Model, rng: np.random.Generator
-    ) -> None:
+    def test_the_source_is_not_changed_by_a_stream_that_reuses_it(self, model: Model, rng: np.random.Generator) -> None:
         first = self.tokens(model, rng, 45)
         source = self.filled(model, first)
         second = [*first[:40], *self.tokens(model, rng, 20)]

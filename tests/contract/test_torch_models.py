@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from contract import tiny_models
 from contract.model_contract import ModelContract
-
 from slipstream.backends.torch.model import TorchModel
 from slipstream.core.protocols import ScoreRequest
 from slipstream.core.tree import ROOT, DraftTree

@@ -58,11 +58,13 @@ def character_tokenizer() -> tokenizers.Tokenizer:
     return tokenizer
 
 
-def make_model(family: str) -> transformers.PreTrainedModel:
-    """A random model in float32. Norms and biases are random too, or leaving them out would go unseen."""
-    kind, changes = FAMILIES[family]
+def make_model(family: str, **changes: object) -> transformers.PreTrainedModel:
+    """A random model in float32, always the same. Norms and biases are random too: leaving one out would show."""
+    kind, own = FAMILIES[family]
     torch.manual_seed(sorted(FAMILIES).index(family))
-    model = getattr(transformers, f"{kind}ForCausalLM")(getattr(transformers, f"{kind}Config")(**(SIZES | changes)))
+    model = getattr(transformers, f"{kind}ForCausalLM")(
+        getattr(transformers, f"{kind}Config")(**(SIZES | own | changes))
+    )
     with torch.no_grad():
         for name, values in model.named_parameters():
             if "norm" in name:

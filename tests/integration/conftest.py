@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 import transformers
-from contract import tiny_models
 
 import slipstream
+from contract import tiny_models
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ import sys
 import typer
 
 from slipstream import __version__
-from slipstream.cli import chat, demo, generate, pull
+from slipstream.cli import audit, bench, chat, compare, demo, generate, pull, tune
 from slipstream.errors import SlipstreamError
 
 app = typer.Typer(
@@ -25,6 +25,10 @@ app.command("generate")(generate.generate)
 app.command("chat")(chat.chat)
 app.command("pull")(pull.pull)
 app.command("demo")(demo.demo)
+app.command("bench")(bench.bench)
+app.command("audit")(audit.audit)
+app.command("tune")(tune.tune)
+app.command("compare")(compare.compare)
 
 
 def _print_version(wanted: bool) -> None:

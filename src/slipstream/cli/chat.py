@@ -17,10 +17,10 @@ HELP = "/reset starts over, /stats shows figures, /tint colours drafted tokens, 
 
 
 def chat(
-    model: opt.Model = "smollm2-135m",
+    model: opt.Model = None,
     draft: opt.Draft = None,
     drafter: opt.Drafter = None,
-    policy: opt.PolicyOption = "auto",
+    policy: opt.PolicyOption = None,
     exact: opt.Exact = False,
     temperature: opt.Temperature = 0.0,
     seed: opt.Seed = 0,
@@ -51,7 +51,7 @@ def chat(
     from slipstream.cli.loading import load_engine
 
     sampling = opt.make_sampling(temperature, top_k, top_p, min_p, repetition_penalty, 0.0, 0.0, None, seed)
-    settings = opt.LoadSettings(model, draft, drafter, policy, device, dtype, context, threads, exact)
+    settings = opt.LoadSettings.resolve(model, draft, drafter, policy, device, dtype, context, threads, exact)
     engine = load_engine(settings)
     print(f"{engine.target.info.name} on {engine.target.info.device}. {HELP}", file=sys.stderr)
     Conversation(engine, sampling, max_tokens, system, tint).run()

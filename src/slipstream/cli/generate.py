@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 def generate(
     prompt: Annotated[str | None, typer.Argument(help="The prompt; '-' or nothing reads it from stdin.")] = None,
-    model: opt.Model = "smollm2-135m",
+    model: opt.Model = None,
     draft: opt.Draft = None,
     drafter: opt.Drafter = None,
-    policy: opt.PolicyOption = "auto",
+    policy: opt.PolicyOption = None,
     verifier: opt.Verifier = "matching",
     exact: opt.Exact = False,
     temperature: opt.Temperature = 0.0,
@@ -74,7 +74,7 @@ def generate(
     )
     limits = Limits(max_tokens, tuple(stop or ()), ignore_eos=ignore_eos)
     text = _read_prompt(prompt)
-    settings = opt.LoadSettings(model, draft, drafter, policy, device, dtype, context, threads, exact)
+    settings = opt.LoadSettings.resolve(model, draft, drafter, policy, device, dtype, context, threads, exact)
     engine = load_engine(settings)
     request = text if raw else _messages(text, system)
     generation = engine.generate(request, sampling, limits, verifier=verifier)

@@ -5,51 +5,92 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from slipstream.cli.options import LoadSettings
 
 if TYPE_CHECKING:
+    from slipstream.backends.torch.model import TorchOptions
+    from slipstream.bench.synthetic import SyntheticSettings
     from slipstream.core.engine import Engine
+    from slipstream.core.verify import Verification
     from slipstream.loading import LoadedModel, Report
 
 
-def load_engine(settings: LoadSettings) -> Engine:
+@dataclass(frozen=True, slots=True)
+class Models:
+    """What a command works with, loaded once: engines with other drafters are made from it in no time."""
+
+    target: LoadedModel
+    draft: LoadedModel | None
+    settings: LoadSettings
+    synthetic: bool = False
+    verifier: str | Verification = "matching"
+
+    def engine(self, drafter: str | None = None, policy: str | None = None) -> Engine:
+        """An engine with a new drafter and a new policy, by default those of the settings."""
+        from slipstream.loading import load
+
+        return load(
+            self.target,
+            draft=self.draft,
+            drafter=drafter or self.settings.drafter,
+            policy=policy or self.settings.policy,
+        )
+
+
+def load_models(settings: LoadSettings) -> Models:
     """Fetches and loads what the settings name. Settings that can't work fail before anything is read."""
-    from slipstream.backends.torch.model import TorchOptions
     from slipstream.core.auto_policy import make_policy
     from slipstream.drafters import parse_drafter
-    from slipstream.loading import load
+    from slipstream.loading import load_model
 
     make_policy(settings.policy)
     parse_drafter(settings.drafter or "none")
-    options = TorchOptions(
+    options = torch_options(settings)
+    for spec in filter(None, (settings.model, settings.draft)):
+        fetch(spec)
+    with progress() as report:
+        target = load_model(settings.model, options, report)
+        draft = load_model(settings.draft, options, report) if settings.draft else None
+    return Models(target, draft, settings)
+
+
+def load_synthetic(settings: LoadSettings, synthetic: SyntheticSettings) -> Models:
+    """Random weights where shapes are given, the models of the settings elsewhere; acceptance as decreed."""
+    from slipstream.bench.synthetic import forced_acceptance, random_model
+
+    if synthetic.shape is None:
+        models = load_models(settings)
+        target, draft = models.target, models.draft
+    else:
+        with progress() as report:
+            options = torch_options(settings)
+            target = random_model(synthetic.shape, options, partial(report, synthetic.shape))
+            draft = None
+            if synthetic.draft_shape:
+                draft = random_model(synthetic.draft_shape, options, partial(report, synthetic.draft_shape))
+    named = replace(settings, model=f"synthetic {synthetic.shape or settings.model}")
+    verifier = "matching" if synthetic.acceptance is None else forced_acceptance(synthetic.acceptance)
+    return Models(target, draft, named, synthetic=True, verifier=verifier)
+
+
+def torch_options(settings: LoadSettings) -> TorchOptions:
+    from slipstream.backends.torch.model import TorchOptions
+
+    return TorchOptions(
         device=settings.device,
         dtype=settings.dtype,
         context_length=settings.context,
         threads=settings.threads,
         exact=settings.exact,
     )
-    fetch(settings.model)
-    if settings.draft:
-        fetch(settings.draft)
-    with progress() as report:
-        return load(
-            settings.model,
-            draft=settings.draft,
-            drafter=settings.drafter,
-            policy=settings.policy,
-            options=options,
-            report=report,
-        )
 
 
-def load_target(spec: str) -> LoadedModel:
-    from slipstream.loading import load_model
-
-    fetch(spec)
-    with progress() as report:
-        return load_model(spec, report=report)
+def load_engine(settings: LoadSettings) -> Engine:
+    return load_models(settings).engine()
 
 
 def fetch(spec: str) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from slipstream.cli.settings_file import FileSettings, read_settings
 from slipstream.errors import UsageError
 
 if TYPE_CHECKING:
+    from slipstream.bench.workload import Prompt
     from slipstream.core.sampling import Sampling
 
 MODEL_HELP = (
@@ -21,16 +24,23 @@ DRAFTER_HELP = (
     "'model(p_min=0.3,n_parallel=3)'. Default: model with --draft, else suffix."
 )
 
-Model = Annotated[str, typer.Option("--model", "-m", help=MODEL_HELP, show_default=True, rich_help_panel="Models")]
+Model = Annotated[
+    str | None,
+    typer.Option(
+        "--model", "-m", help=MODEL_HELP, show_default="slipstream.yaml, or smollm2-135m", rich_help_panel="Models"
+    ),
+]
 Draft = Annotated[
     str | None,
     typer.Option("--draft", "-d", help="A smaller model that drafts, named the same way.", rich_help_panel="Models"),
 ]
 Drafter = Annotated[str | None, typer.Option("--drafter", help=DRAFTER_HELP, rich_help_panel="Speculation")]
 PolicyOption = Annotated[
-    str,
+    str | None,
     typer.Option(
-        "--policy", help="How much to draft: auto (never slower), auto(N), fixed(N).", rich_help_panel="Speculation"
+        "--policy",
+        help="How much to draft: auto (never slower; the default), auto(N), fixed(N).",
+        rich_help_panel="Speculation",
     ),
 ]
 Verifier = Annotated[
@@ -89,12 +99,36 @@ Stop = Annotated[
     list[str] | None,
     typer.Option("--stop", help="Ends the answer before this text; may be repeated.", rich_help_panel="Answer"),
 ]
+Prompts = Annotated[
+    Path | None,
+    typer.Option(
+        "--prompts",
+        help="A file of prompts: Spec-Bench, HumanEval or messages as JSON lines, or text. Default: the project's own.",
+        rich_help_panel="Prompts",
+    ),
+]
+Limit = Annotated[
+    int | None,
+    typer.Option("--limit", help="Prompts to take, evenly over their kinds; 0 takes all.", rich_help_panel="Prompts"),
+]
+Drafters = Annotated[
+    str | None,
+    typer.Option(
+        "--drafter",
+        help="Drafters to compare, separated by commas (see generate --help). Default: ngram,suffix, "
+        "and model or translate with --draft.",
+        rich_help_panel="Speculation",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.", rich_help_panel="Output")]
+
+
+DEFAULT_MODEL = "smollm2-135m"
 
 
 @dataclass(frozen=True, slots=True)
 class LoadSettings:
-    """What the model options say, as text."""
+    """What to load and how: the command line, then slipstream.yaml, then the defaults."""
 
     model: str
     draft: str | None
@@ -105,6 +139,63 @@ class LoadSettings:
     context: int | None
     threads: int | None
     exact: bool
+
+    @classmethod
+    def resolve(
+        cls,
+        model: str | None,
+        draft: str | None,
+        drafter: str | None,
+        policy: str | None,
+        device: str = "auto",
+        dtype: str = "auto",
+        context: int | None = None,
+        threads: int | None = None,
+        exact: bool = False,
+    ) -> LoadSettings:
+        """The file's draft and drafter belong to its model: a command line that names another takes none of them."""
+        file = read_settings()
+        if model is not None and model != file.model:
+            file = FileSettings()
+        return cls(
+            model=model or file.model or DEFAULT_MODEL,
+            draft=draft or (file.draft if drafter is None else None),
+            drafter=drafter or (file.drafter if draft is None else None),
+            policy=policy or (file.policy if drafter is None else None) or "auto",
+            device=device,
+            dtype=dtype,
+            context=context,
+            threads=threads,
+            exact=exact,
+        )
+
+
+def read_workload(path: Path | None, limit: int | None) -> list[Prompt]:
+    """The prompts of a file, or the project's own; `limit` of them, evenly over the kinds."""
+    from slipstream.bench.workload import own_prompts, read_prompts, take
+
+    return take(read_prompts(path) if path else own_prompts(), limit or None)
+
+
+def split_drafters(text: str) -> list[str]:
+    """`ngram,model(p_min=0.3,n_parallel=2)`: split at commas outside brackets. A chained drafter is a list itself."""
+    from slipstream.drafters import parse_drafter, split_list
+
+    if text.startswith("chained:"):
+        return [text]
+    drafters = split_list(text)
+    for drafter in drafters:
+        parse_drafter(drafter)
+    if not drafters:
+        raise UsageError("--drafter is empty; name drafters separated by commas, for example ngram,suffix")
+    return drafters
+
+
+def parse_numbers(text: str, option: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise UsageError(f"{option} {text!r}; expected numbers separated by commas") from None
 
 
 def parse_logit_bias(entries: list[str] | None) -> dict[int, float]:

@@ -69,6 +69,10 @@ class AcceptanceModel:
             chances.append(product)
         return chances
 
+    def observe_nothing(self, drafter: str) -> None:
+        """It was asked and had no idea: as good as a first token that was not taken."""
+        self._by_depth[drafter][1].add(False)
+
     def observe(self, stream_id: int, drafter: str, proposed: DraftTree, tokens: list[int]) -> None:
         """Learns from the tokens the stream gained, also about nodes that were proposed and never scored."""
         node = ROOT

@@ -59,7 +59,7 @@ class AutoPolicy:
         if self._wants_plain_round(len(streams)):
             return [0] * len(streams)
         budgets = [min(cap, self._max_draft) for cap in caps]
-        for drafter, members in _costly(streams).items():
+        for drafter, members in _budgeted(streams).items():
             longest = max(budgets[i] for i in members)
             depth = self._best_depth(drafter, len(streams), len(members), longest)
             if depth == 0 and self._may_probe(drafter, len(streams)):
@@ -120,17 +120,19 @@ class AutoPolicy:
         """
         if self._probing or not any(trees):
             return fit(trees, max_nodes)
-        whole = [i for i, stream in enumerate(streams) if stream.verifier != "matching"]
+        whole = [i for i, stream in enumerate(streams) if not stream.verifier.couples]
         ranked = sorted(
             (-chance, i, node)
             for i, (stream, tree) in enumerate(zip(streams, trees, strict=True))
             if stream.drafter and i not in whole
             for node, chance in enumerate(self._acceptance.node_chances(stream.id, stream.drafter.name, tree))
         )
-        num_whole = sum(len(trees[i]) for i in whole)
-        ranked = ranked[: max(0, max_nodes - num_whole)]
+        kept = {
+            i: list(range(len(tree))) for i, tree in zip(whole, fit([trees[i] for i in whole], max_nodes), strict=True)
+        }
+        num_whole = sum(map(len, kept.values()))
+        ranked = ranked[: max_nodes - num_whole]
         count = self._worthwhile([-chance for chance, _, _ in ranked], len(streams), len(streams) + num_whole)
-        kept: dict[int, list[int]] = {i: list(range(len(trees[i]))) for i in whole}
         for _, i, node in ranked[:count]:
             kept.setdefault(i, []).append(node)
         return [tree.keep(kept.get(i, ())) for i, tree in enumerate(trees)]
@@ -177,12 +179,14 @@ class AutoPolicy:
         for drafter, seconds in cost.draft_s.items():
             drafts = [o.proposed for o in observations if o.stream.drafter and o.stream.drafter.name == drafter]
             depth = max((max(draft.depths(), default=0) for draft in drafts), default=0)
-            if depth:
-                self._step_s[drafter].append(seconds / depth)
+            self._step_s[drafter].append(seconds / max(depth, 1))
+            if drafts and not depth:
+                self._acceptance.observe_nothing(drafter)
         if self._probing:
             gained = sum(len(o.verdict.path) for o in observations) / max(cost.num_streams, 1)
             plain_s = self._costs.seconds(cost.num_streams) + self._round_base_s()
             self._probe_s += max(0.0, cost.total_s - plain_s * (1 + gained))
+            self._probing = False
 
     def forget(self, stream: Stream) -> None:
         self._acceptance.forget(stream.id)
@@ -199,11 +203,11 @@ class AutoPolicy:
         )
 
 
-def _costly(streams: Sequence[Stream]) -> dict[str, list[int]]:
-    """Which streams each drafter that costs time drafts for."""
+def _budgeted(streams: Sequence[Stream]) -> dict[str, list[int]]:
+    """Streams whose draft can't be cut afterwards at no loss, by drafter: its tokens cost time, or stay as they are."""
     members: dict[str, list[int]] = defaultdict(list)
     for i, stream in enumerate(streams):
-        if stream.drafter and not stream.drafter.is_free:
+        if stream.drafter and (not stream.drafter.is_free or not stream.verifier.couples):
             members[stream.drafter.name].append(i)
     return members
 

@@ -23,7 +23,7 @@ from slipstream.core.stats import RoundRecord, Stats
 from slipstream.core.stream import Limits, Stream
 from slipstream.core.text import TextAssembler, TokenDecoder
 from slipstream.core.tree import EMPTY_TREE, DraftTree
-from slipstream.core.verify import VERIFIERS, Choice
+from slipstream.core.verify import VERIFIERS, Choice, Verification
 from slipstream.errors import CapacityError, ContextFullError, UsageError
 
 Messages = Sequence[Mapping[str, Any]]
@@ -51,17 +51,13 @@ class _Turn:
     stream: Stream
     sequence: CachePlace
     pending: list[int]
+    chooses: bool  # the pending tokens reach the end of the stream, so the target chooses the next one
     proposed: DraftTree = EMPTY_TREE
     tree: DraftTree = EMPTY_TREE  # the part of it that is scored
 
     @property
     def is_prefill(self) -> bool:
         return len(self.pending) > 1 or not self.chooses
-
-    @property
-    def chooses(self) -> bool:
-        """Whether the pending tokens reach the end of the stream, so that the target chooses the next one."""
-        return self.sequence.length + len(self.pending) == len(self.stream.tokens)
 
     @property
     def num_rows(self) -> int:
@@ -104,11 +100,12 @@ class Engine:
         limits: Limits | None = None,
         *,
         drafter: Drafter | Literal["inherit"] | None = _INHERIT,
-        verifier: str = "matching",
+        verifier: str | Verification = "matching",
     ) -> Generation:
         """Starts an answer. A string is taken as it is, messages go through the chat template, ids are ids.
 
-        Raises ContextFullError, CapacityError or UsageError before anything is computed.
+        Raises ContextFullError or UsageError before anything is computed. An answer that can never fit the cache
+        raises CapacityError when it is iterated.
         """
         return Generation(self, self._submit(self._encode(prompt), sampling, limits, drafter, verifier))
 
@@ -125,9 +122,9 @@ class Engine:
         sampling: Sampling | None,
         limits: Limits | None,
         drafter: Drafter | Literal["inherit"] | None,
-        verifier: str,
+        verifier: str | Verification,
     ) -> Stream:
-        if verifier not in VERIFIERS:
+        if isinstance(verifier, str) and verifier not in VERIFIERS:
             raise UsageError(f"unknown verifier {verifier!r}; expected one of {', '.join(VERIFIERS)}")
         self._check_prompt(prompt)
         limits = limits or Limits()
@@ -137,7 +134,7 @@ class Engine:
             limits,
             TextAssembler(self.tokenizer.stream_decoder(), limits.stop),
             self.drafter if isinstance(drafter, str) else drafter,
-            verifier,
+            VERIFIERS[verifier] if isinstance(verifier, str) else verifier,
         )
         with self._lock:
             self._waiting.append(stream)
@@ -187,7 +184,7 @@ class Engine:
                 return False
             try:
                 self._round()
-            except Exception as error:
+            except BaseException as error:  # Ctrl-C too: a round that broke off leaves no stream fit to go on
                 for stream in self._active:
                     stream.finish("error", error)
                 self._release_finished()
@@ -214,8 +211,7 @@ class Engine:
             rest_s=time.perf_counter() - started - sum(draft_s.values()) - score_s,
             has_prefill=has_prefill,
         )
-        for o, gain in zip(observations, gains, strict=True):
-            self._account(o, gain, cost)
+        self._account(turns, observations, gains, cost)
         self.policy.record(cost, observations)
 
     def _schedule(self) -> list[_Turn]:
@@ -228,7 +224,7 @@ class Engine:
                 break
             assert stream.sequence is not None
             rows_left -= len(pending)
-            turns.append(_Turn(stream, stream.sequence, pending))
+            turns.append(_Turn(stream, stream.sequence, pending, len(pending) == len(stream.pending)))
         return turns
 
     def _draft(self, turns: list[_Turn], draft_s: dict[str, float]) -> list[_Turn]:
@@ -244,7 +240,7 @@ class Engine:
         proposed = self._drafters.propose(streams, budgets, draft_s)
         kept = self.policy.select(streams, proposed, self.target.info.max_rows - sum(t.num_rows for t in turns))
         drafts = {s.id: (p, k) for s, p, k in zip(streams, proposed, kept, strict=True)}
-        return [_Turn(t.stream, t.sequence, t.pending, *drafts.get(t.stream.id, ())) for t in turns]
+        return [_Turn(t.stream, t.sequence, t.pending, t.chooses, *drafts.get(t.stream.id, ())) for t in turns]
 
     def _commit(self, turns: list[_Turn], scores: list[Scores]) -> list[Observation]:
         """Verifies each draft and keeps what was accepted. A prompt chunk that is not the last is kept unjudged."""
@@ -256,7 +252,7 @@ class Engine:
                 turn.sequence.commit()
                 continue
             choice = Choice(turn.stream.sampling, turn.stream.history, turn.stream.num_answer_tokens)
-            verdict = VERIFIERS[turn.stream.verifier](turn.tree, score, choice)
+            verdict = turn.stream.verifier.verify(turn.tree, score, choice)
             turn.sequence.commit(verdict.path)
             observations.append(Observation(turn.stream, turn.proposed, turn.tree, verdict))
         return observations
@@ -281,20 +277,29 @@ class Engine:
             stream.finish("length")
         return len(tokens)
 
-    def _account(self, o: Observation, gained: int, cost: RoundCost) -> None:
-        accepted = min(len(o.verdict.path), gained)
-        record = RoundRecord(
-            num_drafted=len(o.scored),
-            num_accepted=accepted,
-            num_tokens=gained,
-            drafted_depth=max(o.scored.depths(), default=0),
-            accepted_depth=accepted,
-            draft_s=sum(cost.draft_s.values()) / cost.num_streams,
-            score_s=cost.score_s / cost.num_streams,
-            rest_s=cost.rest_s / cost.num_streams,
-        )
-        o.stream.stats.add(record)
-        self.stats.add(record)
+    def _account(self, turns: list[_Turn], observations: list[Observation], gains: list[int], cost: RoundCost) -> None:
+        """Enters the round into the stats of each stream, at an equal share of its seconds. Reading a prompt is no
+        decoding: its seconds are counted apart."""
+        share_s = 1.0 / cost.num_streams
+        prefilled = {turn.stream.id: turn.stream for turn in turns if turn.is_prefill}
+        for stream in prefilled.values():
+            for stats in (stream.stats, self.stats):
+                stats.prefill_s += cost.score_s * share_s
+        for o, gained in zip(observations, gains, strict=True):
+            accepted = min(len(o.verdict.path), gained)
+            decoding_s = 0.0 if o.stream.id in prefilled else share_s
+            record = RoundRecord(
+                num_drafted=len(o.scored),
+                num_accepted=accepted,
+                num_tokens=gained,
+                drafted_depth=max(o.scored.depths(), default=0),
+                accepted_depth=accepted,
+                draft_s=sum(cost.draft_s.values()) * decoding_s,
+                score_s=cost.score_s * decoding_s,
+                rest_s=cost.rest_s * decoding_s,
+            )
+            o.stream.stats.add(record)
+            self.stats.add(record)
 
     # -- joining and leaving --------------------------------------------------------------------------------------
 

@@ -103,6 +103,10 @@ class Model(Protocol):
         """Whether `open` has room for a stream of `reserve` tokens now. The engine queues the stream if not."""
         ...
 
+    def forget_prompts(self) -> None:
+        """Drops what closed streams left for reuse."""
+        ...
+
     def score(self, requests: Seq[ScoreRequest]) -> list[Scores]:
         """ONE forward for all requests, at most `info.max_rows` rows. Commits nothing."""
         ...

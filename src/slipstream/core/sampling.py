@@ -34,6 +34,7 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "logit_bias", _checked_bias(self.logit_bias))
         for name, valid, expected in (
             ("temperature", self.temperature >= 0, "0 (greedy) or more"),
             ("top_k", self.top_k >= 0, "0 (off) or more"),
@@ -58,6 +59,14 @@ class Sampling:
     @property
     def changes_logits(self) -> bool:
         return self.uses_history or bool(self.logit_bias)
+
+
+def _checked_bias(bias: Mapping[int, float]) -> dict[int, float]:
+    """Ids may come as text, as JSON has them."""
+    try:
+        return {int(token): float(value) for token, value in bias.items()}
+    except (TypeError, ValueError):
+        raise UsageError(f"logit_bias is {dict(bias)!r}; expected token ids and numbers, as in {{42: -5.0}}") from None
 
 
 class History:

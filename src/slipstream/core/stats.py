@@ -35,7 +35,8 @@ class Stats:
     target_forwards: int = 0  # prompt chunks included
     num_drafted: int = 0
     num_accepted: int = 0
-    draft_s: float = 0.0
+    prefill_s: float = 0.0  # the target's forwards over the prompt
+    draft_s: float = 0.0  # of decoding, as the next two
     score_s: float = 0.0
     rest_s: float = 0.0
     ttft_s: float = 0.0  # from submission to the first token

@@ -13,6 +13,7 @@ from slipstream.core.protocols import Drafter, Sequence
 from slipstream.core.sampling import History, Sampling
 from slipstream.core.stats import Stats
 from slipstream.core.text import TextAssembler
+from slipstream.core.verify import Verification
 from slipstream.errors import UsageError
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
@@ -31,6 +32,8 @@ class Limits:
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
             raise UsageError(f"max_tokens is {self.max_tokens}; expected 1 or more")
+        if isinstance(self.stop, str):  # a lone stop string, not its letters
+            object.__setattr__(self, "stop", (self.stop,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,7 @@ class Stream:
         limits: Limits,
         assembler: TextAssembler,
         drafter: Drafter | None,
-        verifier: str,
+        verifier: Verification,
     ) -> None:
         self.id = next(_ids)
         self.tokens = list(prompt)
@@ -64,7 +67,7 @@ class Stream:
         self.history = History(prompt)
         self.stats = Stats(num_prompt_tokens=len(prompt))
         self.finish_reason: FinishReason | None = None
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         self.sequence: Sequence | None = None  # set while the stream has a place in the target's cache
         self.outbox: deque[Token] = deque()
         self._assembler = assembler
@@ -104,7 +107,7 @@ class Stream:
         self.outbox.append(Token(token, text, drafted))
         self.finish_reason = reason  # last: a reader in another thread that sees the end finds every token
 
-    def finish(self, reason: FinishReason, error: Exception | None = None) -> None:
+    def finish(self, reason: FinishReason, error: BaseException | None = None) -> None:
         """Ends the stream between tokens. Text still held back is released with an empty-handed last token."""
         if self.done:
             return

@@ -108,4 +108,20 @@ def _residual(p: Probabilities, q: Probabilities | None, token: int) -> Probabil
     return left / total if total > 0 else p  # p == q: a refusal that has no probability
 
 
-VERIFIERS: dict[str, Verifier] = {"matching": verify_matching, "rejection": verify_rejection}
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """A verifier and what it asks of drafts.
+
+    `couples`: a draft agrees most often when it samples with the target's own noise, and may be cut anywhere. Where
+    it does not, a draft samples independently, hands over its distributions, and is scored as it was drawn.
+    """
+
+    name: str
+    verify: Verifier
+    couples: bool
+
+
+VERIFIERS = {
+    "matching": Verification("matching", verify_matching, couples=True),
+    "rejection": Verification("rejection", verify_rejection, couples=False),
+}

@@ -137,7 +137,7 @@ class DrafterSpec:
 def parse_drafter(spec: str) -> DrafterSpec:
     """Raises UsageError for an unknown name or a malformed option; needs no model for that."""
     if spec.startswith("chained:"):
-        return DrafterSpec("chained", members=tuple(map(parse_drafter, _split_list(spec.removeprefix("chained:")))))
+        return DrafterSpec("chained", members=tuple(map(parse_drafter, split_list(spec.removeprefix("chained:")))))
     match = _SPEC.fullmatch(spec.strip())
     if match is None or match["name"] not in (*DRAFTERS, "none"):
         raise UsageError(f"unknown drafter {spec!r}; expected none, {', '.join(DRAFTERS)}")
@@ -159,7 +159,7 @@ def _make(spec: DrafterSpec, sources: DraftSources) -> Drafter | None:
     return DRAFTERS[spec.name](sources, spec.options)
 
 
-def _split_list(text: str) -> list[str]:
+def split_list(text: str) -> list[str]:
     """Splits at commas outside brackets."""
     return [part.strip() for part in re.split(r",(?![^(]*\))", text) if part.strip()]
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 from slipstream.core.prefix import common_prefix
-from slipstream.core.protocols import Model, Scores, ScoreRequest, Sequence, prefill
+from slipstream.core.protocols import Model, ScoreRequest, Scores, Sequence, prefill
 from slipstream.core.tree import ROOT
 
 _CATCH_UP = 8  # unread tokens that ride along with the first drafting step; more are read before

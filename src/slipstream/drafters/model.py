@@ -116,7 +116,7 @@ class DraftModelDrafter:
         path = draft.builder.path_tokens(branch.node) if sampling.uses_history else ()
         row = processed(row, sampling, stream.history, path)
         position = stream.num_answer_tokens + branch.depth
-        if stream.verifier == "rejection" and not sampling.is_greedy:
+        if not stream.verifier.couples and not sampling.is_greedy:
             return self._sampled(stream, row, position, count)
         weights = _softmax(row)
         if float(weights.max()) < self._options.p_min:

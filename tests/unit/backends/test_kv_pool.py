@@ -245,11 +245,11 @@ def test_admitted_streams_never_run_out_of_pages() -> None:
     while pool.can_open(reserve):
         streams.append(pool.open([], reserve))
     assert len(streams) == 41 // (4 + MARGIN_PAGES)
-    for step in range(reserve):
+    for _ in range(reserve):
         for number, stream in enumerate(streams):
             write(pool, stream, [number], tuple(range(10, 70)))
             stream.commit()
-    assert all(held(pool, s) == [n] * reserve for n, s in enumerate(streams)), step
+    assert all(held(pool, s) == [n] * reserve for n, s in enumerate(streams))
 
 
 def test_admitted_streams_with_a_shared_beginning_never_run_out_of_pages() -> None:
@@ -314,7 +314,7 @@ class Tracked:
 
 
 class PoolMachine(RuleBasedStateMachine):
-    """Streams open, share, fork, draft, commit, rewind and close in any order. Texts are checked by what the cells hold."""
+    """Streams open, share, fork, draft, commit, rewind and close in any order; the cells hold their texts."""
 
     tracked = Bundle("tracked")
 

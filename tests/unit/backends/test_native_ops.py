@@ -121,9 +121,7 @@ def test_norm_of_zeros_is_zero(native: NativeOps) -> None:
 
 
 @pytest.mark.parametrize("scale", [0.1, 5.0, 80.0, 1000.0])
-def test_swiglu_equals_plain_torch_at_any_magnitude(
-    native: NativeOps, reference: ReferenceOps, scale: float
-) -> None:
+def test_swiglu_equals_plain_torch_at_any_magnitude(native: NativeOps, reference: ReferenceOps, scale: float) -> None:
     gate_up = torch.randn(33, 2 * 89) * scale
     close(native.swiglu(gate_up), reference.swiglu(gate_up), atol=1e-30)
 
@@ -261,9 +259,7 @@ def test_attend_does_not_see_where_in_memory_the_keys_lie(native: NativeOps) -> 
     batch, cache = make_batch(), random_cache()
     linear = rows_of(batch, [7])  # 24 keys on pages 7, 2, 11
     cells = [page * PAGE_SIZE + i for page in (7, 2, 11) for i in range(PAGE_SIZE)]
-    as_draft = replace(
-        linear, prefix=ints([20]), extra_from=ints([0, 4]), extra=ints([3, 61, 90, 9])
-    )
+    as_draft = replace(linear, prefix=ints([20]), extra_from=ints([0, 4]), extra=ints([3, 61, 90, 9]))
     for copy, original in zip((3, 61, 90, 9), cells[20:], strict=True):
         cache.keys[copy], cache.values[copy] = cache.keys[original], cache.values[original]
     qkv = torch.randn(1, QKV_WIDTH)

@@ -6,6 +6,7 @@ import sys
 import threading
 
 import pytest
+
 from fakes import (
     AlwaysRight,
     AlwaysWrong,
@@ -16,9 +17,8 @@ from fakes import (
     letters,
     plain_tokens,
 )
-
-from slipstream.core.engine import Engine
 from slipstream.core.auto_policy import AutoPolicy
+from slipstream.core.engine import Engine
 from slipstream.core.policy import FixedPolicy
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
@@ -113,7 +113,9 @@ def test_a_model_that_takes_few_rows_is_never_given_more(max_rows, policy):
 def test_prompts_are_fed_in_chunks(chunk):
     model = FakeModel()
     prompt = [i % 32 for i in range(21)]
-    answer = make_engine(model, AlwaysRight(model=model), prefill_chunk=chunk).generate(prompt, limits=Limits(1)).result()
+    answer = (
+        make_engine(model, AlwaysRight(model=model), prefill_chunk=chunk).generate(prompt, limits=Limits(1)).result()
+    )
     assert answer.tokens == plain_tokens(model.logits, prompt, Sampling(), 1)
     assert max(model.rows_by_score) == min(chunk, 21)
     assert answer.stats.target_forwards == -(-21 // chunk)

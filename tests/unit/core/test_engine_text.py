@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 import pytest
+
 from fakes import (
     AlwaysRight,
     AlwaysWrong,
@@ -22,9 +23,8 @@ from fakes import (
     plain_tokens,
     target_tokens,
 )
-
-from slipstream.core.engine import Engine
 from slipstream.core.auto_policy import AutoPolicy
+from slipstream.core.engine import Engine
 from slipstream.core.policy import FixedPolicy
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits

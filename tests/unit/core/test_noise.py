@@ -63,7 +63,12 @@ def test_coins_are_uniform():
 
 def test_neighbouring_positions_seeds_and_domains_are_not_correlated():
     base = gumbel(1, 2, TOKENS)
-    for other in (gumbel(1, 3, TOKENS), gumbel(2, 2, TOKENS), gumbel(1, 2, TOKENS, Domain.DRAFT), gumbel(1, 2, TOKENS + 1)):
+    for other in (
+        gumbel(1, 3, TOKENS),
+        gumbel(2, 2, TOKENS),
+        gumbel(1, 2, TOKENS, Domain.DRAFT),
+        gumbel(1, 2, TOKENS + 1),
+    ):
         assert abs(np.corrcoef(base, other)[0, 1]) < 0.05
 
 

@@ -7,10 +7,10 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from fakes import FakeScores
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fakes import FakeScores
 from slipstream.core.noise import Domain
 from slipstream.core.sampling import History, Sampling, candidates, distribution, draw, processed, sample
 from slipstream.core.tree import ROOT, DraftTree

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from fakes import AlwaysRight, AlwaysWrong, FakeModel, Sometimes, letters
 
+from fakes import AlwaysRight, AlwaysWrong, FakeModel, Sometimes, letters
 from slipstream.core.engine import Engine
 from slipstream.core.policy import FixedPolicy
 from slipstream.core.stats import RoundRecord, Stats

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from fakes import FakeScores, hashed_logits, plain_tokens
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fakes import FakeScores, hashed_logits, plain_tokens
 from slipstream.core.sampling import History, Sampling
 from slipstream.core.tree import EMPTY_TREE, ROOT, DraftTree, TreeBuilder
 from slipstream.core.verify import Choice, Verdict, verify_matching, verify_rejection
@@ -48,8 +48,10 @@ def generate(logits, prompt, sampling, verifier, draft, count):
     return tokens[len(prompt) :][:count]
 
 
-@settings(max_examples=150, deadline=None)
-@given(samplings, st.integers(0, 10**6), st.integers(0, 12), st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=4))
+@settings(max_examples=100, deadline=None)
+@given(
+    samplings, st.integers(0, 10**6), st.integers(0, 12), st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=4)
+)
 def test_any_trees_give_the_tokens_of_plain_decoding(sampling, seed, nodes, prompt):
     logits = hashed_logits(VOCAB, seed % 50)
     random = np.random.default_rng(seed)
@@ -105,5 +107,7 @@ def test_depth_moves_the_position_of_the_noise(position):
     second = verify_matching(
         EMPTY_TREE, FakeScores(lambda node: row), Choice(sampling, History(), position + 1)
     ).next_token
-    verdict = verify_matching(DraftTree.chain([first]), FakeScores(lambda n: row), Choice(sampling, History(), position))
+    verdict = verify_matching(
+        DraftTree.chain([first]), FakeScores(lambda n: row), Choice(sampling, History(), position)
+    )
     assert verdict == Verdict((0,), second)

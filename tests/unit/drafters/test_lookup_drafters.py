@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from fakes import FakeModel, cycle_logits, grow, letters, make_stream
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fakes import FakeModel, cycle_logits, grow, letters, make_stream
 from slipstream.core.engine import Engine
 from slipstream.core.policy import FixedPolicy
 from slipstream.core.stream import Limits
@@ -70,7 +70,9 @@ def test_ngram_is_surer_of_a_longer_match():
     assert 0 < short < long < 1
 
 
-@given(st.lists(st.integers(0, 2), min_size=1, max_size=40), st.integers(1, 8), st.lists(st.integers(1, 6), max_size=10))
+@given(
+    st.lists(st.integers(0, 2), min_size=1, max_size=40), st.integers(1, 8), st.lists(st.integers(1, 6), max_size=10)
+)
 def test_ngram_kept_up_step_by_step_finds_what_a_search_finds(tokens, budget, steps):
     options = NgramOptions(min_n=1, max_n=4)
     drafter, stream = NgramDrafter(options), make_stream(tokens[:1])

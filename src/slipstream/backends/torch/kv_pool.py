@@ -73,6 +73,11 @@ class KVPool:
         while len(self._remembered) > _MAX_REMEMBERED:
             self._forget_oldest()
 
+    def forget_closed(self) -> None:
+        """Frees the pages of all remembered sequences."""
+        while self._remembered:
+            self._forget_oldest()
+
     @property
     def num_open(self) -> int:
         return len(self._open)

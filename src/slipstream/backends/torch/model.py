@@ -106,6 +106,9 @@ class TorchModel:
     def can_open(self, reserve: int) -> bool:
         return self._pool.can_open(reserve)
 
+    def forget_prompts(self) -> None:
+        self._pool.forget_closed()
+
     @torch.inference_mode()
     def score(self, requests: Seq[ScoreRequest]) -> list[Scores]:
         rows = sum(request.num_rows for request in requests)

@@ -1,0 +1,144 @@
+"""Audit: is the text really unchanged? Plain and speculative answers compared token by token.
+
+A difference is a *tie* when the two tokens' values lie so close that rounding decides between them, and a *bug*
+otherwise. How close that is depends on the model: one whose rows never depend on their company (`batch_invariant`)
+has no excuse at all; others may differ by what their number format loses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from slipstream.bench.workload import Prompt
+from slipstream.core.generator import Answer, Generator
+from slipstream.core.noise import gumbel
+from slipstream.core.prefix import common_prefix
+from slipstream.core.protocols import Model, ModelInfo, ScoreRequest, prefill
+from slipstream.core.sampling import History, Row, Sampling, processed
+from slipstream.core.stream import Limits
+from slipstream.core.tree import ROOT
+
+Outcome = Literal["identical", "tie", "BUG"]
+
+# How far two logits of the same token may lie apart between two ways of computing them, by number format, seen over
+# tens of thousands of rows and then doubled. A winner and a runner-up may each move by that much.
+_LOGIT_NOISE = {"fp32": 2e-3, "fp16": 5e-2, "bf16": 4e-1}
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Where two answers part."""
+
+    position: int  # in the answer
+    plain_token: int
+    other_token: int
+    gap: float | None  # by how much plain decoding preferred its own token; None where the engine tells no logits
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One answer held against plain decoding's."""
+
+    prompt_id: str
+    drafter: str
+    temperature: float
+    seed: int
+    outcome: Outcome
+    num_tokens: int
+    num_accepted: int
+    difference: Difference | None = None
+
+
+GapOf = Callable[[Prompt, Sampling, list[int], int, int], float]
+
+
+def audit(
+    plain: Generator,
+    others: Sequence[Generator],
+    prompts: Sequence[Prompt],
+    samplings: Sequence[Sampling],
+    limits: Limits,
+    tolerance: float,
+    gap_of: GapOf | None,
+) -> Iterator[Finding]:
+    """Findings as they come. Only the first turn of a prompt is run. Without `gap_of` any difference is a bug."""
+    for prompt in prompts:
+        for sampling in samplings:
+            reference = plain.answer(prompt.request(), sampling, limits)
+            for other in others:
+                answer = other.answer(prompt.request(), sampling, limits)
+                difference = _first_difference(reference, answer)
+                if difference and gap_of:
+                    common = list(reference.tokens[: difference.position])
+                    gap = gap_of(prompt, sampling, common, difference.plain_token, difference.other_token)
+                    difference = Difference(difference.position, difference.plain_token, difference.other_token, gap)
+                yield Finding(
+                    prompt_id=prompt.id,
+                    drafter=other.label,
+                    temperature=sampling.temperature,
+                    seed=sampling.seed,
+                    outcome=_outcome(difference, tolerance),
+                    num_tokens=answer.stats.num_tokens,
+                    num_accepted=answer.stats.num_accepted,
+                    difference=difference,
+                )
+
+
+def _first_difference(a: Answer, b: Answer) -> Difference | None:
+    """None where the answers are the same. An answer that ends early differs by its end (-1)."""
+    if a.tokens == b.tokens and a.text == b.text:
+        return None
+    at = common_prefix(list(a.tokens), list(b.tokens))
+    ends = [tokens[at] if at < len(tokens) else -1 for tokens in (a.tokens, b.tokens)]
+    return Difference(at, ends[0], ends[1], None)
+
+
+def _outcome(difference: Difference | None, tolerance: float) -> Outcome:
+    if difference is None:
+        return "identical"
+    if difference.gap is not None and abs(difference.gap) <= tolerance:
+        return "tie"
+    return "BUG"
+
+
+def tie_tolerance(info: ModelInfo, temperature: float = 0.0) -> float:
+    """The largest gap that rounding can explain: none where rows never depend on their company."""
+    if info.batch_invariant:
+        return 0.0
+    return 2 * _LOGIT_NOISE.get(info.dtype, 4e-1) / (temperature or 1.0)
+
+
+def logit_gap(model: Model, encode: Callable[[Prompt], list[int]]) -> GapOf:
+    """Recomputes, row by row as plain decoding does, by how much the plain token led at the place of a difference."""
+
+    def gap(prompt: Prompt, sampling: Sampling, common: list[int], plain_token: int, other_token: int) -> float:
+        if min(plain_token, other_token) < 0:
+            return float("inf")
+        start = encode(prompt)
+        tokens = start + common
+        sequence = model.open(tokens, len(tokens) + 1)
+        try:
+            prefill(model, sequence, tokens[sequence.length : -1])
+            scores = model.score([ScoreRequest(sequence, tokens[-1:])])[0]
+            history = History(start)
+            history.extend(common)
+            row = processed(scores.row(ROOT), sampling, history, ())
+            values = _values(row, sampling, len(common), plain_token, other_token)
+            return values[0] - values[1]
+        finally:
+            sequence.close()
+
+    return gap
+
+
+def _values(row: Row, sampling: Sampling, position: int, *tokens: int) -> list[float]:
+    """What the argmax compares: the logit, or the scaled logit and its noise."""
+    import numpy as np
+
+    ids = np.array(tokens, np.int64)
+    logits = row[ids].astype(np.float64)
+    if sampling.is_greedy:
+        return [float(v) for v in logits]
+    return [float(v) for v in logits / sampling.temperature + gumbel(sampling.seed, position, ids)]

@@ -1,0 +1,80 @@
+"""A benchmark's result on the terminal."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+
+from slipstream.bench.results import ALL_KINDS, PLAIN, BenchResult, Run
+
+_COLOURS = {"pays": "green", "does not pay": "red", "broken": "bold red", "no difference": "yellow"}
+_COLUMNS = ("kind", "drafter", "tok/s", "speed-up", "accepted", "tok/round", "verdict")
+
+
+def print_table(result: BenchResult) -> None:
+    console = Console()
+    console.print(_table(result))
+    word = result.verdict.word
+    console.print(f"verdict: [{_COLOURS.get(word, 'white')}]{word}[/] – {result.verdict.why}", highlight=False)
+    same = all(run.same_text for run in result.runs)
+    console.print("text identical:", "yes" if same else "NO")
+    console.print(_fine_print(result), style="dim", highlight=False)
+
+
+def _table(result: BenchResult) -> Table:
+    table = Table(title=_title(result))
+    for column in _COLUMNS:
+        table.add_column(column, justify="left" if column in ("kind", "drafter", "verdict") else "right")
+    for kind in dict.fromkeys(run.kind for run in result.runs):
+        rows = [run for run in result.runs if run.kind == kind]
+        for number, run in enumerate(rows, start=1):
+            name = ("all kinds" if kind == ALL_KINDS else kind) if number == 1 else ""
+            table.add_row(name, *_cells(run), end_section=number == len(rows))
+    return table
+
+
+def _title(result: BenchResult) -> str:
+    model = result.settings["model"]
+    labels = [word for word, shown in (("synthetic", result.synthetic), ("partial", result.partial)) if shown]
+    head = f"{'/'.join(labels).upper()} " if labels else ""
+    return (
+        f"{head}{model['name']}, {model['dtype']}, {model['device']} ({result.machine.processor}, "
+        f"{result.machine.cores} cores), temperature {result.settings['temperature']}, seed {result.settings['seed']}"
+    )
+
+
+def _cells(run: Run) -> list[str]:
+    if run.drafter == PLAIN:
+        return ["plain", f"{run.tokens_per_s:.1f}", "", "", "", ""]
+    colour = _COLOURS.get(run.verdict.word, "white")
+    return [
+        run.drafter,
+        f"{run.tokens_per_s:.1f}",
+        f"{run.speedup.value:.2f}x ({run.speedup.low:.2f}–{run.speedup.high:.2f})",
+        f"{run.acceptance_rate:.0%}" if run.num_drafted else "–",
+        f"{run.mean_accepted_length:.2f}",
+        f"[{colour}]{run.verdict.word}[/]",
+    ]
+
+
+def _fine_print(result: BenchResult) -> str:
+    """Definitions, and how far from the limits of the machine."""
+    plain = next((r for r in result.runs if r.drafter == PLAIN and r.kind == ALL_KINDS), None) or next(
+        (r for r in result.runs if r.drafter == PLAIN), None
+    )
+    rows = ", ".join(f"{c.rows}: {c.over_one:.2f}x" for c in result.cost_by_rows)
+    lines = [
+        "tok/s: after the first token; speed-up: median over prompts and passes (95 % interval); accepted: of the drafted tokens; "
+        "tok/round: with the target's own token",
+        f"cost of rows in one forward: {rows}",
+        *result.notes,
+    ]
+    if plain and result.machine.copy_gb_per_s:
+        copy = result.machine.copy_gb_per_s
+        lines.append(
+            f"plain decoding reads weights at {plain.read_gb_per_s:.1f} GB/s; this {result.machine.device} copies at "
+            f"{copy:.1f} GB/s (read + write): {plain.read_gb_per_s / copy:.0%} of it"
+        )
+    if result.machine.gpus and result.machine.device == "cpu":
+        lines.append(f"this ran on the CPU although there is a GPU ({result.machine.gpus[0]}): use --device cuda")
+    return "\n".join(lines)

@@ -1,0 +1,153 @@
+"""`slipstream audit`: prove that speculation does not change the text."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from slipstream.cli import options as opt
+
+if TYPE_CHECKING:
+    from slipstream.bench.audit import Finding
+    from slipstream.cli.loading import Models
+
+DEFAULT_TEMPERATURES = "0,0.8,1.2"
+
+
+def audit(
+    model: opt.Model = None,
+    draft: opt.Draft = None,
+    drafter: opt.Drafters = None,
+    policy: opt.PolicyOption = None,
+    prompts: opt.Prompts = None,
+    limit: opt.Limit = 4,
+    max_tokens: opt.MaxTokens = 64,
+    temperatures: Annotated[
+        str, typer.Option("--temperatures", help="Separated by commas; 0 is greedy.", rich_help_panel="Sampling")
+    ] = DEFAULT_TEMPERATURES,
+    top_p: opt.TopP = 1.0,
+    repetition_penalty: opt.RepetitionPenalty = 1.0,
+    seed: opt.Seed = 0,
+    exact: opt.Exact = False,
+    device: opt.Device = "auto",
+    dtype: opt.DType = "auto",
+    context: opt.Context = None,
+    threads: opt.Threads = None,
+    as_json: opt.Json = False,
+) -> None:
+    """Compare speculative answers with plain ones, token by token. Exit 1 on a bug.
+
+    A difference is a tie when the two tokens' logits lie so close that rounding decides, and a BUG otherwise.
+
+    [bold]Examples[/bold]
+
+      slipstream audit
+
+      slipstream audit --drafter "suffix(width=3),early-exit" --temperatures 0,1 --limit 16
+
+      slipstream audit --model big.gguf --draft small.gguf --prompts question.jsonl
+    """
+    from slipstream.cli.bench import default_drafters
+    from slipstream.cli.loading import load_models
+    from slipstream.core.stream import Limits
+
+    workload = opt.read_workload(prompts, limit)
+    samplings = [
+        opt.make_sampling(t, 0, top_p, 0.0, repetition_penalty, 0.0, 0.0, None, seed)
+        for t in opt.parse_numbers(temperatures, "--temperatures")
+    ]
+    limits = Limits(max_tokens)
+    settings = opt.LoadSettings.resolve(model, draft, None, policy, device, dtype, context, threads, exact)
+    models = load_models(settings)
+    drafters = opt.split_drafters(drafter) if drafter else default_drafters(models)
+    findings, complete = _run(models, drafters, workload, samplings, limits)
+    if as_json:
+        print(json.dumps(_as_dict(findings, models, complete), ensure_ascii=False))
+    else:
+        _print(findings, models, complete)
+    if any(f.outcome == "BUG" for f in findings):
+        raise typer.Exit(1)
+
+
+def _run(models: Models, drafters, prompts, samplings, limits) -> tuple[list[Finding], bool]:  # type: ignore[no-untyped-def]
+    from slipstream.bench.audit import audit, logit_gap, tie_tolerance
+    from slipstream.bench.engine_generator import EngineGenerator
+    from slipstream.bench.results import PLAIN
+    from slipstream.cli.bench import progress_bar
+
+    generators = [
+        EngineGenerator(label, lambda label=label: models.engine(label))  # type: ignore[misc]
+        for label in [PLAIN, *drafters]
+    ]
+    target = models.target
+    gap_of = logit_gap(target.model, lambda prompt: encode_prompt(target, prompt))
+    tolerance = tie_tolerance(target.model.info, max(s.temperature for s in samplings))
+    total = len(prompts) * len(samplings) * len(drafters)
+    findings: list[Finding] = []
+    with progress_bar("auditing") as progress:
+        try:
+            for finding in audit(generators[0], generators[1:], prompts, samplings, limits, tolerance, gap_of):
+                findings.append(finding)
+                progress(len(findings), total, f"{finding.drafter}: {finding.outcome}")
+        except KeyboardInterrupt:
+            return findings, False
+    return findings, True
+
+
+def encode_prompt(target, prompt) -> list[int]:  # type: ignore[no-untyped-def]
+    request = prompt.request()
+    ids: list[int] = (
+        target.tokenizer.prompt_ids(request) if isinstance(request, str) else target.tokenizer.chat_ids(request)
+    )
+    return ids
+
+
+def _print(findings: list[Finding], models: Models, complete: bool) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    info = models.target.model.info
+    console = Console()
+    table = Table(title=f"{'' if complete else 'PARTIAL '}audit of {info.name}, {info.dtype}, {info.device}")
+    for column in ("drafter", "answers", "tokens", "accepted", "identical", "ties", "bugs"):
+        table.add_column(column, justify="left" if column == "drafter" else "right")
+    for drafter in dict.fromkeys(f.drafter for f in findings):
+        own = [f for f in findings if f.drafter == drafter]
+        counts = [sum(f.outcome == outcome for f in own) for outcome in ("identical", "tie", "BUG")]
+        table.add_row(
+            drafter, str(len(own)), str(sum(f.num_tokens for f in own)), str(sum(f.num_accepted for f in own)),
+            *map(str, counts),
+        )  # fmt: skip
+    console.print(table)
+    for f in findings:
+        if f.difference:
+            console.print(_difference_line(f, models), highlight=False)
+    bugs = sum(f.outcome == "BUG" for f in findings)
+    console.print("text identical: yes" if all(f.outcome == "identical" for f in findings)
+                  else f"{bugs} bugs, {sum(f.outcome == 'tie' for f in findings)} numeric ties")  # fmt: skip
+
+
+def _difference_line(f: Finding, models: Models) -> str:
+    assert f.difference is not None
+    d, spell = f.difference, models.target.tokenizer.token_text
+    tokens = [repr(spell(t)) if t >= 0 else "the end" for t in (d.plain_token, d.other_token)]
+    gap = "" if d.gap is None else f", logit gap {d.gap:.2g}"
+    return (
+        f"{f.outcome}: {f.drafter}, {f.prompt_id}, temperature {f.temperature}, seed {f.seed}: at token {d.position} "
+        f"plain decoding has {tokens[0]} ({d.plain_token}), this has {tokens[1]} ({d.other_token}){gap}"
+    )
+
+
+def _as_dict(findings: list[Finding], models: Models, complete: bool) -> dict[str, object]:
+    return {
+        "schema": "slipstream.audit/1",
+        "model": asdict(models.target.model.info),
+        "partial": not complete,
+        "identical": all(f.outcome == "identical" for f in findings),
+        "bugs": sum(f.outcome == "BUG" for f in findings),
+        "ties": sum(f.outcome == "tie" for f in findings),
+        "findings": [asdict(f) for f in findings],
+    }

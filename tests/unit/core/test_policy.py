@@ -1,0 +1,298 @@
+"""The policies in a simulated world: costs and acceptance are given, the clock is a sum."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from fakes import FakeDrafter, make_stream
+from slipstream.core.auto_policy import AutoPolicy, make_policy
+from slipstream.core.policy import FixedPolicy, Policy, RoundCost, fit
+from slipstream.core.protocols import Observation
+from slipstream.core.stream import Stream
+from slipstream.core.tree import EMPTY_TREE, DraftTree
+from slipstream.core.verify import Verdict
+from slipstream.errors import UsageError
+
+RIGHT, WRONG, OTHER = 1, 2, 3
+
+
+@dataclass
+class World:
+    """Streams that draft chains; node by node `accepts(stream index, round)` is the chance of being right."""
+
+    policy: Policy
+    score_s: Callable[[int], float]
+    accepts: Callable[[int, int], float]
+    drafters: list[FakeDrafter]
+    step_s: float = 0.0  # of a drafter that is not free, a depth
+    verifiers: list[str] = field(default_factory=list)
+    confidence: float = 0.5
+    silent: bool = False  # drafters take their time and propose nothing
+    max_nodes: int = 512
+    seconds: float = 0.0
+    tokens: int = 0
+    drafted: list[int] = field(default_factory=list)  # nodes scored, a round
+    drafted_by_stream: list[int] = field(default_factory=list)
+    most_nodes: int = 0
+
+    def __post_init__(self) -> None:
+        kinds = self.verifiers or ["matching"] * len(self.drafters)
+        self.streams: list[Stream] = [
+            make_stream([1], drafter=drafter, verifier=kind) for drafter, kind in zip(self.drafters, kinds, strict=True)
+        ]
+        self.drafted_by_stream = [0] * len(self.streams)
+        self._random = np.random.default_rng(0)
+        self._round = 0
+
+    def run(self, rounds: int) -> World:
+        for _ in range(rounds):
+            self._run_round()
+        return self
+
+    def _run_round(self) -> None:
+        budgets = self.policy.budgets(self.streams, [64] * len(self.streams))
+        draft_s: dict[str, float] = {}
+        for stream, budget in zip(self.streams, budgets, strict=True):
+            if budget and not stream.drafter.is_free:
+                depth = 1 if self.silent else budget
+                draft_s[stream.drafter.name] = max(draft_s.get(stream.drafter.name, 0.0), self.step_s * depth)
+        truths = [self._truth(i, budget) for i, budget in enumerate(budgets)]
+        proposed = [
+            EMPTY_TREE
+            if self.silent
+            else DraftTree.chain([RIGHT if t else WRONG for t in truth], [self.confidence] * len(truth))
+            for truth in truths
+        ]
+        kept = self.policy.select(self.streams, proposed, self.max_nodes)
+        observations = []
+        for i, (tree, truth) in enumerate(zip(kept, truths, strict=True)):
+            accepted = next((n for n in range(len(tree)) if not truth[n]), len(tree))
+            next_right = accepted < len(truth) and truth[accepted]
+            verdict = Verdict(tuple(range(accepted)), RIGHT if next_right else OTHER)
+            observations.append(Observation(self.streams[i], proposed[i], tree, verdict))
+            self.tokens += accepted + 1
+            self.drafted_by_stream[i] += len(tree)
+        nodes = sum(len(tree) for tree in kept)
+        cost = RoundCost(
+            len(self.streams) + nodes, len(self.streams), draft_s, self.score_s(len(self.streams) + nodes), 0.0, False
+        )
+        self.policy.record(cost, observations)
+        self.seconds += cost.total_s
+        self.drafted.append(nodes)
+        self.most_nodes = max(self.most_nodes, nodes)
+        self._round += 1
+
+    def _truth(self, stream: int, budget: int) -> list[bool]:
+        """Which of the drafted tokens the target agrees with; after a wrong one none does."""
+        right = self._random.random(budget) < self.accepts(stream, self._round)
+        return (np.cumprod(right) > 0).tolist() if budget else []
+
+    @property
+    def slowdown(self) -> float:
+        """Time over that of plain decoding for the same tokens."""
+        return self.seconds / (self.tokens / len(self.streams) * self.score_s(len(self.streams)))
+
+
+FREE, COSTLY = FakeDrafter("free", is_free=True), FakeDrafter("costly", is_free=False)
+FLAT = lambda rows: 0.010 + 0.00001 * rows  # noqa: E731  a GPU: rows cost nothing
+STEEP = lambda rows: 0.010 * rows  # noqa: E731  a small CPU: two rows cost twice one
+
+
+def world(score_s, p, drafter=FREE, streams=1, **settings) -> World:
+    accepts = p if callable(p) else lambda stream, turn: p
+    return World(settings.pop("policy", None) or AutoPolicy(), score_s, accepts, [drafter] * streams, **settings)
+
+
+# -- auto: one stream ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("drafter", [FREE, COSTLY], ids=["free", "costly"])
+def test_it_goes_to_zero_where_rows_cost_in_full_and_acceptance_is_low(drafter):
+    w = world(STEEP, 0.3, drafter, step_s=0.002).run(600)
+    assert np.mean(w.drafted[100:]) < 0.1
+    assert w.slowdown < 1.05
+    assert "off" in w.policy.explain().reason
+
+
+@pytest.mark.parametrize("drafter", [FREE, COSTLY], ids=["free", "costly"])
+def test_it_drafts_deep_where_rows_are_free_and_acceptance_is_high(drafter):
+    w = world(FLAT, 0.95, drafter, step_s=0.0002).run(400)
+    assert np.mean(w.drafted[100:]) > 10
+    assert w.slowdown < 0.2
+    report = w.policy.explain()
+    assert report.predicted_speedup > 4 and report.observed_speedup > 4
+    assert "drafted" in report.reason or "tokens" in report.reason
+
+
+@pytest.mark.parametrize("confidence", [0.1, 0.5, 0.95])
+@pytest.mark.parametrize("score_s", [FLAT, STEEP, lambda rows: 0.01 + 0.002 * rows], ids=["flat", "steep", "between"])
+@pytest.mark.parametrize("drafter", [FREE, COSTLY], ids=["free", "costly"])
+def test_a_drafter_that_is_always_wrong_costs_at_most_5_percent(drafter, score_s, confidence):
+    w = world(score_s, 0.0, drafter, step_s=0.004, confidence=confidence).run(600)
+    assert w.slowdown <= 1.05
+
+
+@pytest.mark.parametrize("step_s", [0.002, 0.01, 0.05])
+@pytest.mark.parametrize("score_s", [FLAT, STEEP], ids=["flat", "steep"])
+def test_probing_a_costly_drafter_stays_within_2_percent(score_s, step_s):
+    w = world(score_s, 0.0, COSTLY, step_s=step_s).run(400)
+    seconds, tokens = w.seconds, w.tokens
+    w.run(2000)
+    plain_s = (w.tokens - tokens) * score_s(1)
+    assert w.seconds - seconds <= plain_s * 1.025
+    assert sum(map(bool, w.drafted[400:])) > 0  # it does probe
+
+
+@pytest.mark.parametrize("p", [0.2, 0.6, 0.9])
+@pytest.mark.parametrize("drafter", [FREE, COSTLY], ids=["free", "costly"])
+@pytest.mark.parametrize("score_s", [FLAT, STEEP, lambda rows: 0.01 + 0.002 * rows], ids=["flat", "steep", "between"])
+def test_it_comes_near_the_best_fixed_length_and_is_never_slower_than_plain(score_s, drafter, p):
+    w = world(score_s, p, drafter, step_s=0.001).run(600)
+    best = min(
+        world(score_s, p, drafter, step_s=0.001, policy=FixedPolicy(n)).run(250).slowdown for n in (0, 2, 4, 8, 16)
+    )
+    assert w.slowdown <= 1.03
+    assert w.slowdown <= best * 1.15
+
+
+@pytest.mark.parametrize("drafter", [FREE, COSTLY], ids=["free", "costly"])
+def test_it_stops_when_acceptance_falls_and_comes_back_when_it_recovers(drafter):
+    cost = lambda rows: 0.01 + 0.003 * rows  # noqa: E731
+    w = world(cost, lambda stream, turn: 0.0 if 300 <= turn < 900 else 0.9, drafter, step_s=0.002)
+    w.run(300)
+    assert np.mean(w.drafted[100:300]) > 2
+    w.run(600)
+    assert np.mean(w.drafted[500:900]) < 0.5
+    w.run(900)
+    assert np.mean(w.drafted[-200:]) > 2
+
+
+def test_a_round_without_a_draft_is_plain():
+    w = world(STEEP, 0.0).run(300)
+    assert w.drafted[-1] == 0
+    report = w.policy.explain()
+    assert report.budget == pytest.approx(0.0, abs=0.05)
+    assert report.observed_speedup == pytest.approx(1.0, abs=0.05)
+
+
+def test_the_longest_draft_can_be_set():
+    assert max(world(FLAT, 1.0, policy=AutoPolicy(3)).run(100).drafted) == 3
+    assert max(world(FLAT, 1.0, policy=AutoPolicy(0)).run(100).drafted) == 0
+
+
+# -- auto: many streams -------------------------------------------------------------------------------------------
+
+
+def test_the_stream_with_the_higher_acceptance_gets_more():
+    cost = lambda rows: 0.010 + 0.0015 * rows  # noqa: E731
+    w = world(cost, lambda stream, turn: (0.95, 0.5, 0.05)[stream], streams=3).run(500)
+    first, second, third = w.drafted_by_stream
+    assert first > 1.5 * second > 3 * third
+    assert w.slowdown < 0.8
+
+
+@pytest.mark.parametrize("streams", [4, 16])
+def test_many_streams_never_get_more_nodes_than_there_are_rows(streams):
+    w = world(FLAT, 0.98, streams=streams, max_nodes=20).run(200)
+    assert 10 <= w.most_nodes <= 20
+
+
+def test_a_mix_of_drafters_is_charged_each_for_its_own_time():
+    """The costly drafter does not pay here. That a free one works beside it must not hide its cost."""
+    free, costly = FakeDrafter("free", is_free=True), FakeDrafter("costly", is_free=False)
+    w = World(AutoPolicy(), FLAT, lambda stream, turn: 0.5, [costly, free], step_s=0.02).run(400)
+    assert w.drafted_by_stream[0] < 0.1 * w.drafted_by_stream[1]
+
+
+def test_streams_that_come_and_go_are_forgotten():
+    policy = AutoPolicy()
+    for _ in range(50):
+        w = world(FLAT, 0.5, policy=policy).run(5)
+        for stream in w.streams:
+            policy.forget(stream)
+    assert len(policy._acceptance._by_stream) == 0
+
+
+def test_a_prompt_chunk_teaches_nothing_about_the_cost_of_decoding():
+    policy = AutoPolicy()
+    policy.record(RoundCost(256, 1, {}, 5.0, 0.0, True), [])
+    assert policy.explain().cost_by_rows_s == {}
+
+
+# -- auto: rejection, and drafters that say nothing -------------------------------------------------------------------
+
+
+def test_rejection_drafts_fit_the_rows_there_are():
+    w = world(FLAT, 0.9, COSTLY, streams=2, verifiers=["rejection"] * 2, max_nodes=10, step_s=0.0001).run(50)
+    assert w.most_nodes <= 10
+
+
+def test_a_free_drafter_is_switched_off_under_rejection_too():
+    w = world(STEEP, 0.0, FREE, verifiers=["rejection"]).run(300)
+    assert w.slowdown <= 1.05
+
+
+def test_a_costly_drafter_that_proposes_nothing_is_charged_for_it():
+    w = world(FLAT, 0.0, COSTLY, silent=True, step_s=0.005).run(400)
+    assert w.slowdown <= 1.05
+
+
+# -- fixed, fit, specs --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("budget", [0, 1, 5])
+def test_fixed_always_drafts_its_length_within_what_there_is_room_for(budget):
+    assert set(world(STEEP, 0.0, policy=FixedPolicy(budget)).run(20).drafted) == {budget}
+    streams = [make_stream([1])] * 3
+    assert FixedPolicy(budget).budgets(streams, [0, 2, 99]) == [0, min(2, budget), budget]
+
+
+def test_fixed_explains_itself():
+    report = world(FLAT, 0.8, policy=FixedPolicy(4)).run(200).policy.explain()
+    assert (report.policy, report.budget) == ("fixed(4)", 4.0)
+    assert report.acceptance_by_depth[0] == pytest.approx(0.8, abs=0.15)
+    assert "by hand" in report.reason
+
+
+def test_fit_cuts_the_last_nodes():
+    trees = [DraftTree.chain([1, 2, 3]), EMPTY_TREE, DraftTree.from_paths([[4, 5], [6]])]
+    assert [len(t) for t in fit(trees, 99)] == [3, 0, 3]
+    assert [t.tokens for t in fit(trees, 4)] == [(1, 2, 3), (), (4,)]
+    assert [len(t) for t in fit(trees, 0)] == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("spec", "name", "longest"),
+    [
+        ("auto", "auto", 16),
+        ("auto(8)", "auto", 8),
+        ("fixed(4)", "fixed(4)", 4),
+        ("0", "fixed(0)", 0),
+        (7, "fixed(7)", 7),
+    ],
+)
+def test_specs_name_policies(spec, name, longest):
+    policy = make_policy(spec)
+    assert policy.name == name
+    assert max(world(FLAT, 1.0, policy=policy).run(60).drafted) == longest
+
+
+def test_a_policy_is_its_own_spec():
+    policy = FixedPolicy(2)
+    assert make_policy(policy) is policy
+
+
+@pytest.mark.parametrize("spec", ["", "never", "fixed", "fixed()", "fixed(x)", "fixed(-1)", "auto(x)", "4(2)", "-1"])
+def test_an_unknown_policy_lists_the_known_ones(spec):
+    with pytest.raises(UsageError, match=r"expected auto, auto\(N\), fixed\(N\) or a number"):
+        make_policy(spec)
+
+
+@pytest.mark.parametrize("make", [lambda: FixedPolicy(-1), lambda: AutoPolicy(-1), lambda: make_policy(-3)])
+def test_a_negative_length_is_refused(make):
+    with pytest.raises(UsageError, match="0 or more"):
+        make()
