@@ -64,8 +64,8 @@ def _fine_print(result: BenchResult) -> str:
     )
     rows = ", ".join(f"{c.rows}: {c.over_one:.2f}x" for c in result.cost_by_rows)
     lines = [
-        "tok/s: after the first token; speed-up: median over prompts and passes (95 % interval); accepted: of the drafted tokens; "
-        "tok/round: with the target's own token",
+        "tok/s: after the first token; speed-up: median over prompts and passes (95 % interval); "
+        "accepted: of the drafted tokens; tok/round: with the target's own token",
         f"cost of rows in one forward: {rows}",
         *result.notes,
     ]

@@ -38,7 +38,7 @@ def _print_version(wanted: bool) -> None:
 
 
 @app.callback()
-def options(
+def common(
     version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Print the version."),
     verbose: bool = typer.Option(False, "--verbose", "-v", help="Say more on stderr, tracebacks included."),
 ) -> None:

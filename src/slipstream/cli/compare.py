@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slipstream.cli.options import Json
+from slipstream.cli import options as opt
 
 if TYPE_CHECKING:
     from slipstream.bench.regression import Change
@@ -25,7 +25,7 @@ _COLOURS = {"regression": "red", "improvement": "green", "note": "yellow"}
 def compare(
     before: Annotated[Path, typer.Argument(metavar="BEFORE.json", help="A result of slipstream bench --json.")],
     after: Annotated[Path, typer.Argument(metavar="AFTER.json", help="A later one.")],
-    as_json: Json = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Tell what changed between two benchmark results from what is only noise.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 
 import pytest
@@ -264,3 +265,22 @@ def test_attend_does_not_see_where_in_memory_the_keys_lie(native: NativeOps) -> 
         cache.keys[copy], cache.values[copy] = cache.keys[original], cache.values[original]
     qkv = torch.randn(1, QKV_WIDTH)
     assert torch.equal(native.attend(qkv, linear, CONFIG, cache), native.attend(qkv, as_draft, CONFIG, cache))
+
+
+def test_attend_stays_within_its_scratch_whichever_thread_asks() -> None:
+    """A limit that holds for one thread alone lets a server's thread use all cores, and write beyond the scratch."""
+    usual = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        ops = native_in("fp32")
+        batch, cache = make_batch(), random_cache()
+        ops._scores = torch.full((8 * batch.max_keys,), 7.0)
+        worker = threading.Thread(
+            target=ops.attend, args=(torch.randn(batch.num_rows, QKV_WIDTH), batch, CONFIG, cache)
+        )
+        worker.start()
+        worker.join()
+    finally:
+        torch.set_num_threads(usual)
+        native_in("fp32")  # its number of threads is the library's
+    assert torch.all(ops._scores[batch.max_keys :] == 7.0)
