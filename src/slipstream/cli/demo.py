@@ -22,8 +22,9 @@ def demo(
 
       slipstream demo --drafter ngram --max-tokens 200
     """
+    from slipstream.bench.prompt_files import own_prompts
     from slipstream.bench.runner import BenchSettings
-    from slipstream.bench.workload import own_prompts, take
+    from slipstream.bench.workload import take
     from slipstream.cli.loading import load_models
     from slipstream.core.stream import Limits
 

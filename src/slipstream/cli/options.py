@@ -172,7 +172,8 @@ class LoadSettings:
 
 def read_workload(path: Path | None, limit: int | None) -> list[Prompt]:
     """The prompts of a file, or the project's own; `limit` of them, evenly over the kinds."""
-    from slipstream.bench.workload import own_prompts, read_prompts, take
+    from slipstream.bench.prompt_files import own_prompts, read_prompts
+    from slipstream.bench.workload import take
 
     return take(read_prompts(path) if path else own_prompts(), limit or None)
 

@@ -8,7 +8,8 @@ from collections import Counter
 
 import pytest
 
-from slipstream.bench.workload import Message, Prompt, own_prompts, read_prompts, run_conversation, take
+from slipstream.bench.prompt_files import own_prompts, read_prompts
+from slipstream.bench.workload import Message, Prompt, run_conversation, take
 from slipstream.core.generator import Answer
 from slipstream.core.sampling import Sampling
 from slipstream.core.stats import Stats
