@@ -22,7 +22,6 @@ import transformers
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import slipstream
-from slipstream.bench.prompts import DEMO_PROMPTS
 from slipstream.core.protocols import Drafter, ScoreRequest, prefill
 from slipstream.core.stream import Stream
 from slipstream.core.tree import DraftTree
@@ -32,6 +31,12 @@ from slipstream.models import open_checkpoint
 from slipstream.models.checkpoint import Checkpoint
 from slipstream.models.tensors import expected_tensors
 
+STORY = (
+    "The lighthouse keeper climbed the stairs every evening at six. He lit the lamp, wound the clock and wrote the "
+    "weather into a heavy green book. In winter the waves reached the windows, and in summer the gulls slept on the "
+    "railing. Nobody had visited the island for eleven years, but the keeper laid two plates on the table every night."
+)
+PROMPT = [{"role": "user", "content": f"Copy the following text, and change nothing:\n\n{STORY}"}]
 ROWS = (1, 2, 3, 4, 6, 8, 16)
 NUM_STREAMS = 32
 
@@ -84,8 +89,7 @@ def row_cost(target: LoadedModel, prompt: list[int], rounds: int) -> dict[int, f
 
 def many_streams(target: LoadedModel, tokens: int = 32) -> dict[str, object]:
     """Prompts of mixed lengths, one after the other and all at once: tokens/s and whether the texts agree."""
-    story = DEMO_PROMPTS["rewrite"][0]["content"]
-    prompts = [story[: 40 + 13 * i] for i in range(NUM_STREAMS)]
+    prompts = [STORY[: 40 + 13 * i] for i in range(NUM_STREAMS)]
     limits = slipstream.Limits(tokens, ignore_eos=True)
 
     def run_alone() -> list[list[int]]:
@@ -112,7 +116,7 @@ def measure(rounds: int, tokens: int) -> dict[str, object]:
     checkpoint = open_checkpoint("smollm2-135m")
     target = slipstream.load_model("smollm2-135m")
     peer = peer_model(checkpoint)
-    prompt = checkpoint.tokenizer.chat_ids(DEMO_PROMPTS["rewrite"])
+    prompt = checkpoint.tokenizer.chat_ids(PROMPT)
     limits = slipstream.Limits(tokens, ignore_eos=True)
     ids = torch.tensor([prompt])
 
