@@ -31,6 +31,7 @@
 
 typedef float vec __attribute__((vector_size(4 * WIDTH)));
 typedef uint32_t uvec __attribute__((vector_size(4 * WIDTH)));
+typedef int32_t ivec __attribute__((vector_size(4 * WIDTH)));
 typedef uint16_t hvec __attribute__((vector_size(2 * WIDTH)));
 
 enum kind { F32 = 0, BF16 = 1, F16 = 2 };
@@ -152,16 +153,29 @@ void slip_embed(const void *w, int kind, const int64_t *ids, long rows, long inp
 
 /* ---- row-wise ---------------------------------------------------------------------------------------------- */
 
-/* 16 interleaved partial sums, then a fixed tree: quick, and the same for every row. */
+static inline vec load(const float *at) { return load_f32(at, 0); }
+static inline void store(float *at, vec v) { memcpy(at, &v, sizeof v); }
+
+static inline float sum_of(vec v) {
+    float total = 0.0f;
+    for (int i = 0; i < WIDTH; i++) total += v[i];
+    return total;
+}
+
+/* Four running sums, then a fixed order: quick, and the same for every row. */
 static inline float dot(const float *restrict a, const float *restrict b, long n) {
-    float lane[16] = {0};
+    vec s0 = {0}, s1 = {0}, s2 = {0}, s3 = {0};
     long i = 0;
-    for (; i + 16 <= n; i += 16)
-        for (int j = 0; j < 16; j++) lane[j] += a[i + j] * b[i + j];
-    for (; i < n; i++) lane[i % 16] += a[i] * b[i];
-    for (int step = 8; step; step /= 2)
-        for (int j = 0; j < step; j++) lane[j] += lane[j + step];
-    return lane[0];
+    for (; i + 4 * WIDTH <= n; i += 4 * WIDTH) {
+        s0 += load(a + i) * load(b + i);
+        s1 += load(a + i + WIDTH) * load(b + i + WIDTH);
+        s2 += load(a + i + 2 * WIDTH) * load(b + i + 2 * WIDTH);
+        s3 += load(a + i + 3 * WIDTH) * load(b + i + 3 * WIDTH);
+    }
+    for (; i + WIDTH <= n; i += WIDTH) s0 += load(a + i) * load(b + i);
+    float total = sum_of((s0 + s1) + (s2 + s3));
+    for (; i < n; i++) total += a[i] * b[i];
+    return total;
 }
 
 static inline void rms_norm_row(const float *x, const float *weight, float eps, long n, float *out) {
@@ -174,33 +188,39 @@ void slip_rms_norm(const float *x, const float *weight, float eps, long rows, lo
     for (long r = 0; r < rows; r++) rms_norm_row(x + r * n, weight, eps, n, out + r * n);
 }
 
-/* exp for x <= 88, as 2^i times a polynomial; relative error below 2e-7. Written so that the compiler vectorises it. */
-static inline float fast_exp(float x) {
-    x = x < -87.0f ? -87.0f : x;
-    float t = x * 1.44269504f;
-    int32_t i = (int32_t)(t < 0 ? t - 0.5f : t + 0.5f);
-    float f = x - (float)i * 0.693359375f + (float)i * 2.12194440e-4f;
-    float p = 1.9875691500e-4f;
+static inline vec pick(ivec which, vec a, vec b) { return (vec)((which & (ivec)a) | (~which & (ivec)b)); }
+
+/* exp as 2^i times a polynomial; relative error below 2e-7 between -87 and 88, where it is held. */
+static inline vec exp_of(vec x) {
+    const vec zero = {0}, low = zero - 87.0f, high = zero + 88.0f;
+    x = pick(x < high, x, high);
+    x = pick(x > low, x, low);
+    vec t = x * 1.44269504f;
+    ivec i = __builtin_convertvector(t + pick(t < zero, zero - 0.5f, zero + 0.5f), ivec);
+    vec whole = __builtin_convertvector(i, vec);
+    vec f = x - whole * 0.693359375f + whole * 2.12194440e-4f;
+    vec p = zero + 1.9875691500e-4f;
     p = p * f + 1.3981999507e-3f;
     p = p * f + 8.3334519073e-3f;
     p = p * f + 4.1665795894e-2f;
     p = p * f + 1.6666665459e-1f;
     p = p * f + 5.0000001201e-1f;
     p = p * f * f + f + 1.0f;
-    int32_t bits = (i + 127) << 23;
-    float scale;
-    memcpy(&scale, &bits, 4);
-    return p * scale;
+    return p * (vec)((i + 127) << 23);
 }
+
+static inline vec swiglu_of(vec gate, vec up) { return gate / (1.0f + exp_of(-gate)) * up; }
 
 /* out[rows, n] = silu(gate) * up, with gate_up[rows, 2n]. */
 void slip_swiglu(const float *gate_up, long rows, long n, float *out) {
 #pragma omp parallel for schedule(static) num_threads(num_threads) if (rows > 8)
     for (long r = 0; r < rows; r++) {
         const float *gate = gate_up + r * 2 * n, *up = gate + n;
-        for (long i = 0; i < n; i++) {
-            float g = gate[i] < -88.0f ? -88.0f : gate[i];
-            out[r * n + i] = gate[i] / (1.0f + fast_exp(-g)) * up[i];
+        long i = 0;
+        for (; i + WIDTH <= n; i += WIDTH) store(out + r * n + i, swiglu_of(load(gate + i), load(up + i)));
+        for (; i < n; i++) {
+            const vec zero = {0};
+            out[r * n + i] = swiglu_of(zero + gate[i], zero + up[i])[0];
         }
     }
 }
@@ -249,43 +269,102 @@ void slip_rope_write(const struct batch *batch, float *qkv, long heads, long kv_
     }
 }
 
-static inline long key_cell(const struct batch *batch, long r, long j) {
-    long prefix = batch->prefix[r];
-    if (j >= prefix) return batch->extra[batch->extra_from[r] + j - prefix];
+/* The cells of the keys that row r sees, from the first to before the last, in the order of the text. */
+static void list_cells(const struct batch *batch, long r, long first, long last, int32_t *cells) {
     const int32_t *pages = batch->pages + batch->sequence[r] * batch->max_pages;
-    return (long)pages[j / batch->page_size] * batch->page_size + j % batch->page_size;
+    long size = batch->page_size, prefix = batch->prefix[r], end = last < prefix ? last : prefix, j = first;
+    while (j < end) {
+        long page = j / size, stop = (page + 1) * size < end ? (page + 1) * size : end;
+        for (long cell = pages[page] * size + j % size; j < stop; j++) *cells++ = (int32_t)cell++;
+    }
+    for (; j < last; j++) *cells++ = batch->extra[batch->extra_from[r] + j - prefix];
 }
 
-static void attend_head(const struct batch *batch, long r, const float *q, const float *k_cache, const float *v_cache,
-                        long stride, long dim, long first, long last, float *scores, float *out) {
-    float scale = 1.0f / sqrtf((float)dim), top = -INFINITY, total = 0.0f;
-    for (long j = first; j < last; j++) {
-        float s = dot(q, k_cache + key_cell(batch, r, j) * stride, dim) * scale;
-        scores[j - first] = s;
-        top = s > top ? s : top;
-    }
-    for (long j = 0; j < last - first; j++) scores[j] = fast_exp(scores[j] - top);
-    memset(out, 0, sizeof(float) * dim);
-    for (long j = first; j < last; j++) {
-        const float *v = v_cache + key_cell(batch, r, j) * stride;
-        float weight = scores[j - first];
-        total += weight;
-        for (long i = 0; i < dim; i++) out[i] += weight * v[i];
-    }
-    for (long i = 0; i < dim; i++) out[i] /= total;
-}
-
-/* out[rows, heads * dim]. `window` 0 sees everything. scores: [threads, max_keys] scratch. */
-void slip_attend(const struct batch *batch, const float *qkv, long heads, long kv_heads, long dim, long window,
-                 const float *k_cache, const float *v_cache, long max_keys, int threads, float *scores, float *out) {
-    long width = (heads + 2 * kv_heads) * dim, stride = kv_heads * dim, group = heads / kv_heads;
-#pragma omp parallel for schedule(static) collapse(2) num_threads(threads)
-    for (long r = 0; r < batch->rows; r++)
-        for (long h = 0; h < heads; h++) {
-            long last = batch->prefix[r] + batch->extra_from[r + 1] - batch->extra_from[r];
-            long first = window && last > window ? last - window : 0;
-            long head_offset = (h / group) * dim;
-            attend_head(batch, r, qkv + r * width + h * dim, k_cache + head_offset, v_cache + head_offset, stride, dim,
-                        first, last, scores + (long)omp_get_thread_num() * max_keys, out + (r * heads + h) * dim);
+/* scores[j] = q . k[cell[j]]: four keys at a time, each with a sum of its own, so that four is as good as one. */
+static void score_keys(const float *q, const float *k, const int32_t *cells, long keys, long stride, long dim,
+                       float *scores) {
+    float scale = 1.0f / sqrtf((float)dim);
+    long vectors = dim / WIDTH * WIDTH;
+    for (long j = 0; j < keys; j += 4) {
+        const float *row[4];
+        for (int n = 0; n < 4; n++) row[n] = k + cells[j + n < keys ? j + n : keys - 1] * stride;
+        vec s0 = {0}, s1 = {0}, s2 = {0}, s3 = {0};
+        for (long i = 0; i < vectors; i += WIDTH) {
+            vec a = load(q + i);
+            s0 += a * load(row[0] + i);
+            s1 += a * load(row[1] + i);
+            s2 += a * load(row[2] + i);
+            s3 += a * load(row[3] + i);
         }
+        float sum[4] = {sum_of(s0), sum_of(s1), sum_of(s2), sum_of(s3)};
+        for (int n = 0; n < 4 && j + n < keys; n++) {
+            for (long i = vectors; i < dim; i++) sum[n] += q[i] * row[n][i];
+            scores[j + n] = sum[n] * scale;
+        }
+    }
+}
+
+/* Turns scores into weights exp(score - top), filled up with zeros to a whole vector; returns their sum. */
+static float soften(float *scores, long keys) {
+    float top = -INFINITY;
+    for (long j = 0; j < keys; j++) top = scores[j] > top ? scores[j] : top;
+    for (long j = keys; j % WIDTH; j++) scores[j] = -INFINITY;
+    vec total = {0};
+    for (long j = 0; j < keys; j += WIDTH) {
+        vec weight = exp_of(load(scores + j) - top);
+        for (int i = 0; i < WIDTH; i++)
+            if (j + i >= keys) weight[i] = 0.0f;
+        store(scores + j, weight);
+        total += weight;
+    }
+    return sum_of(total);
+}
+
+/* out = sum of weight[j] * v[cell[j]]: four vectors of the head at a time stay in registers. */
+static void mix(const float *weights, const int32_t *cells, long keys, const float *v, long stride, long dim,
+                float scale, float *out) {
+    long i = 0;
+    for (; i + 4 * WIDTH <= dim; i += 4 * WIDTH) {
+        vec s0 = {0}, s1 = {0}, s2 = {0}, s3 = {0};
+        for (long j = 0; j < keys; j++) {
+            const float *row = v + cells[j] * stride + i;
+            s0 += load(row) * weights[j];
+            s1 += load(row + WIDTH) * weights[j];
+            s2 += load(row + 2 * WIDTH) * weights[j];
+            s3 += load(row + 3 * WIDTH) * weights[j];
+        }
+        store(out + i, s0 * scale);
+        store(out + i + WIDTH, s1 * scale);
+        store(out + i + 2 * WIDTH, s2 * scale);
+        store(out + i + 3 * WIDTH, s3 * scale);
+    }
+    for (; i < dim; i++) {
+        float sum = 0.0f;
+        for (long j = 0; j < keys; j++) sum += v[cells[j] * stride + i] * weights[j];
+        out[i] = sum * scale;
+    }
+}
+
+/* out[rows, heads * dim]. `window` 0 sees everything. scratch: [threads, 2 * max_keys], max_keys a multiple of 16. */
+void slip_attend(const struct batch *batch, const float *qkv, long heads, long kv_heads, long dim, long window,
+                 const float *k_cache, const float *v_cache, long max_keys, int threads, float *scratch, float *out) {
+    long width = (heads + 2 * kv_heads) * dim, stride = kv_heads * dim, group = heads / kv_heads;
+#pragma omp parallel num_threads(threads)
+    {
+        float *scores = scratch + (long)omp_get_thread_num() * 2 * max_keys;
+        int32_t *cells = (int32_t *)(scores + max_keys);
+        long listed = -1;
+#pragma omp for schedule(static) collapse(2)
+        for (long r = 0; r < batch->rows; r++)
+            for (long h = 0; h < heads; h++) {
+                long last = batch->prefix[r] + batch->extra_from[r + 1] - batch->extra_from[r];
+                long first = window && last > window ? last - window : 0, keys = last - first;
+                const float *q = qkv + r * width + h * dim, *k = k_cache + (h / group) * dim;
+                if (listed != r) list_cells(batch, listed = r, first, last, cells);
+                score_keys(q, k, cells, keys, stride, dim, scores);
+                float total = soften(scores, keys);
+                mix(scores, cells, keys, v_cache + (h / group) * dim, stride, dim, 1.0f / total,
+                    out + (r * heads + h) * dim);
+            }
+    }
 }

@@ -39,7 +39,7 @@ class NativeOps:
         self._dtype = dtype
         self._threads = torch.get_num_threads()
         library.slip_set_threads(self._threads)
-        self._scores = torch.empty(0)
+        self._scratch = torch.empty(0)
         self._batch: tuple[Batch, _CBatch] | None = None
 
     def pack(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
@@ -105,12 +105,13 @@ class NativeOps:
 
     def attend(self, qkv: torch.Tensor, batch: Batch, config: DecoderConfig, cache: LayerCache) -> torch.Tensor:
         out = torch.empty(len(qkv), config.num_heads * config.head_dim)
-        if len(self._scores) < self._threads * batch.max_keys:
-            self._scores = torch.empty(self._threads * batch.max_keys * 2)
+        max_keys = -(-batch.max_keys // _BLOCK) * _BLOCK
+        if len(self._scratch) < self._threads * 2 * max_keys:
+            self._scratch = torch.empty(self._threads * 4 * max_keys)
         self._lib.slip_attend(
             self._c_batch(batch), qkv.data_ptr(), config.num_heads, config.num_kv_heads, config.head_dim,
             config.sliding_window or 0, cache.keys.data_ptr(), cache.values.data_ptr(),
-            batch.max_keys, self._threads, self._scores.data_ptr(), out.data_ptr(),
+            max_keys, self._threads, self._scratch.data_ptr(), out.data_ptr(),
         )  # fmt: skip
         return out
 
