@@ -118,6 +118,7 @@ def measure(rounds: int, tokens: int) -> dict[str, object]:
     peer = peer_model(checkpoint)
     prompt = checkpoint.tokenizer.chat_ids(PROMPT)
     limits = slipstream.Limits(tokens, ignore_eos=True)
+    to_the_end = slipstream.Limits(tokens)  # the copy alone: what comes after its end token is no rewriting
     ids = torch.tensor([prompt])
 
     def run_peer() -> list[int]:
@@ -136,8 +137,13 @@ def measure(rounds: int, tokens: int) -> dict[str, object]:
     def run_ours(name: str) -> slipstream.Generation:
         return slipstream.load(target, drafter=drafters[name]()).generate(prompt, None, limits).result()
 
+    def copy_speed(name: str) -> float:
+        engine = slipstream.load(target, drafter=drafters[name]())
+        return engine.generate(prompt, None, to_the_end).result().stats.tokens_per_s
+
     names = ("transformers", *drafters)
     speeds: dict[str, list[float]] = {name: [] for name in names}
+    copies: dict[str, list[float]] = {name: [] for name in ("none", "ngram", "suffix")}
     texts: dict[str, list[int]] = {}
     for turn in range(rounds + 1):
         for name in names:
@@ -150,6 +156,8 @@ def measure(rounds: int, tokens: int) -> dict[str, object]:
                 texts[name], speed = generation.tokens, generation.stats.tokens_per_s
             if turn:  # the first turn warms up
                 speeds[name].append(speed)
+                if name in copies:
+                    copies[name].append(copy_speed(name))
     cost = row_cost(target, prompt, rounds)
     medians = {name: statistics.median(values) for name, values in speeds.items()}
     return {
@@ -160,6 +168,9 @@ def measure(rounds: int, tokens: int) -> dict[str, object]:
         "tokens_per_s": medians,
         "plain_over_transformers": medians["none"] / medians["transformers"],
         "speedup": {name: medians[name] / medians["none"] for name in drafters},
+        "speedup_of_copying": {
+            name: statistics.median(a / b for a, b in zip(copies[name], copies["none"], strict=True)) for name in copies
+        },
         "rows_ms": {rows: seconds * 1e3 for rows, seconds in cost.items()},
         "rows_over_one": {rows: seconds / cost[1] for rows, seconds in cost.items()},
         "many_streams": many_streams(target),

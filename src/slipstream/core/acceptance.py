@@ -1,7 +1,8 @@
 """AcceptanceModel: how likely a drafted token is taken, learned per stream and drafter.
 
 Each node falls in a cell by its depth and the drafter's own confidence. A stream's cell leans on the drafter's cell
-over all streams, and that one on the confidence itself, so a new stream starts from what is known.
+over all streams, and that one on the confidence itself, corrected by how far the drafter's confidence could be trusted
+so far. So a new stream starts from what is known, and a drafter that boasts is found out after a few tokens.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from dataclasses import dataclass
 from slipstream.core.tree import ROOT, DraftTree
 
 _DECAY = 0.97  # an old observation fades: about 30 recent ones count
-_OWN_PRIOR = 4.0  # how many observations the drafter-wide estimate weighs against a stream's own
-_CONFIDENCE_PRIOR = 2.0
+_OWN_PRIOR = 3.0  # how many observations the drafter-wide estimate weighs against a stream's own
+_CONFIDENCE_PRIOR = 1.0  # and how many the corrected confidence weighs against the drafter-wide estimate
+_TRUST_PRIOR = 2.0  # how many certain tokens, all taken, a new drafter is taken to have behind it
+_DEPTH_PRIOR = 1.0
 _BUCKETS = 6
 
 Cell = tuple[int, int]
@@ -24,8 +27,9 @@ class _Counts:
     tried: float = 0.0
     taken: float = 0.0
 
-    def add(self, taken: bool) -> None:
-        self.tried = self.tried * _DECAY + 1.0
+    def add(self, taken: bool, weight: float = 1.0) -> None:
+        """`weight`: how much of a token was promised."""
+        self.tried = self.tried * _DECAY + weight
         self.taken = self.taken * _DECAY + taken
 
     def mean(self, prior: float, weight: float) -> float:
@@ -40,6 +44,7 @@ class AcceptanceModel:
     def __init__(self) -> None:
         self._by_drafter: dict[tuple[str, Cell], _Counts] = defaultdict(_Counts)
         self._by_stream: dict[int, dict[Cell, _Counts]] = defaultdict(lambda: defaultdict(_Counts))
+        self._trust: dict[str, _Counts] = defaultdict(_Counts)  # claimed confidence, and what was taken
         self._by_depth: dict[str, dict[int, _Counts]] = defaultdict(lambda: defaultdict(_Counts))
 
     def forget(self, stream_id: int) -> None:
@@ -48,8 +53,13 @@ class AcceptanceModel:
     def chance(self, stream_id: int, drafter: str, depth: int, confidence: float) -> float:
         """That the target takes a node given that it took the parent."""
         cell = _cell(depth, confidence)
-        everywhere = self._by_drafter[drafter, cell].mean(confidence, _CONFIDENCE_PRIOR)
+        everywhere = self._by_drafter[drafter, cell].mean(confidence * self._trust_in(drafter), _CONFIDENCE_PRIOR)
         return self._by_stream[stream_id][cell].mean(everywhere, _OWN_PRIOR)
+
+    def _trust_in(self, drafter: str) -> float:
+        """Tokens taken over tokens promised: below 1 the drafter boasts."""
+        counts = self._trust[drafter]
+        return min((counts.taken + _TRUST_PRIOR) / (counts.tried + _TRUST_PRIOR), 1.0)
 
     def node_chances(self, stream_id: int, drafter: str, tree: DraftTree) -> list[float]:
         """That each node ends up accepted: the product along its path."""
@@ -64,7 +74,7 @@ class AcceptanceModel:
         """That a draft is accepted to depth 1, 2 … `depth`, whatever its confidence."""
         chances, product, known = [], 1.0, 0.7
         for d in range(1, depth + 1):
-            known = self._by_depth[drafter][d].mean(known, _CONFIDENCE_PRIOR)
+            known = self._by_depth[drafter][d].mean(known, _DEPTH_PRIOR)
             product *= known
             chances.append(product)
         return chances
@@ -82,7 +92,9 @@ class AcceptanceModel:
                 return
             for child in children:
                 taken = proposed.tokens[child] == token
-                cell = _cell(depth, proposed.confidence[child] if proposed.confidence else 0.5)
+                confidence = proposed.confidence[child] if proposed.confidence else 0.5
+                cell = _cell(depth, confidence)
+                self._trust[drafter].add(taken, confidence)
                 self._by_drafter[drafter, cell].add(taken)
                 self._by_stream[stream_id][cell].add(taken)
             match = proposed.child(node, token)

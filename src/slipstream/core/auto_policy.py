@@ -43,6 +43,7 @@ class AutoPolicy:
         self._elapsed_s = 0.0
         self._probe_s = 0.0
         self._probing = False
+        self._kept: dict[int, int] = {}  # by stream: drafted tokens that were worth scoring, last time
         self._rounds_since_plain = 0
         self._predicted = 1.0
         self._reason = "nothing was decoded yet"
@@ -58,7 +59,7 @@ class AutoPolicy:
         self._probing = False
         if self._wants_plain_round(len(streams)):
             return [0] * len(streams)
-        budgets = [min(cap, self._max_draft) for cap in caps]
+        budgets = [min(cap, self._max_draft, self._wanted(s)) for s, cap in zip(streams, caps, strict=True)]
         for drafter, members in _budgeted(streams).items():
             longest = max(budgets[i] for i in members)
             depth = self._best_depth(drafter, len(streams), len(members), longest)
@@ -67,6 +68,11 @@ class AutoPolicy:
             for i in members:
                 budgets[i] = min(budgets[i], depth)
         return budgets
+
+    def _wanted(self, stream: Stream) -> int:
+        """What could be used now: room to double what was kept last time. While nothing pays that is a token or two,
+        enough to see whether it would have been right."""
+        return 2 * self._kept.get(stream.id, 2) + 2
 
     def _wants_plain_round(self, num_streams: int) -> bool:
         """Gains are measured against plain rounds, so some have to be seen, and seen again as the context grows."""
@@ -164,6 +170,8 @@ class AutoPolicy:
     def record(self, cost: RoundCost, observations: Sequence[Observation]) -> None:
         self._elapsed_s += cost.total_s
         for o in observations:
+            if o.proposed:
+                self._kept[o.stream.id] = len(o.scored)
             if o.proposed and o.stream.drafter:
                 self._drafter = o.stream.drafter.name
                 self._acceptance.observe(o.stream.id, self._drafter, o.proposed, o.verdict.tokens(o.scored))
@@ -190,6 +198,7 @@ class AutoPolicy:
 
     def forget(self, stream: Stream) -> None:
         self._acceptance.forget(stream.id)
+        self._kept.pop(stream.id, None)
 
     def explain(self) -> PolicyReport:
         return PolicyReport(
