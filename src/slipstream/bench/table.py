@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import sys
+
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from slipstream.bench.results import ALL_KINDS, PLAIN, BenchResult, Run
 
 _COLOURS = {"pays": "green", "does not pay": "red", "broken": "bold red", "no difference": "yellow"}
-_COLUMNS = ("kind", "drafter", "tok/s", "speed-up", "accepted", "tok/round", "verdict")
+_COLUMNS = ("kind", "drafter", "tok/s", "speed-up", "95 % interval", "accepted", "tok/round", "verdict")
+_LEFT = ("kind", "drafter", "verdict")
+_WIDE = 100  # columns of a terminal that has room for the intervals
 
 
 def print_table(result: BenchResult) -> None:
-    console = Console()
-    console.print(_table(result))
+    console = Console(width=None if sys.stdout.isatty() else _WIDE)
+    console.print(_table(result, with_intervals=console.width >= _WIDE or not console.is_terminal))
     word = result.verdict.word
     console.print(f"verdict: [{_COLOURS.get(word, 'white')}]{word}[/] – {result.verdict.why}", highlight=False)
     same = all(run.same_text for run in result.runs)
@@ -21,15 +26,17 @@ def print_table(result: BenchResult) -> None:
     console.print(_fine_print(result), style="dim", highlight=False)
 
 
-def _table(result: BenchResult) -> Table:
-    table = Table(title=_title(result))
-    for column in _COLUMNS:
-        table.add_column(column, justify="left" if column in ("kind", "drafter", "verdict") else "right")
+def _table(result: BenchResult, with_intervals: bool) -> Table:
+    shown = [c for c in _COLUMNS if with_intervals or c != "95 % interval"]
+    table = Table(title=_title(result), box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in shown:
+        table.add_column(column, justify="left" if column in _LEFT else "right", no_wrap=True)
     for kind in dict.fromkeys(run.kind for run in result.runs):
         rows = [run for run in result.runs if run.kind == kind]
         for number, run in enumerate(rows, start=1):
             name = ("all kinds" if kind == ALL_KINDS else kind) if number == 1 else ""
-            table.add_row(name, *_cells(run), end_section=number == len(rows))
+            cells = {"kind": name} | _cells(run)
+            table.add_row(*(cells.get(column, "") for column in shown), end_section=number == len(rows))
     return table
 
 
@@ -43,18 +50,19 @@ def _title(result: BenchResult) -> str:
     )
 
 
-def _cells(run: Run) -> list[str]:
+def _cells(run: Run) -> dict[str, str]:
     if run.drafter == PLAIN:
-        return ["plain", f"{run.tokens_per_s:.1f}", "", "", "", ""]
+        return {"drafter": "plain", "tok/s": f"{run.tokens_per_s:.1f}"}
     colour = _COLOURS.get(run.verdict.word, "white")
-    return [
-        run.drafter,
-        f"{run.tokens_per_s:.1f}",
-        f"{run.speedup.value:.2f}x ({run.speedup.low:.2f}–{run.speedup.high:.2f})",
-        f"{run.acceptance_rate:.0%}" if run.num_drafted else "–",
-        f"{run.mean_accepted_length:.2f}",
-        f"[{colour}]{run.verdict.word}[/]",
-    ]
+    return {
+        "drafter": run.drafter,
+        "tok/s": f"{run.tokens_per_s:.1f}",
+        "speed-up": f"{run.speedup.value:.2f}x",
+        "95 % interval": f"{run.speedup.low:.2f}–{run.speedup.high:.2f}",
+        "accepted": f"{run.acceptance_rate:.0%}" if run.num_drafted else "–",
+        "tok/round": f"{run.mean_accepted_length:.2f}",
+        "verdict": f"[{colour}]{run.verdict.word}[/]",
+    }
 
 
 def _fine_print(result: BenchResult) -> str:
