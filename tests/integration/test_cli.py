@@ -40,7 +40,7 @@ def test_help_is_quick_and_imports_no_torch() -> None:
     assert "generate" in result.stdout
 
 
-@pytest.mark.parametrize("command", ["generate", "chat", "pull", "demo"])
+@pytest.mark.parametrize("command", ["generate", "chat", "pull", "demo", "bench", "audit", "tune", "compare"])
 def test_help_of_each_command_teaches_by_example(command: str) -> None:
     result = run(command, "--help")
     assert result.returncode == 0
@@ -89,11 +89,54 @@ def test_pull_prints_the_path() -> None:
 
 
 def test_demo_shows_identical_text() -> None:
-    result = run("demo", "--max-tokens", "16", "--repeats", "1", "--json")
+    result = run("demo", "--max-tokens", "12", "--drafter", "ngram", "--json")
     report = json.loads(result.stdout)
     assert result.returncode == 0
-    assert report["text_identical"] is True
-    assert {"rewrite", "chat"} <= {row["kind"] for row in report["runs"]}
+    assert all(row["same_text"] for row in report["runs"])
+    assert {"rewrite", "chat", "code-edit", "all"} <= {row["kind"] for row in report["runs"]}
+
+
+def test_bench_writes_json_and_a_report_and_compare_reads_them(tmp_path: Path) -> None:
+    arguments = ["--limit", "2", "--max-tokens", "12", "--passes", "1", "--drafter", "ngram", "--json"]
+    result = run("bench", *arguments, "--report", str(tmp_path / "out.html"))
+    data = json.loads(result.stdout)
+    assert {"schema", "machine", "settings", "runs", "verdict"} <= set(data)
+    assert "measuring" in result.stderr
+    assert "<svg" in (tmp_path / "out.html").read_text()
+    (tmp_path / "a.json").write_text(result.stdout)
+    same = run("compare", str(tmp_path / "a.json"), str(tmp_path / "a.json"))
+    assert same.returncode == 0
+    assert "no change" in same.stdout
+
+
+def test_bench_of_random_weights_says_synthetic() -> None:
+    result = run("bench", "--random-weights", "tiny", "--random-draft", "tiny", "--synthetic-acceptance", "0.8",
+                 "--limit", "2", "--max-tokens", "32", "--passes", "1")  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    assert "SYNTHETIC" in result.stdout
+
+
+def test_audit_finds_the_text_unchanged() -> None:
+    result = run("audit", "--limit", "1", "--max-tokens", "16", "--temperatures", "0,0.8", "--json")
+    report = json.loads(result.stdout)
+    assert result.returncode == 0
+    assert report["identical"] is True
+    assert report["bugs"] == 0
+
+
+def test_tune_writes_settings_that_generate_reads(tmp_path: Path) -> None:
+    file = tmp_path / "slipstream.yaml"
+    arguments = ["--seconds", "8", "--limit", "2", "--max-tokens", "12", "--drafter", "ngram", "--json"]
+    tuned = json.loads(run("tune", *arguments, "--output", str(file)).stdout)
+    assert file.exists()
+    answer = run("generate", "--max-tokens", "4", "--json", "Hello", SLIPSTREAM_CONFIG=str(file))
+    assert json.loads(answer.stdout)["drafter"] == tuned["best"]["drafter"]
+
+
+def test_a_settings_file_with_an_unknown_key_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "slipstream.yaml"
+    file.write_text("draftr: ngram\n")
+    refused(run("generate", "Hello", SLIPSTREAM_CONFIG=str(file)), 2, "draftr", "drafter")
 
 
 # -- bad input --------------------------------------------------------------------------------------------------------
