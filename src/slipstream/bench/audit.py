@@ -70,7 +70,7 @@ def audit(
             for other in others:
                 answer = other.answer(prompt.request(), sampling, limits)
                 difference = _first_difference(reference, answer)
-                if difference and gap_of:
+                if difference and gap_of and reference.tokens:
                     common = list(reference.tokens[: difference.position])
                     gap = gap_of(prompt, sampling, common, difference.plain_token, difference.other_token)
                     difference = Difference(difference.position, difference.plain_token, difference.other_token, gap)
@@ -87,9 +87,14 @@ def audit(
 
 
 def _first_difference(a: Answer, b: Answer) -> Difference | None:
-    """None where the answers are the same. An answer that ends early differs by its end (-1)."""
+    """None where the answers are the same. An answer that ends early differs by its end (-1).
+
+    Where an engine tells no tokens, the texts are compared, and the position is that of a character.
+    """
     if a.tokens == b.tokens and a.text == b.text:
         return None
+    if not a.tokens or not b.tokens:
+        return Difference(common_prefix(a.text, b.text), -1, -1, None)
     at = common_prefix(list(a.tokens), list(b.tokens))
     ends = [tokens[at] if at < len(tokens) else -1 for tokens in (a.tokens, b.tokens)]
     return Difference(at, ends[0], ends[1], None)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,7 +14,11 @@ from slipstream.cli import options as opt
 
 if TYPE_CHECKING:
     from slipstream.bench.audit import Finding
+    from slipstream.bench.workload import Prompt
     from slipstream.cli.loading import Models
+    from slipstream.core.sampling import Sampling
+    from slipstream.core.stream import Limits
+    from slipstream.loading import LoadedModel
 
 DEFAULT_TEMPERATURES = "0,0.8,1.2"
 
@@ -72,18 +78,22 @@ def audit(
         raise typer.Exit(1)
 
 
-def _run(models: Models, drafters, prompts, samplings, limits) -> tuple[list[Finding], bool]:  # type: ignore[no-untyped-def]
+def _run(
+    models: Models,
+    drafters: Sequence[str],
+    prompts: Sequence[Prompt],
+    samplings: Sequence[Sampling],
+    limits: Limits,
+) -> tuple[list[Finding], bool]:
+    """All findings, and whether that is all of them."""
     from slipstream.bench.audit import audit, logit_gap, tie_tolerance
     from slipstream.bench.engine_generator import EngineGenerator
     from slipstream.bench.results import PLAIN
     from slipstream.cli.bench import progress_bar
 
-    generators = [
-        EngineGenerator(label, lambda label=label: models.engine(label))  # type: ignore[misc]
-        for label in [PLAIN, *drafters]
-    ]
+    generators = [EngineGenerator(label, partial(models.engine, label)) for label in [PLAIN, *drafters]]
     target = models.target
-    gap_of = logit_gap(target.model, lambda prompt: encode_prompt(target, prompt))
+    gap_of = logit_gap(target.model, partial(_encoded, target))
     tolerance = tie_tolerance(target.model.info, max(s.temperature for s in samplings))
     total = len(prompts) * len(samplings) * len(drafters)
     findings: list[Finding] = []
@@ -97,12 +107,11 @@ def _run(models: Models, drafters, prompts, samplings, limits) -> tuple[list[Fin
     return findings, True
 
 
-def encode_prompt(target, prompt) -> list[int]:  # type: ignore[no-untyped-def]
+def _encoded(target: LoadedModel, prompt: Prompt) -> list[int]:
     request = prompt.request()
-    ids: list[int] = (
-        target.tokenizer.prompt_ids(request) if isinstance(request, str) else target.tokenizer.chat_ids(request)
-    )
-    return ids
+    if isinstance(request, str):
+        return target.tokenizer.prompt_ids(request)
+    return target.tokenizer.chat_ids(request)
 
 
 def _print(findings: list[Finding], models: Models, complete: bool) -> None:

@@ -6,6 +6,7 @@ import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -115,10 +116,7 @@ def bench_models(
     from slipstream.bench.results import PLAIN
 
     labels = [PLAIN, *(d for d in dict.fromkeys(drafters) if d != PLAIN)]
-    generators = [
-        EngineGenerator(label, lambda label=label: models.engine(label), models.verifier)  # type: ignore[misc]
-        for label in labels
-    ]
+    generators = [EngineGenerator(label, partial(models.engine, label), models.verifier) for label in labels]
     described = {"model_spec": models.settings.model, "draft": models.settings.draft, "drafters": labels,
                  "policy": models.settings.policy}  # fmt: skip
     with progress_bar("measuring") as progress:

@@ -1,9 +1,9 @@
-"""The common beginning of two token lists."""
+"""The common beginning of two token lists, or of two texts."""
 
 from __future__ import annotations
 
 
-def common_prefix(a: list[int], b: list[int]) -> int:
+def common_prefix(a: list[int] | str, b: list[int] | str) -> int:
     """Its length. By halving, since slices compare at C speed."""
     limit = min(len(a), len(b))
     if a[:limit] == b[:limit]:
