@@ -19,6 +19,7 @@ from functools import partial
 import slipstream
 from slipstream.bench.engine_generator import EngineGenerator
 from slipstream.bench.prompt_files import own_prompts
+from slipstream.bench.replay import replayer
 from slipstream.bench.row_cost import measure_row_cost
 from slipstream.bench.tune import OFF, Candidate, Tuner, grid
 from slipstream.bench.workload import Prompt, take
@@ -34,9 +35,12 @@ WORKLOADS = {
 }
 
 
+def engine(target: LoadedModel, candidate: Candidate) -> slipstream.Engine:
+    return slipstream.load(target, drafter=candidate.drafter, policy=candidate.policy)
+
+
 def generator(target: LoadedModel, candidate: Candidate) -> EngineGenerator:
-    make_engine = partial(slipstream.load, target, drafter=candidate.drafter, policy=candidate.policy)
-    return EngineGenerator(candidate.label, make_engine)
+    return EngineGenerator(candidate.label, partial(engine, target, candidate))
 
 
 def exhaustive(target: LoadedModel, prompts: list[Prompt], limits: Limits) -> tuple[dict[Candidate, float], float]:
@@ -61,19 +65,24 @@ def check(target: LoadedModel, kinds: tuple[str, ...], num_prompts: int, tokens:
     limits = Limits(tokens)
     truth, exhaustive_s = exhaustive(target, prompts, limits)
     best = max(truth, key=lambda c: truth[c])
-    tuner = Tuner(partial(generator, target), prompts, Sampling(), limits, exhaustive_s / 4)
-    result = tuner.run(list(truth), measure_row_cost(target.model), lambda share, what: None)
+    started = time.perf_counter()
+    costs = measure_row_cost(target.model)
+    replays = replayer(partial(engine, target), Sampling(), costs)
+    seconds = exhaustive_s / 4 - (time.perf_counter() - started) - 2.0
+    tuner = Tuner(partial(generator, target), prompts, Sampling(), limits, seconds, replay=replays)
+    result = tuner.run(list(truth), costs, lambda share, what: None)
+    tune_s = time.perf_counter() - started
     chosen, rule = result.best.candidate, result.rule_of_thumb()
     return {
         "prompts": len(prompts),
         "candidates": len(truth),
         "exhaustive_s": exhaustive_s,
-        "tune_s": result.elapsed_s,
+        "tune_s": tune_s,
         "best": {"label": best.label, "speedup": truth[best]},
         "chosen": {"label": chosen.label, "speedup": truth[chosen]},
         "chosen_over_best": truth[chosen] / truth[best],
         "rule_of_thumb": rule and {"label": rule.candidate.label, "speedup": truth[rule.candidate]},
-        "share_of_time": result.elapsed_s / exhaustive_s,
+        "share_of_time": tune_s / exhaustive_s,
     }
 
 

@@ -83,7 +83,7 @@ def save_folder(model: transformers.PreTrainedModel, folder: Path, max_shard_siz
 
 def load_native(spec: str | Path, **options: object) -> TorchModel:
     """On the compiled kernels, which must be there: these tests would otherwise test something else."""
-    model = torch_backend.load_model(open_checkpoint(spec), TorchOptions(**options))
+    model = torch_backend.load_model(open_checkpoint(spec), TorchOptions(device="cpu", **options))
     assert model.info.backend == "torch/native"
     return model
 
@@ -91,10 +91,10 @@ def load_native(spec: str | Path, **options: object) -> TorchModel:
 def load_reference(spec: str | Path, **options: object) -> TorchModel:
     """In plain torch, as on a machine without a C compiler."""
     with mock.patch.object(torch_backend, "kernels", return_value=None):
-        return torch_backend.load_model(open_checkpoint(spec), TorchOptions(**options))
+        return torch_backend.load_model(open_checkpoint(spec), TorchOptions(device="cpu", **options))
 
 
 @functools.cache
 def load_smollm2() -> slipstream.LoadedModel:
     """The built-in model, once for all tests of a run."""
-    return slipstream.load_model("smollm2-135m")
+    return slipstream.load_model("smollm2-135m", TorchOptions(device="cpu"))

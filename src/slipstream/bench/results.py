@@ -28,7 +28,7 @@ ALL_KINDS = "all"
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A median and its 95 % bootstrap interval."""
+    """A median and its 95 % bootstrap interval; with fewer than six samples, their range widened by itself."""
 
     value: float
     low: float

@@ -1,7 +1,9 @@
 """Tune: which drafter, at which draft length, is fastest here? Successive halving within a time budget.
 
-All candidates answer the same prompts, interleaved; after each rung the slower half goes, so that the time is spent
-on telling the good ones apart. Whenever it is stopped, the best so far is known.
+Where the engine can replay an answer (see replay.py), plain decoding answers the prompts and all candidates are first
+judged by replays at the measured cost of rows; only the best few then run for real. The rest is the same for all
+engines: the candidates answer the same prompts, interleaved, and after each rung the slower half goes, so that the time
+is spent on telling the good ones apart. Whenever it is stopped, the best so far is known.
 """
 
 from __future__ import annotations
@@ -12,16 +14,18 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from slipstream.bench.intervals import median_interval
-from slipstream.bench.results import PLAIN, Interval, RowCost
+from slipstream.bench.results import PLAIN, RowCost
 from slipstream.bench.workload import Prompt
-from slipstream.core.generator import Generator
+from slipstream.core.generator import Answer, Generator
 from slipstream.core.sampling import Sampling
+from slipstream.core.stats import Stats
 from slipstream.core.stream import Limits
 
 LENGTHS = (1, 2, 3, 4, 6, 8, 12)
 _RULE_START = 4  # where the rule of thumb begins
 _KEEP = 0.5  # of the candidates, after each rung
+_REPLAY_SHARE = 0.5  # of the time, for replays
+_FINALISTS = 5  # candidates that run for real after the replays
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,26 +58,26 @@ class Score:
 
     candidate: Candidate
     ratios: list[float] = field(default_factory=list)  # speed over plain decoding's, prompt by prompt
+    replayed: list[float] = field(default_factory=list)  # the same, by replays
     num_drafted: int = 0
     num_accepted: int = 0
-    tokens: int = 0
-    seconds: float = 0.0
     dropped_after: int | None = None  # the rung
 
     @property
     def speedup(self) -> float:
-        """Tokens over seconds against plain decoding on the same prompts, as the geometric mean of the prompts."""
-        if not self.ratios:
+        """Over plain decoding on the same prompts: the geometric mean of what was measured and what was replayed."""
+        ratios = [*self.ratios, *self.replayed]
+        if not ratios:
             return 0.0
-        return math.exp(sum(math.log(max(r, 1e-9)) for r in self.ratios) / len(self.ratios))
-
-    @property
-    def interval(self) -> Interval:
-        return median_interval(self.ratios)
+        return math.exp(sum(math.log(max(r, 1e-9)) for r in ratios) / len(ratios))
 
     @property
     def acceptance_rate(self) -> float:
         return self.num_accepted / self.num_drafted if self.num_drafted else 0.0
+
+    def count(self, stats: Stats) -> None:
+        self.num_drafted += stats.num_drafted
+        self.num_accepted += stats.num_accepted
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +118,7 @@ def _same_drafter(a: Candidate, b: Candidate) -> bool:
 
 Progress = Callable[[float, str], None]  # share of the time budget, what is going on
 MakeGenerator = Callable[[Candidate], Generator]
+Replay = Callable[[Candidate, Prompt, Answer], Stats]
 
 
 def grid(drafters: Sequence[str], drafts: Sequence[str], lengths: Sequence[int] = LENGTHS) -> list[Candidate]:
@@ -144,8 +149,10 @@ class Tuner:
         budget_s: float,
         seed: int = 0,
         clock: Callable[[], float] = time.perf_counter,
+        replay: Replay | None = None,
     ) -> None:
         self._make_generator = make_generator
+        self._replay = replay
         self._prompts = list(prompts)
         self._sampling = sampling
         self._limits = limits
@@ -158,24 +165,51 @@ class Tuner:
     def run(self, candidates: Sequence[Candidate], cost_by_rows: list[RowCost], progress: Progress) -> TuneResult:
         """Ends within the budget and one prompt's time. Ctrl-C ends it at once with the best so far."""
         started = self._clock()
+
+        def share() -> float:
+            return min((self._clock() - started) / self._budget_s, 1.0)
+
         scores = [Score(c) for c in candidates if c != OFF and not hopeless(c, cost_by_rows)]
-        alive = list(scores)
-        rungs = max(1, math.ceil(math.log2(max(len(alive), 2))))
         complete = True
         try:
-            for rung in range(rungs):
-                deadline = started + self._budget_s * (rung + 1) / rungs
-                self._run_rung(alive, deadline, lambda: (self._clock() - started) / self._budget_s, rung, progress)
-                alive = self._best_half(alive, rung, last=rung == rungs - 1)
+            alive = list(scores)
+            if self._replay:
+                self._run_replays(alive, started + _REPLAY_SHARE * self._budget_s, share, progress)
+                alive = self._best(alive, _FINALISTS, rung=0)
+            self._run_rungs(alive, started + self._budget_s, share, progress)
         except KeyboardInterrupt:
             complete = False
-        plain = Score(OFF, ratios=[1.0])
-        ranked = sorted(
-            [*scores, plain], key=lambda s: (s.dropped_after is not None, -(s.dropped_after or 0), -s.speedup)
-        )
-        # A candidate that survived but is no faster than plain decoding loses to it.
-        ranked.sort(key=lambda s: s.dropped_after is None and s.speedup <= 1.0 and s is not plain)
-        return TuneResult(ranked, cost_by_rows, self._clock() - started, complete)
+        return TuneResult(_ranked(scores), cost_by_rows, self._clock() - started, complete)
+
+    def _run_replays(
+        self, scores: list[Score], deadline: float, share: Callable[[], float], progress: Progress
+    ) -> None:
+        """Each prompt once, for as long as there is time: plain decoding for real, every candidate by replay."""
+        assert self._replay is not None
+        self._order.shuffle(self._prompts)
+        for prompt in self._prompts:
+            began = self._clock()
+            progress(share(), f"replaying {len(scores)} candidates: {prompt.kind}")
+            answer = self._plain().answer(prompt.request(), self._sampling, self._limits)
+            if len(answer.tokens) > 1:
+                plain_speed = self._replay(OFF, prompt, answer).tokens_per_s
+                for score in scores:
+                    stats = self._replay(score.candidate, prompt, answer)
+                    score.count(stats)
+                    score.replayed.append(stats.tokens_per_s / plain_speed)
+            now = self._clock()
+            if now + (now - began) > deadline:
+                return
+
+    def _run_rungs(self, alive: list[Score], deadline: float, share: Callable[[], float], progress: Progress) -> None:
+        """Halves the candidates until one is left, at equal time for each rung."""
+        rungs = max(1, math.ceil(math.log2(max(len(alive), 2))))
+        started = self._clock()
+        for rung in range(rungs):
+            end = started + (deadline - started) * (rung + 1) / rungs
+            self._run_rung(alive, end, share, rung, progress)
+            if rung < rungs - 1:
+                alive = self._best(alive, math.ceil(len(alive) * _KEEP), rung + 1)
 
     def _run_rung(
         self, alive: list[Score], deadline: float, share: Callable[[], float], rung: int, progress: Progress
@@ -186,7 +220,7 @@ class Tuner:
             prompt = self._next_prompt()
             plain_speed = self._ask(Score(OFF), prompt)
             for score in self._order.sample(alive, len(alive)):
-                progress(min(share(), 1.0), f"rung {rung + 1}, {len(alive)} left: {score.candidate.label}")
+                progress(share(), f"rung {rung + 1}, {len(alive)} left: {score.candidate.label}")
                 speed = self._ask(score, prompt)
                 if plain_speed and speed:
                     score.ratios.append(speed / plain_speed)
@@ -204,23 +238,34 @@ class Tuner:
         self._num_asked += 1
         return self._prompts[turn]
 
+    def _plain(self) -> Generator:
+        return self._generator(OFF)
+
+    def _generator(self, candidate: Candidate) -> Generator:
+        if candidate not in self._generators:
+            self._generators[candidate] = self._make_generator(candidate)
+        return self._generators[candidate]
+
     def _ask(self, score: Score, prompt: Prompt) -> float:
-        generator = self._generators.get(score.candidate)
-        if generator is None:
-            generator = self._generators[score.candidate] = self._make_generator(score.candidate)
         # Speeds are taken after the first token, so the prompt may come from the cache: that saves time, not tokens.
-        stats = generator.answer(prompt.request(), self._sampling, self._limits).stats
-        score.num_drafted += stats.num_drafted
-        score.num_accepted += stats.num_accepted
-        score.tokens += stats.num_tokens
-        score.seconds += stats.total_s
+        stats = self._generator(score.candidate).answer(prompt.request(), self._sampling, self._limits).stats
+        score.count(stats)
         return stats.tokens_per_s
 
-    def _best_half(self, alive: list[Score], rung: int, last: bool) -> list[Score]:
-        if last:
-            return alive
+    def _best(self, alive: list[Score], keep: int, rung: int) -> list[Score]:
+        """The fastest so far; the others are dropped."""
         alive = sorted(alive, key=lambda s: -s.speedup)
-        keep = max(1, math.ceil(len(alive) * _KEEP))
         for score in alive[keep:]:
             score.dropped_after = rung
         return alive[:keep]
+
+
+def _ranked(scores: list[Score]) -> list[Score]:
+    """Best first: the survivors, then those dropped last. Plain decoding stands before what is no faster."""
+    plain = Score(OFF, ratios=[1.0])
+
+    def key(score: Score) -> tuple[bool, float, float]:
+        survived = math.inf if score.dropped_after is None else score.dropped_after
+        return (score is not plain and score.speedup <= 1.0, -survived, -score.speedup)
+
+    return sorted([*scores, plain], key=key)

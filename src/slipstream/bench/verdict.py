@@ -8,8 +8,6 @@ from dataclasses import replace
 from slipstream.bench.results import ALL_KINDS, PLAIN, RowCost, Run, Verdict
 
 _NOISE = 0.02  # a gain that a steady machine can tell
-_NOISE_OF_FEW = 0.08  # with so few samples that their interval says little
-_ENOUGH_SAMPLES = 4
 _LOW_ACCEPTANCE = 0.35
 _HIGH_DRAFT_SHARE = 0.25
 _STEEP_ROWS = 1.6  # four rows over one: beyond it the target is not memory-bound here
@@ -25,10 +23,9 @@ def judge(run: Run, cost_by_rows: Sequence[RowCost]) -> Run:
 def _word(run: Run) -> str:
     if _is_one_by_one(run) or not run.same_text:
         return "broken"
-    noise = _NOISE if run.num_prompts * run.num_passes >= _ENOUGH_SAMPLES else _NOISE_OF_FEW
-    if run.speedup.low > 1.0 and run.speedup.value >= 1 + noise:
+    if run.speedup.low > 1.0 and run.speedup.value >= 1 + _NOISE:
         return "pays"
-    if run.speedup.high < 1.0 and run.speedup.value <= 1 - noise:
+    if run.speedup.high < 1.0 and run.speedup.value <= 1 - _NOISE:
         return "does not pay"
     return "no difference"
 

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from slipstream.cli.loading import Models
     from slipstream.core.sampling import Sampling
     from slipstream.core.stream import Limits
-    from slipstream.loading import LoadedModel
 
 DEFAULT_TEMPERATURES = "0,0.8,1.2"
 
@@ -93,7 +92,8 @@ def _run(
 
     generators = [EngineGenerator(label, partial(models.engine, label)) for label in [PLAIN, *drafters]]
     target = models.target
-    gap_of = logit_gap(target.model, partial(_encoded, target))
+    encode = models.engine(PLAIN).encode
+    gap_of = logit_gap(target.model, lambda prompt: encode(prompt.request()))
     tolerance = tie_tolerance(target.model.info, max(s.temperature for s in samplings))
     total = len(prompts) * len(samplings) * len(drafters)
     findings: list[Finding] = []
@@ -105,13 +105,6 @@ def _run(
         except KeyboardInterrupt:
             return findings, False
     return findings, True
-
-
-def _encoded(target: LoadedModel, prompt: Prompt) -> list[int]:
-    request = prompt.request()
-    if isinstance(request, str):
-        return target.tokenizer.prompt_ids(request)
-    return target.tokenizer.chat_ids(request)
 
 
 def _print(findings: list[Finding], models: Models, complete: bool) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +19,7 @@ from slipstream.cli.settings_file import FILE_NAME, FileSettings, write_settings
 if TYPE_CHECKING:
     from slipstream.bench.tune import Candidate, Progress, Score, TuneResult
     from slipstream.cli.loading import Models
-    from slipstream.core.generator import Generator
+    from slipstream.core.engine import Engine
 
 FREE_DRAFTERS = "ngram,suffix,suffix(width=3)"
 DRAFT_DRAFTERS = "model,model(p_min=0.4),model(n_parallel=3)"
@@ -64,6 +65,8 @@ def tune(
 
       slipstream tune --prompts my-prompts.jsonl --dry-run
     """
+    from slipstream.bench.engine_generator import EngineGenerator
+    from slipstream.bench.replay import replayer
     from slipstream.bench.row_cost import measure_row_cost
     from slipstream.bench.tune import Tuner, grid
     from slipstream.core.sampling import Sampling
@@ -77,9 +80,11 @@ def tune(
     models = _load_all(settings, draft or [])
     with _progress(seconds) as progress:
         costs = measure_row_cost(next(iter(models.values())).target.model)
+        sampling = Sampling(temperature=temperature, seed=seed)
         tuner = Tuner(
-            lambda candidate: _generator(candidate, models),
-            workload, Sampling(temperature=temperature, seed=seed), Limits(max_tokens), seconds, seed,
+            lambda candidate: EngineGenerator(candidate.label, partial(_engine, models, candidate)),
+            workload, sampling, Limits(max_tokens), seconds, seed,
+            replay=replayer(partial(_engine, models), sampling, costs),
         )  # fmt: skip
         result = tuner.run(grid(drafters, draft or []), costs, progress)
     if not dry_run:
@@ -106,10 +111,8 @@ def _load_all(settings: opt.LoadSettings, drafts: Sequence[str]) -> dict[str | N
     return loaded
 
 
-def _generator(candidate: Candidate, models: dict[str | None, Models]) -> Generator:
-    from slipstream.bench.engine_generator import EngineGenerator
-
-    return EngineGenerator(candidate.label, lambda: models[candidate.draft].engine(candidate.drafter, candidate.policy))
+def _engine(models: dict[str | None, Models], candidate: Candidate) -> Engine:
+    return models[candidate.draft].engine(candidate.drafter, candidate.policy)
 
 
 @contextmanager
@@ -124,7 +127,8 @@ def _comments(result: TuneResult, model: str) -> list[str]:
     best = result.best
     return [
         f"Written by slipstream tune on {date.today().isoformat()}{'' if result.complete else ' (interrupted)'}.",
-        f"{best.candidate.label}: {best.speedup:.2f}x plain decoding of {model} here, over {len(best.ratios)} prompts.",
+        f"{best.candidate.label}: {best.speedup:.2f}x plain decoding of {model} here "
+        f"({len(best.replayed)} prompts replayed, {len(best.ratios)} run).",
     ]
 
 
@@ -134,7 +138,7 @@ def _print(result: TuneResult, model: str, written: Path | None) -> None:
 
     console = Console()
     table = Table(title=f"{'' if result.complete else 'PARTIAL '}tuning {model}: {result.elapsed_s:.0f} s")
-    for column in ("drafter and length", "speed-up", "accepted", "prompts", ""):
+    for column in ("drafter and length", "speed-up", "accepted", "replayed", "run", ""):
         table.add_column(column, justify="left" if column == "drafter and length" else "right")
     for score in result.scores[:10]:
         table.add_row(*_cells(score, result))
@@ -150,14 +154,14 @@ def _cells(score: Score, result: TuneResult) -> list[str]:
         note = f"{note} rule of thumb".strip()
     return [
         score.candidate.label, f"{score.speedup:.2f}x", f"{score.acceptance_rate:.0%}" if score.num_drafted else "–",
-        str(len(score.ratios)), note,
+        str(len(score.replayed)), str(len(score.ratios)), note,
     ]  # fmt: skip
 
 
 def explanation(result: TuneResult) -> str:
     """The choice and the runner-up in words, and what the rule of thumb would have chosen."""
     best, rule = result.best, result.rule_of_thumb()
-    others = [s for s in result.scores[1:] if s.ratios]
+    others = [s for s in result.scores[1:] if s.speedup]
     lines = [f"chosen: {best.candidate.label}, {best.speedup:.2f}x plain decoding"]
     if others:
         lines.append(f"runner-up: {others[0].candidate.label}, {others[0].speedup:.2f}x")
@@ -183,7 +187,13 @@ def _as_dict(result: TuneResult, model: str) -> dict[str, Any]:
         "rule_of_thumb": rule and asdict(rule.candidate) | {"speedup": rule.speedup},
         "cost_by_rows": [asdict(c) for c in result.cost_by_rows],
         "scores": [
-            asdict(s.candidate) | {"speedup": s.speedup, "acceptance_rate": s.acceptance_rate, "prompts": len(s.ratios)}
+            asdict(s.candidate)
+            | {
+                "speedup": s.speedup,
+                "acceptance_rate": s.acceptance_rate,
+                "runs": len(s.ratios),
+                "replays": len(s.replayed),
+            }
             for s in result.scores
         ],
         "explanation": explanation(result),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from slipstream.core.protocols import Drafter, Observation
@@ -18,8 +18,9 @@ log = logging.getLogger("slipstream")
 
 
 class DrafterGuard:
-    def __init__(self, vocab_size: int) -> None:
+    def __init__(self, vocab_size: int, clock: Callable[[], float] = time.perf_counter) -> None:
         self._vocab_size = vocab_size
+        self._clock = clock
         self._streams: dict[int, Stream] = {}  # begun and not ended
         self._failed: dict[int, tuple[Drafter, str]] = {}
 
@@ -39,14 +40,14 @@ class DrafterGuard:
         """Asks each drafter once for all its streams, and enters the seconds it took into `draft_s`."""
         trees = [EMPTY_TREE] * len(streams)
         for drafter, members in _by_drafter([s if n > 0 else None for s, n in zip(streams, budgets, strict=True)]):
-            started = time.perf_counter()
+            started = self._clock()
             try:
                 proposals = drafter.propose([streams[i] for i in members], [budgets[i] for i in members])
                 for i, tree in zip(members, proposals, strict=True):
                     trees[i] = self._checked(tree, budgets[i])
             except Exception as error:
                 self._give_up(drafter, error)
-            draft_s[drafter.name] = draft_s.get(drafter.name, 0.0) + time.perf_counter() - started
+            draft_s[drafter.name] = draft_s.get(drafter.name, 0.0) + self._clock() - started
         return trees
 
     def observe(self, observations: Sequence[Observation]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -76,6 +76,7 @@ class Engine:
         *,
         max_streams: int = 32,
         prefill_chunk: int = DEFAULT_CHUNK,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         if max_streams < 1 or prefill_chunk < 1:
             raise UsageError(f"max_streams {max_streams}, prefill_chunk {prefill_chunk}: expected 1 or more")
@@ -88,7 +89,8 @@ class Engine:
         self._chunk = min(prefill_chunk, target.info.max_rows)
         self._waiting: deque[Stream] = deque()
         self._active: list[Stream] = []
-        self._drafters = DrafterGuard(target.info.vocab_size)
+        self._clock = clock
+        self._drafters = DrafterGuard(target.info.vocab_size, clock)
         self._lock = threading.RLock()
 
     # -- requests -------------------------------------------------------------------------------------------------
@@ -107,9 +109,10 @@ class Engine:
         Raises ContextFullError or UsageError before anything is computed. An answer that can never fit the cache
         raises CapacityError when it is iterated.
         """
-        return Generation(self, self._submit(self._encode(prompt), sampling, limits, drafter, verifier))
+        return Generation(self, self._submit(self.encode(prompt), sampling, limits, drafter, verifier))
 
-    def _encode(self, prompt: str | Messages | Sequence[int]) -> list[int]:
+    def encode(self, prompt: str | Messages | Sequence[int]) -> list[int]:
+        """The ids that `generate` starts from."""
         if isinstance(prompt, str):
             return self.tokenizer.prompt_ids(prompt)
         if prompt and isinstance(prompt[0], Mapping):
@@ -135,6 +138,7 @@ class Engine:
             TextAssembler(self.tokenizer.stream_decoder(), limits.stop),
             self.drafter if isinstance(drafter, str) else drafter,
             VERIFIERS[verifier] if isinstance(verifier, str) else verifier,
+            self._clock,
         )
         with self._lock:
             self._waiting.append(stream)
@@ -193,13 +197,13 @@ class Engine:
             return True
 
     def _round(self) -> None:
-        started = time.perf_counter()
+        started = self._clock()
         draft_s: dict[str, float] = {}
         turns = self._draft(self._schedule(), draft_s)
         has_prefill = any(t.is_prefill for t in turns)
-        scoring = time.perf_counter()
+        scoring = self._clock()
         scores = self.target.score([ScoreRequest(t.sequence, t.pending, t.tree) for t in turns])
-        score_s = time.perf_counter() - scoring
+        score_s = self._clock() - scoring
         observations = self._commit(turns, scores)
         gains = [self._receive(o) for o in observations]
         self._drafters.observe(observations)
@@ -208,7 +212,7 @@ class Engine:
             num_streams=len(turns),
             draft_s=draft_s,
             score_s=score_s,
-            rest_s=time.perf_counter() - started - sum(draft_s.values()) - score_s,
+            rest_s=self._clock() - started - sum(draft_s.values()) - score_s,
             has_prefill=has_prefill,
         )
         self._account(turns, observations, gains, cost)

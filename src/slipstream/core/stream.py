@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections import deque
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import Literal
@@ -56,6 +57,7 @@ class Stream:
         assembler: TextAssembler,
         drafter: Drafter | None,
         verifier: Verification,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.id = next(_ids)
         self.tokens = list(prompt)
@@ -71,7 +73,8 @@ class Stream:
         self.sequence: Sequence | None = None  # set while the stream has a place in the target's cache
         self.outbox: deque[Token] = deque()
         self._assembler = assembler
-        self._submitted_at = time.perf_counter()
+        self._time = clock
+        self._submitted_at = clock()
 
     @property
     def answer(self) -> list[int]:
@@ -118,7 +121,7 @@ class Stream:
         self.finish_reason = reason
 
     def _clock(self) -> None:
-        elapsed = time.perf_counter() - self._submitted_at
+        elapsed = self._time() - self._submitted_at
         if not self.stats.ttft_s:
             self.stats.ttft_s = elapsed
         self.stats.total_s = elapsed

@@ -195,7 +195,13 @@ def test_median_interval_of_steady_samples_is_narrow_and_of_noisy_ones_wide() ->
     steady, noisy = median_interval([1.0, 1.01, 0.99] * 5), median_interval([0.5, 1.0, 2.0] * 5)
     assert steady.low <= steady.value <= steady.high
     assert steady.high - steady.low < 0.05 < noisy.high - noisy.low
-    assert median_interval([2.0]) == median_interval([2.0, 2.0])
+
+
+def test_few_samples_claim_little() -> None:
+    assert median_interval([]).value == 0.0
+    one, two = median_interval([2.0]), median_interval([2.0, 2.2])
+    assert one.low < 1.85 < 2.15 < one.high
+    assert two.low < 1.85 < 2.35 < two.high
 
 
 def test_a_sample_without_plain_decoding_has_no_speedup_to_show(tiny: LoadedModel, prompts: Sequence[Prompt]) -> None:

@@ -2,7 +2,9 @@
  *
  * Each is batch-invariant: what it computes for a row is the same, bit for bit, whatever other rows are computed with
  * it. Every output is one accumulator that takes its terms in one fixed order, so speculative and plain decoding agree
- * exactly and not only nearly. Keep it so: no split reductions that depend on the number of rows, no -ffast-math.
+ * exactly and not only nearly. Keep it so: no split reductions that depend on the number of rows, no -ffast-math, and
+ * fused multiply-adds only where they are written (`fused`): left to itself a compiler fuses them in one loop and not
+ * in another, so this is built with -ffp-contract=off.
  *
  * Weights are packed once, [outputs / 16][inputs][16], so that a block of 16 outputs is one straight read.
  * Activations and sums are float; weights may be float, bfloat16 or half.
@@ -33,6 +35,30 @@ typedef float vec __attribute__((vector_size(4 * WIDTH)));
 typedef uint32_t uvec __attribute__((vector_size(4 * WIDTH)));
 typedef int32_t ivec __attribute__((vector_size(4 * WIDTH)));
 typedef uint16_t hvec __attribute__((vector_size(2 * WIDTH)));
+
+/* splat(a): a in all lanes. fused(sum, a, b): sum + a * b, rounded once where the processor can. */
+#if defined(__ARM_NEON)
+#include <arm_neon.h>
+static inline vec splat(float a) { return (vec)vdupq_n_f32(a); }
+static inline vec fused(vec sum, vec a, vec b) {
+    return (vec)vfmaq_f32((float32x4_t)sum, (float32x4_t)a, (float32x4_t)b);
+}
+#elif defined(__AVX512F__)
+#include <immintrin.h>
+static inline vec splat(float a) { return (vec)_mm512_set1_ps(a); }
+static inline vec fused(vec sum, vec a, vec b) { return (vec)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)sum); }
+#elif defined(__AVX__) && defined(__FMA__)
+#include <immintrin.h>
+static inline vec splat(float a) { return (vec)_mm256_set1_ps(a); }
+static inline vec fused(vec sum, vec a, vec b) { return (vec)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)sum); }
+#else
+static inline vec splat(float a) {
+    vec v;
+    for (int i = 0; i < WIDTH; i++) v[i] = a;
+    return v;
+}
+static inline vec fused(vec sum, vec a, vec b) { return sum + a * b; }
+#endif
 
 enum kind { F32 = 0, BF16 = 1, F16 = 2 };
 
@@ -80,8 +106,8 @@ typedef void tile_fn(const void *w, const float *x, long ldx, long inputs, float
             vec column[VECTORS];                                                                                    \
             for (int j = 0; j < VECTORS; j++) column[j] = LOAD(w, k * BLOCK + j * WIDTH);                           \
             for (int r = 0; r < ROWS; r++) {                                                                        \
-                float a = x[r * ldx + k];                                                                           \
-                for (int j = 0; j < VECTORS; j++) sum[r][j] += column[j] * a;                                       \
+                vec a = splat(x[r * ldx + k]);                                                                      \
+                for (int j = 0; j < VECTORS; j++) sum[r][j] = fused(sum[r][j], column[j], a);                       \
             }                                                                                                       \
         }                                                                                                           \
         memcpy(out, sum, sizeof sum);                                                                               \
@@ -167,12 +193,12 @@ static inline float dot(const float *restrict a, const float *restrict b, long n
     vec s0 = {0}, s1 = {0}, s2 = {0}, s3 = {0};
     long i = 0;
     for (; i + 4 * WIDTH <= n; i += 4 * WIDTH) {
-        s0 += load(a + i) * load(b + i);
-        s1 += load(a + i + WIDTH) * load(b + i + WIDTH);
-        s2 += load(a + i + 2 * WIDTH) * load(b + i + 2 * WIDTH);
-        s3 += load(a + i + 3 * WIDTH) * load(b + i + 3 * WIDTH);
+        s0 = fused(s0, load(a + i), load(b + i));
+        s1 = fused(s1, load(a + i + WIDTH), load(b + i + WIDTH));
+        s2 = fused(s2, load(a + i + 2 * WIDTH), load(b + i + 2 * WIDTH));
+        s3 = fused(s3, load(a + i + 3 * WIDTH), load(b + i + 3 * WIDTH));
     }
-    for (; i + WIDTH <= n; i += WIDTH) s0 += load(a + i) * load(b + i);
+    for (; i + WIDTH <= n; i += WIDTH) s0 = fused(s0, load(a + i), load(b + i));
     float total = sum_of((s0 + s1) + (s2 + s3));
     for (; i < n; i++) total += a[i] * b[i];
     return total;
@@ -192,24 +218,24 @@ static inline vec pick(ivec which, vec a, vec b) { return (vec)((which & (ivec)a
 
 /* exp as 2^i times a polynomial; relative error below 2e-7 between -87 and 88, where it is held. */
 static inline vec exp_of(vec x) {
-    const vec zero = {0}, low = zero - 87.0f, high = zero + 88.0f;
+    const vec zero = splat(0.0f), low = splat(-87.0f), high = splat(88.0f);
     x = pick(x < high, x, high);
     x = pick(x > low, x, low);
-    vec t = x * 1.44269504f;
-    ivec i = __builtin_convertvector(t + pick(t < zero, zero - 0.5f, zero + 0.5f), ivec);
+    vec t = x * splat(1.44269504f);
+    ivec i = __builtin_convertvector(t + pick(t < zero, splat(-0.5f), splat(0.5f)), ivec);
     vec whole = __builtin_convertvector(i, vec);
-    vec f = x - whole * 0.693359375f + whole * 2.12194440e-4f;
-    vec p = zero + 1.9875691500e-4f;
-    p = p * f + 1.3981999507e-3f;
-    p = p * f + 8.3334519073e-3f;
-    p = p * f + 4.1665795894e-2f;
-    p = p * f + 1.6666665459e-1f;
-    p = p * f + 5.0000001201e-1f;
-    p = p * f * f + f + 1.0f;
+    vec f = fused(fused(x, whole, splat(-0.693359375f)), whole, splat(2.12194440e-4f));
+    vec p = splat(1.9875691500e-4f);
+    p = fused(splat(1.3981999507e-3f), p, f);
+    p = fused(splat(8.3334519073e-3f), p, f);
+    p = fused(splat(4.1665795894e-2f), p, f);
+    p = fused(splat(1.6666665459e-1f), p, f);
+    p = fused(splat(5.0000001201e-1f), p, f);
+    p = fused(f + splat(1.0f), p, f * f);
     return p * (vec)((i + 127) << 23);
 }
 
-static inline vec swiglu_of(vec gate, vec up) { return gate / (1.0f + exp_of(-gate)) * up; }
+static inline vec swiglu_of(vec gate, vec up) { return gate / (splat(1.0f) + exp_of(-gate)) * up; }
 
 /* out[rows, n] = silu(gate) * up, with gate_up[rows, 2n]. */
 void slip_swiglu(const float *gate_up, long rows, long n, float *out) {
@@ -219,8 +245,7 @@ void slip_swiglu(const float *gate_up, long rows, long n, float *out) {
         long i = 0;
         for (; i + WIDTH <= n; i += WIDTH) store(out + r * n + i, swiglu_of(load(gate + i), load(up + i)));
         for (; i < n; i++) {
-            const vec zero = {0};
-            out[r * n + i] = swiglu_of(zero + gate[i], zero + up[i])[0];
+            out[r * n + i] = swiglu_of(splat(gate[i]), splat(up[i]))[0];
         }
     }
 }
@@ -291,10 +316,10 @@ static void score_keys(const float *q, const float *k, const int32_t *cells, lon
         vec s0 = {0}, s1 = {0}, s2 = {0}, s3 = {0};
         for (long i = 0; i < vectors; i += WIDTH) {
             vec a = load(q + i);
-            s0 += a * load(row[0] + i);
-            s1 += a * load(row[1] + i);
-            s2 += a * load(row[2] + i);
-            s3 += a * load(row[3] + i);
+            s0 = fused(s0, a, load(row[0] + i));
+            s1 = fused(s1, a, load(row[1] + i));
+            s2 = fused(s2, a, load(row[2] + i));
+            s3 = fused(s3, a, load(row[3] + i));
         }
         float sum[4] = {sum_of(s0), sum_of(s1), sum_of(s2), sum_of(s3)};
         for (int n = 0; n < 4 && j + n < keys; n++) {
@@ -311,7 +336,7 @@ static float soften(float *scores, long keys) {
     for (long j = keys; j % WIDTH; j++) scores[j] = -INFINITY;
     vec total = {0};
     for (long j = 0; j < keys; j += WIDTH) {
-        vec weight = exp_of(load(scores + j) - top);
+        vec weight = exp_of(load(scores + j) - splat(top));
         for (int i = 0; i < WIDTH; i++)
             if (j + i >= keys) weight[i] = 0.0f;
         store(scores + j, weight);
@@ -328,15 +353,16 @@ static void mix(const float *weights, const int32_t *cells, long keys, const flo
         vec s0 = {0}, s1 = {0}, s2 = {0}, s3 = {0};
         for (long j = 0; j < keys; j++) {
             const float *row = v + cells[j] * stride + i;
-            s0 += load(row) * weights[j];
-            s1 += load(row + WIDTH) * weights[j];
-            s2 += load(row + 2 * WIDTH) * weights[j];
-            s3 += load(row + 3 * WIDTH) * weights[j];
+            vec weight = splat(weights[j]);
+            s0 = fused(s0, load(row), weight);
+            s1 = fused(s1, load(row + WIDTH), weight);
+            s2 = fused(s2, load(row + 2 * WIDTH), weight);
+            s3 = fused(s3, load(row + 3 * WIDTH), weight);
         }
-        store(out + i, s0 * scale);
-        store(out + i + WIDTH, s1 * scale);
-        store(out + i + 2 * WIDTH, s2 * scale);
-        store(out + i + 3 * WIDTH, s3 * scale);
+        store(out + i, s0 * splat(scale));
+        store(out + i + WIDTH, s1 * splat(scale));
+        store(out + i + 2 * WIDTH, s2 * splat(scale));
+        store(out + i + 3 * WIDTH, s3 * splat(scale));
     }
     for (; i < dim; i++) {
         float sum = 0.0f;
