@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Sequence
-from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
@@ -53,7 +52,12 @@ def measure(
 
 def _facts(model: Model, settings: BenchSettings, prompts: Sequence[Prompt]) -> dict[str, Any]:
     return {
-        "model": asdict(model.info),
+        "model": model.info.name,
+        "backend": model.info.backend,
+        "device": model.info.device,
+        "dtype": model.info.dtype,
+        "weight_bytes": model.info.weight_bytes,
+        "batch_invariant": model.info.batch_invariant,
         "platform": platform.platform(),
         "num_prompts": len(prompts),
         "max_tokens": settings.limits.max_tokens,

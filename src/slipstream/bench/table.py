@@ -41,12 +41,12 @@ def _table(result: BenchResult, with_intervals: bool) -> Table:
 
 
 def _title(result: BenchResult) -> str:
-    model = result.settings["model"]
+    chosen = result.settings
     labels = [word for word, shown in (("synthetic", result.synthetic), ("partial", result.partial)) if shown]
     head = f"{'/'.join(labels).upper()} " if labels else ""
     return (
-        f"{head}{model['name']}, {model['dtype']}, {model['device']} ({result.machine.processor}, "
-        f"{result.machine.cores} cores), temperature {result.settings['temperature']}, seed {result.settings['seed']}"
+        f"{head}{chosen['model']}, {chosen['dtype']}, {chosen['device']} ({result.machine.processor}, "
+        f"{result.machine.cores} cores), temperature {chosen['temperature']}, seed {chosen['seed']}"
     )
 
 
