@@ -3,8 +3,9 @@
  * Each is batch-invariant: what it computes for a row is the same, bit for bit, whatever other rows are computed with
  * it. Every output is one accumulator that takes its terms in one fixed order, so speculative and plain decoding agree
  * exactly and not only nearly. Keep it so: no split reductions that depend on the number of rows, no -ffast-math, and
- * fused multiply-adds only where they are written (`fused`): left to itself a compiler fuses them in one loop and not
- * in another, so this is built with -ffp-contract=off.
+ * multiply-adds through `fused`. Left to themselves compilers for x86 fuse in one loop and not in another, as they see
+ * fit for the processor; so there `fused` is spelled out and -ffp-contract=off. Elsewhere they always fuse (`sum + a * b`
+ * with -ffp-contract=fast), and spelling it out would keep the sums from staying in registers.
  *
  * Weights are packed once, [outputs / 16][inputs][16], so that a block of 16 outputs is one straight read.
  * Activations and sums are float; weights may be float, bfloat16 or half.
@@ -37,13 +38,7 @@ typedef int32_t ivec __attribute__((vector_size(4 * WIDTH)));
 typedef uint16_t hvec __attribute__((vector_size(2 * WIDTH)));
 
 /* splat(a): a in all lanes. fused(sum, a, b): sum + a * b, rounded once where the processor can. */
-#if defined(__ARM_NEON)
-#include <arm_neon.h>
-static inline vec splat(float a) { return (vec)vdupq_n_f32(a); }
-static inline vec fused(vec sum, vec a, vec b) {
-    return (vec)vfmaq_f32((float32x4_t)sum, (float32x4_t)a, (float32x4_t)b);
-}
-#elif defined(__AVX512F__)
+#if defined(__AVX512F__)
 #include <immintrin.h>
 static inline vec splat(float a) { return (vec)_mm512_set1_ps(a); }
 static inline vec fused(vec sum, vec a, vec b) { return (vec)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)sum); }
@@ -58,6 +53,13 @@ static inline vec splat(float a) {
     return v;
 }
 static inline vec fused(vec sum, vec a, vec b) { return sum + a * b; }
+#endif
+
+/* sum += v * a, for the innermost loop: written so that the sums stay in registers. */
+#if defined(__AVX__) && (defined(__AVX512F__) || defined(__FMA__))
+#define ADD_SCALED(sum, v, a) (sum) = fused(sum, v, splat(a))
+#else
+#define ADD_SCALED(sum, v, a) (sum) += (v) * (a)
 #endif
 
 enum kind { F32 = 0, BF16 = 1, F16 = 2 };
@@ -106,8 +108,8 @@ typedef void tile_fn(const void *w, const float *x, long ldx, long inputs, float
             vec column[VECTORS];                                                                                    \
             for (int j = 0; j < VECTORS; j++) column[j] = LOAD(w, k * BLOCK + j * WIDTH);                           \
             for (int r = 0; r < ROWS; r++) {                                                                        \
-                vec a = splat(x[r * ldx + k]);                                                                      \
-                for (int j = 0; j < VECTORS; j++) sum[r][j] = fused(sum[r][j], column[j], a);                       \
+                float a = x[r * ldx + k];                                                                           \
+                for (int j = 0; j < VECTORS; j++) ADD_SCALED(sum[r][j], column[j], a);                              \
             }                                                                                                       \
         }                                                                                                           \
         memcpy(out, sum, sizeof sum);                                                                               \

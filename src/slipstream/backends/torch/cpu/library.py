@@ -19,7 +19,8 @@ from slipstream.cache import cache_folder
 
 log = logging.getLogger("slipstream")
 
-_OPTIMISE = ["-O3", "-ffp-contract=off", "-march=native", "-std=gnu11", "-fPIC", "-shared"]
+_FUSE = "off" if platform.machine().lower() in ("x86_64", "amd64", "i686") else "fast"  # kernels.c says why
+_OPTIMISE = ["-O3", f"-ffp-contract={_FUSE}", "-march=native", "-std=gnu11", "-fPIC", "-shared"]
 _POINTER, _LONG, _FLOAT, _INT = ctypes.c_void_p, ctypes.c_long, ctypes.c_float, ctypes.c_int
 _SIGNATURES: dict[str, list[type]] = {
     "slip_set_threads": [_INT],
