@@ -8,8 +8,7 @@ SlipstreamError                one clear line for the user; the command line pri
 │   └── UnsupportedModelError  sound, but of an architecture or with a value this project can't run
 ├── ContextFullError           the prompt does not fit the model's context (exit 1)
 ├── CapacityError              the request can never fit the memory set aside for it (exit 1)
-├── MissingDependencyError     an optional dependency is missing; names the pip command (exit 1)
-└── DrafterError               a drafter broke; the engine goes on without it and says so
+└── MissingDependencyError     an optional dependency is missing; names the pip command (exit 1)
 """
 
 from __future__ import annotations
@@ -50,8 +49,4 @@ class CapacityError(SlipstreamError):
 
 
 class MissingDependencyError(SlipstreamError):
-    pass
-
-
-class DrafterError(SlipstreamError):
     pass

@@ -82,14 +82,8 @@ def load(
         same_vocabulary=helper is None or same_vocabulary(main.tokenizer, helper.tokenizer),
     )
     if drafter is None or isinstance(drafter, str):
-        drafter = make_drafter(drafter or default_drafter(sources), sources)
+        drafter = make_drafter(drafter or (drafter_for(main, helper) if helper else "suffix"), sources)
     return Engine(main.model, main.tokenizer, drafter, plan, max_streams=max_streams)
-
-
-def default_drafter(sources: DraftSources) -> str:
-    if sources.draft is None:
-        return "suffix"
-    return "model" if sources.same_vocabulary else "translate"
 
 
 def drafter_for(target: LoadedModel, draft: LoadedModel) -> str:

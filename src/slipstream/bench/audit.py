@@ -80,7 +80,7 @@ def audit(
                     drafter=other.label,
                     temperature=sampling.temperature,
                     seed=sampling.seed,
-                    outcome=_outcome(difference, tolerance),
+                    outcome=_outcome(difference, tolerance, sampling),
                     num_tokens=answer.stats.num_tokens,
                     num_accepted=answer.stats.num_accepted,
                     difference=difference,
@@ -101,19 +101,20 @@ def _first_difference(a: Answer, b: Answer) -> Difference | None:
     return Difference(at, ends[0], ends[1], None)
 
 
-def _outcome(difference: Difference | None, tolerance: float) -> Outcome:
+def _outcome(difference: Difference | None, tolerance: float, sampling: Sampling) -> Outcome:
+    """`tolerance` is in logits; a gap of sampled values is one of logits over the temperature."""
     if difference is None:
         return "identical"
-    if difference.gap is not None and abs(difference.gap) <= tolerance:
+    if difference.gap is not None and abs(difference.gap) * (sampling.temperature or 1.0) <= tolerance:
         return "tie"
     return "BUG"
 
 
-def tie_tolerance(info: ModelInfo, temperature: float = 0.0) -> float:
-    """The largest gap that rounding can explain: none where rows never depend on their company."""
+def tie_tolerance(info: ModelInfo) -> float:
+    """The largest gap of logits that rounding can explain: none where rows never depend on their company."""
     if info.batch_invariant:
         return 0.0
-    return 2 * _LOGIT_NOISE.get(info.dtype, 4e-1) / (temperature or 1.0)
+    return 2 * _LOGIT_NOISE[info.dtype]
 
 
 def logit_gap(model: Model, encode: Callable[[Prompt], list[int]]) -> GapOf:

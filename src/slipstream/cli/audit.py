@@ -94,7 +94,7 @@ def _run(
     target = models.target
     encode = models.engine(PLAIN).encode
     gap_of = logit_gap(target.model, lambda prompt: encode(prompt.request()))
-    tolerance = tie_tolerance(target.model.info, max(s.temperature for s in samplings))
+    tolerance = tie_tolerance(target.model.info)
     total = len(prompts) * len(samplings) * len(drafters)
     findings: list[Finding] = []
     with progress_bar("auditing") as progress:

@@ -11,13 +11,14 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from slipstream.core.protocols import Drafter, Model
 from slipstream.drafters.vocabulary import Texts
 from slipstream.errors import UsageError
 
 
+@runtime_checkable
 class LayeredModel(Model, Protocol):
     """A model that can stop after its first layers."""
 
@@ -89,8 +90,8 @@ def _early_exit(sources: DraftSources, options: dict[str, str]) -> Drafter:
     from slipstream.drafters.model import DraftModelDrafter, DraftModelOptions
 
     settings = typed(EarlyExitOptions, options, "early-exit")
-    target: Any = sources.target
-    if not hasattr(target, "first_layers"):
+    target = sources.target
+    if not isinstance(target, LayeredModel):
         raise UsageError(f"early-exit needs a backend that can stop after some layers; {target.info.backend} cannot")
     layers = settings.layers or max(1, target.num_layers // 4)
     return DraftModelDrafter(target.first_layers(layers), DraftModelOptions(p_min=settings.p_min), name="early-exit")
