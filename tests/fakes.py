@@ -71,6 +71,9 @@ class FakeScores:
     def argmax(self, node: int) -> int:
         return int(self.row(node).argmax())
 
+    def chosen(self, node: int) -> int | None:
+        return None
+
 
 class FakeSequence:
     def __init__(self, model: FakeModel, tokens: Iterable[int], reserve: int) -> None:

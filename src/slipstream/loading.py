@@ -17,7 +17,7 @@ from slipstream.models import open_checkpoint
 from slipstream.models.tokenizer import Tokenizer, same_vocabulary
 
 if TYPE_CHECKING:
-    from slipstream.backends.torch.model import TorchOptions
+    from slipstream.backends.torch.options import TorchOptions
 
 Report = Callable[[str, float], None]  # what is being loaded, and the share that is
 
@@ -44,7 +44,7 @@ def load_model(
         raise UsageError(
             f"a model is named by a spec, a path or a LoadedModel (see load_model); got {type(spec).__name__}"
         )
-    from slipstream.backends.torch import model as torch_backend
+    from slipstream.backends.torch import load as torch_backend
 
     checkpoint = open_checkpoint(spec)
     model = torch_backend.load_model(checkpoint, options, lambda share: report(checkpoint.name, share))

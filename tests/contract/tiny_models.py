@@ -13,8 +13,9 @@ import transformers
 from tokenizers import decoders, models, pre_tokenizers
 
 import slipstream
-from slipstream.backends.torch import model as torch_backend
-from slipstream.backends.torch.model import TorchModel, TorchOptions
+from slipstream.backends.torch import load as torch_backend
+from slipstream.backends.torch.model import TorchModel
+from slipstream.backends.torch.options import TorchOptions
 from slipstream.models import open_checkpoint
 
 CONTEXT = 512

@@ -11,7 +11,8 @@ import transformers
 
 import slipstream
 from contract import tiny_models
-from slipstream.backends.torch.model import DTYPES, TorchModel
+from slipstream.backends.torch.model import TorchModel
+from slipstream.backends.torch.options import DTYPES
 from slipstream.core.protocols import ScoreRequest, prefill
 from slipstream.core.tree import ROOT, DraftTree
 from slipstream.models import open_checkpoint

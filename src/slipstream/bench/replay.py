@@ -105,6 +105,9 @@ class KnownScores:
     def argmax(self, node: int) -> int:
         return self._text.tokens[min(self._position + len(self._tree.path(node)), len(self._text.tokens) - 1)]
 
+    def chosen(self, node: int) -> int | None:
+        return self.argmax(node)
+
     def row(self, node: int) -> npt.NDArray[np.float32]:
         return self._text.row_of(self.argmax(node))
 

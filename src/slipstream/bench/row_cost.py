@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from slipstream.bench.results import RowCost
 from slipstream.core.protocols import Model, ScoreRequest, prefill
+from slipstream.core.sampling import Sampling
 from slipstream.core.tree import DraftTree
 
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16)
@@ -26,7 +27,7 @@ def measure_row_cost(
         seconds: dict[int, list[float]] = {n: [] for n in rows}
         for turn in range(repeats + 1):
             for n in rows:
-                request = ScoreRequest(sequence, tokens[-1:], DraftTree.chain(tokens[: n - 1]))
+                request = ScoreRequest(sequence, tokens[-1:], DraftTree.chain(tokens[: n - 1]), Sampling())
                 began = time.perf_counter()
                 model.score([request])[0].argmax(-1)
                 if turn:  # the first turn warms up

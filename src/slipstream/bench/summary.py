@@ -72,7 +72,9 @@ def _run(drafter: str, kind: str, samples: Sequence[Sample], yardstick: Yardstic
         same_text=all(mine.same_text_as(plain) for mine, plain in pairs),
         verdict=Verdict("baseline", "plain decoding"),
     )
-    return judge(run, yardstick.cost_by_rows)
+    plain = [plain for _, plain in pairs]
+    reading = int(_total(plain, "target_forwards") - _total(plain, "num_tokens"))
+    return judge(run, yardstick.cost_by_rows, max(reading, 0))
 
 
 def _pairs(own: list[Sample], plain: list[Sample]) -> list[tuple[Sample, Sample]]:

@@ -13,7 +13,7 @@ from slipstream.core.verify import Choice, Verdict, Verification
 from slipstream.errors import UsageError
 
 if TYPE_CHECKING:
-    from slipstream.backends.torch.model import TorchOptions
+    from slipstream.backends.torch.options import TorchOptions
     from slipstream.loading import LoadedModel
 
 
@@ -45,7 +45,8 @@ def forced_acceptance(rate: float) -> Verification:
         path: list[int] = []
         node = ROOT
         while True:
-            token = scores.argmax(node)
+            token = scores.chosen(node)
+            token = scores.argmax(node) if token is None else token
             position = choice.position + len(path)
             children = tree.children(node)
             if not children or uniform(choice.sampling.seed, position, 0, Domain.ACCEPT) >= rate:
@@ -59,7 +60,7 @@ def forced_acceptance(rate: float) -> Verification:
 def random_model(
     shape: str, options: TorchOptions, report: Callable[[float], None] = lambda share: None
 ) -> LoadedModel:
-    from slipstream.backends.torch.model import load_model
+    from slipstream.backends.torch.load import load_model
     from slipstream.loading import LoadedModel
     from slipstream.models.shapes import RandomCheckpoint
 

@@ -10,18 +10,24 @@ from slipstream.bench.results import ALL_KINDS, PLAIN, RowCost, Run, Verdict
 _NOISE = 0.02  # a gain that a steady machine can tell
 _LOW_ACCEPTANCE = 0.35
 _HIGH_DRAFT_SHARE = 0.25
+_ONE_BY_ONE = (
+    "target forwards >= tokens ({run.target_forwards} for {run.num_tokens}) although {run.num_accepted} drafted tokens "
+    "were accepted: they are verified one by one instead of in one pass"
+)
 _STEEP_ROWS = 1.6  # four rows over one: beyond it the target is not memory-bound here
 
 
-def judge(run: Run, cost_by_rows: Sequence[RowCost]) -> Run:
-    """The run with its verdict."""
+def judge(run: Run, cost_by_rows: Sequence[RowCost], reading_forwards: int = 0) -> Run:
+    """The run with its verdict. `reading_forwards`: the target's forwards that only read prompts."""
     if run.drafter == PLAIN:
         return run
+    if _is_one_by_one(run, reading_forwards):
+        return replace(run, verdict=Verdict("broken", _ONE_BY_ONE.format(run=run)))
     return replace(run, verdict=Verdict(_word(run), _why(run, cost_by_rows)))
 
 
 def _word(run: Run) -> str:
-    if _is_one_by_one(run) or not run.same_text:
+    if not run.same_text:
         return "broken"
     if run.speedup.low > 1.0 and run.speedup.value >= 1 + _NOISE:
         return "pays"
@@ -30,17 +36,13 @@ def _word(run: Run) -> str:
     return "no difference"
 
 
-def _is_one_by_one(run: Run) -> bool:
-    """The tell-tale of a verifier that checks drafted tokens one at a time."""
-    return run.num_accepted > 0 and run.target_forwards >= run.num_tokens
+def _is_one_by_one(run: Run, reading_forwards: int) -> bool:
+    """The tell-tale of a verifier that checks drafted tokens one at a time; a handful of tokens proves nothing."""
+    is_evidence = run.num_accepted >= max(3, run.num_tokens // 8)
+    return is_evidence and run.target_forwards - reading_forwards >= run.num_tokens
 
 
 def _why(run: Run, cost_by_rows: Sequence[RowCost]) -> str:
-    if _is_one_by_one(run):
-        return (
-            f"target forwards >= tokens ({run.target_forwards} for {run.num_tokens}) although {run.num_accepted} "
-            "drafted tokens were accepted: they are verified one by one instead of in one pass"
-        )
     if not run.same_text:
         return "the text differs from plain decoding: run slipstream audit for the position and the cause"
     if not run.num_drafted:

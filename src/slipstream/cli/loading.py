@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from slipstream.cli.options import LoadSettings
 
 if TYPE_CHECKING:
-    from slipstream.backends.torch.model import TorchOptions
+    from slipstream.backends.torch.options import TorchOptions
     from slipstream.bench.synthetic import SyntheticSettings
     from slipstream.core.engine import Engine
     from slipstream.core.verify import Verification
@@ -78,7 +78,7 @@ def load_synthetic(settings: LoadSettings, synthetic: SyntheticSettings) -> Mode
 
 
 def torch_options(settings: LoadSettings) -> TorchOptions:
-    from slipstream.backends.torch.model import TorchOptions
+    from slipstream.backends.torch.options import TorchOptions
 
     return TorchOptions(
         device=settings.device,

@@ -63,6 +63,18 @@ class _Turn:
     def num_rows(self) -> int:
         return len(self.pending) + len(self.tree)
 
+    def request(self) -> ScoreRequest:
+        """Where nothing is chosen, how to choose is left open."""
+        stream = self.stream
+        return ScoreRequest(
+            self.sequence,
+            self.pending,
+            self.tree,
+            stream.sampling if self.chooses else None,
+            stream.num_answer_tokens,
+            continues=not self.is_prefill and stream.drafter is None and stream.goes_on_plainly,
+        )
+
 
 class Engine:
     """Decodes many streams with one target model. Safe to use from several threads."""
@@ -202,7 +214,7 @@ class Engine:
         turns = self._draft(self._schedule(), draft_s)
         has_prefill = any(t.is_prefill for t in turns)
         scoring = self._clock()
-        scores = self.target.score([ScoreRequest(t.sequence, t.pending, t.tree) for t in turns])
+        scores = self.target.score([t.request() for t in turns])
         score_s = self._clock() - scoring
         observations = self._commit(turns, scores)
         gains = [self._receive(o) for o in observations]

@@ -32,7 +32,8 @@ def _mix(x: int) -> int:
     return x ^ (x >> 31)
 
 
-def _stream_key(seed: int, position: int, domain: Domain) -> int:
+def stream_key(seed: int, position: int, domain: Domain = Domain.TARGET) -> int:
+    """What the numbers of one position are made from."""
     key = _mix((seed + _GOLDEN) & _MASK)
     key = _mix((key + position * _GOLDEN) & _MASK)
     return _mix((key + int(domain) * _GOLDEN) & _MASK)
@@ -42,7 +43,7 @@ def hash32(
     seed: int, position: int, tokens: npt.NDArray[np.int64], domain: Domain = Domain.TARGET
 ) -> npt.NDArray[np.uint64]:
     """A 32-bit number for each token id, as uint64."""
-    key = np.uint64(_stream_key(seed, position, domain))
+    key = np.uint64(stream_key(seed, position, domain))
     with np.errstate(over="ignore"):
         x = key + (tokens.astype(np.uint64) + np.uint64(1)) * np.uint64(_GOLDEN)
         x = (x ^ (x >> _SHIFT_A)) * _MULTIPLY_A
@@ -65,7 +66,7 @@ def gumbel(
 
 def uniform(seed: int, position: int, index: int, domain: Domain = Domain.ACCEPT) -> float:
     """One number in (0, 1)."""
-    number = _mix((_stream_key(seed, position, domain) + (index + 1) * _GOLDEN) & _MASK) >> 32
+    number = _mix((stream_key(seed, position, domain) + (index + 1) * _GOLDEN) & _MASK) >> 32
     return (number + 0.5) * _TO_UNIT
 
 

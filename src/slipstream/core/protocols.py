@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from slipstream.core.sampling import Sampling
 from slipstream.core.tree import EMPTY_TREE, DraftTree
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class ModelInfo:
     weight_bytes: int  # read from memory in one forward
     batch_invariant: bool  # a row's logits never depend, bit for bit, on what else is scored with it
     max_rows: int  # the most rows one forward takes
+    extends: bool = False  # goes on by itself for several tokens: it is an ExtendingModel
 
 
 class Scores(Protocol):
@@ -44,6 +46,10 @@ class Scores(Protocol):
 
     def argmax(self, node: int) -> int:
         """The likeliest token after `node`; ties go to the lower id."""
+        ...
+
+    def chosen(self, node: int) -> int | None:
+        """The target's own token after `node`, by the request's sampling. None where the host has to choose."""
         ...
 
 
@@ -74,11 +80,19 @@ class Sequence(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ScoreRequest:
-    """Tokens to append (at least one) and the draft that follows the last of them."""
+    """Tokens to append (at least one) and the draft that follows the last of them.
+
+    With `sampling`, a backend may choose the target's own tokens where the logits are; `position` is that of the
+    first of them in the answer. `continues` says that the next request will be the chosen token alone, unless the
+    stream ends: a backend may start on it before it is asked, and then keeps no logits.
+    """
 
     sequence: Sequence
     pending: Seq[int]
     tree: DraftTree = EMPTY_TREE
+    sampling: Sampling | None = None
+    position: int = 0
+    continues: bool = False
 
     @property
     def num_rows(self) -> int:
@@ -109,6 +123,32 @@ class Model(Protocol):
 
     def score(self, requests: Seq[ScoreRequest]) -> list[Scores]:
         """ONE forward for all requests, at most `info.max_rows` rows. Commits nothing."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ExtendRequest:
+    """Tokens to append, and how many tokens to go on for, each chosen by `sampling`."""
+
+    sequence: Sequence
+    pending: Seq[int]
+    steps: int
+    sampling: Sampling
+    position: int  # of the first of them in the answer
+
+
+@dataclass(frozen=True, slots=True)
+class Extension:
+    tokens: list[int]
+    chances: list[float]  # the model's probability of each
+
+
+class ExtendingModel(Model, Protocol):
+    def extend(self, requests: Seq[ExtendRequest]) -> list[Extension]:
+        """Goes on by itself, the host left out. Keeps what was pending and all but the last of its own tokens.
+
+        Penalties and biases are not looked at.
+        """
         ...
 
 

@@ -57,6 +57,11 @@ class Sampling:
         return self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
 
     @property
+    def narrows(self) -> bool:
+        """Whether some tokens are left out of the choice."""
+        return not self.is_greedy and (self.top_k > 0 or self.top_p < 1 or self.min_p > 0)
+
+    @property
     def changes_logits(self) -> bool:
         return self.uses_history or bool(self.logit_bias)
 

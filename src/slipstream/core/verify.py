@@ -57,9 +57,8 @@ def verify_matching(tree: DraftTree, scores: Scores, choice: Choice) -> Verdict:
     path: list[int] = []
     node = ROOT
     while True:
-        if choice.sampling.is_greedy and not choice.sampling.changes_logits:
-            token = scores.argmax(node)
-        else:
+        token = scores.chosen(node)
+        if token is None:
             token = sample(choice.row(tree, scores, node), choice.sampling, choice.position + len(path))
         child = tree.child(node, token)
         if child is None:

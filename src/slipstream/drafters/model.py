@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 
 from slipstream.core.noise import Domain
-from slipstream.core.protocols import Model, Observation
+from slipstream.core.protocols import ExtendingModel, ExtendRequest, Model, Observation
 from slipstream.core.sampling import Row, distribution, draw, processed, sample
 from slipstream.core.stream import Stream
 from slipstream.core.tree import ROOT, DraftTree, TreeBuilder
@@ -51,6 +52,11 @@ class _Draft:
     builder: TreeBuilder = field(default_factory=TreeBuilder)
 
     @property
+    def position(self) -> int:
+        """Of the first drafted token in the answer."""
+        return self.stream.num_answer_tokens
+
+    @property
     def growing(self) -> list[Branch]:
         return [b for b in self.branches if b.unread] if len(self.builder) < self.budget else []
 
@@ -82,11 +88,33 @@ class DraftModelDrafter:
             _Draft(s, n, self._cache.follow(s.id, self._vocabulary.context(s.tokens), n))
             for s, n in zip(streams, budgets, strict=True)
         ]
+        if self._model.info.extends and self._options.n_parallel == 1 and self._vocabulary.is_identity:
+            self._extend([draft for draft in drafts if draft.growing and _can_extend(draft.stream)])
         while growing := [(draft, branch) for draft in drafts for branch in draft.growing]:
             scores = read_on(self._model, [branch for _, branch in growing])
             for (draft, branch), score in zip(growing, scores, strict=True):
                 self._grow(draft, branch, self._vocabulary.to_target_row(score.row(ROOT)))
         return [draft.builder.build() for draft in drafts]
+
+    def _extend(self, drafts: Seq[_Draft]) -> None:
+        """Chains that the draft model draws by itself, without the host between two tokens."""
+        if not drafts:
+            return
+        model = cast(ExtendingModel, self._model)
+        lines = [draft.branches[0] for draft in drafts]
+        extensions = model.extend(
+            [
+                ExtendRequest(line.sequence, line.unread, draft.budget, draft.stream.sampling, draft.position)
+                for draft, line in zip(drafts, lines, strict=True)
+            ]
+        )
+        for draft, line, extension in zip(drafts, lines, extensions, strict=True):
+            line.read += [*line.unread, *extension.tokens[:-1]]
+            line.unread = []
+            for token, chance in zip(extension.tokens, extension.chances, strict=True):
+                if chance < self._options.p_min:
+                    break
+                line.node = draft.builder.add(line.node, token, chance, None)
 
     def observe(self, observations: Seq[Observation]) -> None:
         pass  # the next `propose` finds out what was kept
@@ -148,6 +176,11 @@ class DraftModelDrafter:
             rest /= rest.sum()
             guesses.append(Guess(draw(rest, seed, position, Domain.DRAFT), runner_up, rest))
         return guesses
+
+
+def _can_extend(stream: Stream) -> bool:
+    """Whether the draft may choose where its logits are: coupled to the target, and by nothing that is in the text."""
+    return not stream.sampling.changes_logits and (stream.verifier.couples or stream.sampling.is_greedy)
 
 
 def _softmax(row: Row) -> npt.NDArray[np.float32]:

@@ -12,6 +12,8 @@ from slipstream.core.sampling import Row
 
 
 class VocabularyMap(Protocol):
+    is_identity: bool  # the draft's ids are the target's
+
     def context(self, tokens: list[int]) -> list[int]:
         """The stream in the draft's ids."""
         ...
@@ -27,6 +29,8 @@ class VocabularyMap(Protocol):
 
 class SameVocabulary:
     """One vocabulary; only padding rows may differ."""
+
+    is_identity = True
 
     def __init__(self, target_size: int) -> None:
         self._target_size = target_size
@@ -60,6 +64,8 @@ class Texts(Protocol):
 
 class SharedTokens:
     """Two vocabularies that overlap: the draft reads the stream's text, and speaks in the tokens both have."""
+
+    is_identity = False
 
     def __init__(self, draft: Texts, target: Texts, target_size: int) -> None:
         self._draft, self._target = draft, target

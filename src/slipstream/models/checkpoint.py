@@ -21,6 +21,7 @@ class RawTensor:
 
     kind: FloatKind
     data: npt.NDArray[np.generic]  # the tensor's shape, row-major; float32, float16 or uint16
+    repeated_to: tuple[int, ...] | None = None  # the tensor is `data` over and over, until this shape is full
 
 
 class Checkpoint(Protocol):

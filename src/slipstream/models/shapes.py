@@ -70,7 +70,7 @@ class RandomCheckpoint:
         shape = self._shapes[tensor_name]
         if "norm" in tensor_name:
             return RawTensor("F32", np.ones(shape, np.float32))
-        return RawTensor("F32", np.resize(self._block, shape))
+        return RawTensor("F32", self._block, repeated_to=shape)
 
     def weight_bytes(self) -> int:
         return 2 * sum(int(np.prod(shape)) for shape in self._shapes.values())

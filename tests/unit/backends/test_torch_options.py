@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from slipstream.backends.torch import model as torch_backend
+from slipstream.backends.torch import load as torch_backend
 from slipstream.backends.torch.cpu.ops import NativeOps
-from slipstream.backends.torch.model import TorchOptions
+from slipstream.backends.torch.options import TorchOptions, pick_device
 from slipstream.errors import UsageError
 
 
@@ -29,18 +29,18 @@ def test_sizes_below_one_are_refused(name: str, value: int) -> None:
 @pytest.mark.parametrize("device", ["gpu", "cpux", "", "cuda:x", "mps", "meta", "xpu"])
 def test_an_unknown_device_is_refused(device: str) -> None:
     with pytest.raises(UsageError, match="expected auto, cpu, cuda"):
-        torch_backend._pick_device(device)
+        pick_device(device)
 
 
 def test_cuda_without_a_cuda_device_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(UsageError, match="sees no CUDA device"):
-        torch_backend._pick_device("cuda:0")
+        pick_device("cuda:0")
 
 
 def test_auto_is_the_cpu_where_there_is_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert torch_backend._pick_device("auto") == torch.device("cpu")
+    assert pick_device("auto") == torch.device("cpu")
 
 
 def test_half_precision_needs_a_compiler_that_has_it() -> None:

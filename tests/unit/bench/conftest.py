@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from slipstream.backends.torch.model import load_model
+from slipstream.backends.torch.load import load_model
 from slipstream.bench.workload import Prompt
 from slipstream.loading import LoadedModel
 from slipstream.models.shapes import RandomCheckpoint

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from slipstream.core.tree import ROOT, DraftTree
+from slipstream.core.tree import EMPTY_TREE, ROOT, DraftTree
 
 if TYPE_CHECKING:
     from slipstream.backends.torch.kv_pool import PooledSequence
@@ -40,6 +40,20 @@ class Batch:
         return len(self.tokens)
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One sequence's share of a forward: tokens to append from position `start` on, and the draft after them."""
+
+    sequence: PooledSequence
+    start: int
+    pending: Seq[int]
+    tree: DraftTree = EMPTY_TREE
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.pending) + len(self.tree)
+
+
 class _Rows:
     """Lists that become a Batch."""
 
@@ -63,19 +77,18 @@ class _Rows:
         self.extra_from.append(len(self.extra))
 
 
-def build_batch(parts: Seq[tuple[PooledSequence, Seq[int], DraftTree]], page_size: int, device: torch.device) -> Batch:
+def build_batch(parts: Seq[Part], page_size: int, device: torch.device) -> Batch:
     """Packs pending tokens and drafts. The sequences must have room for them already."""
     rows = _Rows()
-    for number, (sequence, pending, tree) in enumerate(parts):
-        start = sequence.length
-        for i, token in enumerate(pending):
-            rows.add(token, start + i, sequence.cell(start + i), number, start + i + 1)
+    for number, part in enumerate(parts):
+        for position, token in enumerate(part.pending, start=part.start):
+            rows.add(token, position, part.sequence.cell(position), number, position + 1)
         rows.logit_rows.append(len(rows.tokens) - 1)
-        _add_tree(rows, sequence, number, start + len(pending), tree)
-    max_pages = max(len(sequence.pages) for sequence, _, _ in parts)
+        _add_tree(rows, part.sequence, number, part.start + len(part.pending), part.tree)
+    max_pages = max(len(part.sequence.pages) for part in parts)
     pages = np.zeros((len(parts), max_pages), np.int32)
-    for number, (sequence, _, _) in enumerate(parts):
-        pages[number, : len(sequence.pages)] = sequence.pages
+    for number, part in enumerate(parts):
+        pages[number, : len(part.sequence.pages)] = part.sequence.pages
 
     def ints(values: Seq[int]) -> torch.Tensor:
         return torch.from_numpy(np.array(values, np.int32)).to(device)

@@ -2,58 +2,58 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
 import numpy as np
 import torch
 
-from slipstream.backends.torch.batch import Batch
 from slipstream.backends.torch.kv_pool import KVPool
-from slipstream.backends.torch.ops import LayerCache, Linear, Ops, QKNorm, RopeTable
+from slipstream.backends.torch.ops import LayerCache, Linear, Norm, Ops, QKNorm, RopeTable, Rows
 from slipstream.models.checkpoint import Checkpoint, RawTensor
 from slipstream.models.config import DecoderConfig
+
+B = TypeVar("B", bound=Rows)
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    attention_norm: torch.Tensor  # [hidden] float32
+    attention_norm: Norm
     qkv: Linear
     qk_norm: QKNorm | None
     output: Linear
-    mlp_norm: torch.Tensor  # [hidden] float32
+    mlp_norm: Norm
     gate_up: Linear
     down: Linear
 
 
 @dataclass(frozen=True, slots=True)
-class Decoder:
+class Decoder(Generic[B]):
     """Weights and the forward pass. Stateless: the cache is handed in."""
 
     config: DecoderConfig
-    ops: Ops
+    ops: Ops[B]
     embedding: Linear
     layers: tuple[Layer, ...]
-    final_norm: torch.Tensor  # [hidden] float32
+    final_norm: Norm
     head: Linear
     rope: RopeTable
 
-    def forward(self, batch: Batch, pool: KVPool) -> torch.Tensor:
+    def forward(self, batch: B, pool: KVPool) -> torch.Tensor:
         """Writes the rows' keys and values, and returns logits [outputs, vocab] float32 of `batch.logit_rows`."""
         ops, config = self.ops, self.config
-        x = ops.embed(self.embedding, batch.tokens)  # [rows, hidden]
-        for i, layer in enumerate(self.layers):
+        following = [*(layer.attention_norm for layer in self.layers[1:]), self.final_norm]
+        hidden = ops.embed(self.embedding, batch.tokens, then=self.layers[0].attention_norm)
+        for i, (layer, next_norm) in enumerate(zip(self.layers, following, strict=True)):
             cache = LayerCache(pool.keys[i], pool.values[i])
-            qkv = ops.linear(ops.norm(x, layer.attention_norm, config.norm_eps), layer.qkv)
-            ops.rope_write(qkv, batch, config, self.rope, layer.qk_norm, cache)
-            ops.linear_add(ops.attend(qkv, batch, config, cache), layer.output, x)
-            gate_up = ops.linear(ops.norm(x, layer.mlp_norm, config.norm_eps), layer.gate_up)
-            ops.linear_add(ops.swiglu(gate_up), layer.down, x)
-        if len(batch.logit_rows) != len(x):
-            x = x[batch.logit_rows]
-        return ops.linear(ops.norm(x, self.final_norm, config.norm_eps), self.head).float()
+            qkv = ops.qkv(hidden, layer.attention_norm, layer.qkv, layer.qk_norm, self.rope, batch, config, cache)
+            ops.add(ops.attend(qkv, batch, config, cache), layer.output, hidden, then=layer.mlp_norm)
+            ops.add(ops.gate(hidden, layer.mlp_norm, layer.gate_up), layer.down, hidden, then=next_norm)
+        return ops.logits(hidden.take(batch.logit_rows), self.final_norm, self.head)
 
-    def first_layers(self, count: int) -> Decoder:
+    def first_layers(self, count: int) -> Decoder[B]:
         """The same weights, cut after `count` layers: the model's own early exit."""
         config = replace(self.config, num_layers=count)
         return replace(self, config=config, layers=self.layers[:count])
@@ -66,20 +66,23 @@ class Decoder:
 
 def load_decoder(
     checkpoint: Checkpoint,
-    ops: Ops,
+    ops: Ops[B],
     device: torch.device,
     context_length: int,
     report: Callable[[float], None] = lambda share: None,
-) -> Decoder:
+) -> Decoder[B]:
     """Reads the weights tensor by tensor, so that the peak is the final weights and one tensor. Reports 0 to 1."""
     config = checkpoint.config
 
     def read(*names: str) -> torch.Tensor:
-        parts = [_to_torch(checkpoint.tensor(name)).to(device) for name in names]
+        parts = [_to_torch(checkpoint.tensor(name), device) for name in names]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def vector(name: str) -> torch.Tensor:
         return read(name).float().contiguous()
+
+    def norm(name: str) -> Norm:
+        return Norm(vector(name), config.norm_eps)
 
     def layer(i: int) -> Layer:
         report(i / config.num_layers)
@@ -91,11 +94,11 @@ def load_decoder(
             QKNorm(vector(attention + "q_norm.weight"), vector(attention + "k_norm.weight")) if config.qk_norm else None
         )
         return Layer(
-            attention_norm=vector(at + "input_layernorm.weight"),
+            attention_norm=norm(at + "input_layernorm.weight"),
             qkv=ops.pack(read(*(f"{p}.weight" for p in projections)), bias),
             qk_norm=norms,
             output=ops.pack(read(attention + "o_proj.weight")),
-            mlp_norm=vector(at + "post_attention_layernorm.weight"),
+            mlp_norm=norm(at + "post_attention_layernorm.weight"),
             gate_up=ops.pack(read(mlp + "gate_proj.weight", mlp + "up_proj.weight")),
             down=ops.pack(read(mlp + "down_proj.weight")),
         )
@@ -106,7 +109,7 @@ def load_decoder(
         ops=ops,
         embedding=embedding,
         layers=tuple(layer(i) for i in range(config.num_layers)),
-        final_norm=vector("model.norm.weight"),
+        final_norm=norm("model.norm.weight"),
         head=embedding if config.tied_head else ops.pack(read("lm_head.weight")),
         rope=_rope_table(config, context_length, device),
     )
@@ -118,7 +121,12 @@ def _rope_table(config: DecoderConfig, context_length: int, device: torch.device
     return RopeTable(angles.cos().to(device), angles.sin().to(device))
 
 
-def _to_torch(raw: RawTensor) -> torch.Tensor:
+def _to_torch(raw: RawTensor, device: torch.device) -> torch.Tensor:
     data = raw.data if raw.data.flags.writeable else np.array(raw.data)
-    tensor = torch.from_numpy(data)
-    return tensor.view(torch.bfloat16) if raw.kind == "BF16" else tensor
+    tensor = torch.from_numpy(data).to(device)
+    if raw.kind == "BF16":
+        tensor = tensor.view(torch.bfloat16)
+    if raw.repeated_to is None:
+        return tensor
+    size = math.prod(raw.repeated_to)
+    return tensor.repeat(-(-size // len(tensor)))[:size].view(raw.repeated_to)

@@ -24,7 +24,8 @@ class KVPool:
 
     def __init__(self, config: DecoderConfig, num_tokens: int, dtype: torch.dtype, device: torch.device) -> None:
         self.num_pages = max(1, -(-num_tokens // PAGE_SIZE))
-        cells = self.num_pages * PAGE_SIZE
+        self.spare_page = self.num_pages  # for rows that only fill up a launch
+        cells = (self.num_pages + 1) * PAGE_SIZE
         shape = (config.num_layers, cells, config.num_kv_heads, config.head_dim)
         self.keys = _zeros(shape, dtype, device)
         self.values = _zeros(shape, dtype, device)
@@ -118,6 +119,7 @@ class KVPool:
         self.drop_page(page)
         return copy
 
+    @torch.inference_mode()
     def move(self, source: list[int], target: list[int]) -> None:
         """Copies cells, in all layers; source and target may overlap."""
         for pool in (self.keys, self.values):
@@ -173,12 +175,21 @@ class PooledSequence:
 
     def prepare(self, pending: Seq[int], draft: tuple[int, ...]) -> None:
         """Makes room to score these, in pages of its own."""
+        self.make_room(len(pending) + len(draft))
+        self._scored = (list(pending), draft)
+
+    def make_room(self, count: int) -> None:
+        """Pages of its own for `count` more tokens."""
         first = self.length // PAGE_SIZE
         for index in range(first, len(self.pages)):
             self.pages[index] = self._pool.own_page(self.pages[index])
-        while len(self.pages) < _pages(self.length + len(pending) + len(draft)):
+        while len(self.pages) < _pages(self.length + count):
             self.pages.append(self._pool.take_page())
-        self._scored = (list(pending), draft)
+
+    def keep(self, tokens: Seq[int]) -> None:
+        """Takes in tokens whose keys and values were written already."""
+        self.tokens += tokens
+        self._scored = None
 
     def commit(self, path: Seq[int] = ()) -> None:
         if self._scored is None:

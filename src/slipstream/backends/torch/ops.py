@@ -1,16 +1,17 @@
 """Ops: the steps of a decoder layer, as a device runs them. One implementation per kind of device.
 
-`reference` is plain torch and runs anywhere; the others are measured and tested against it.
+`reference` is plain torch and runs anywhere; the others are measured and tested against it. The steps are as large as
+the largest piece that some device runs as one kernel; `SmallSteps` puts them together from small ones.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import torch
 
-from slipstream.backends.torch.batch import Batch
 from slipstream.models.config import DecoderConfig
 
 
@@ -22,6 +23,27 @@ class Linear:
     outputs: int
     inputs: int
     bias: torch.Tensor | None = None  # [outputs] float32
+
+
+@dataclass(frozen=True, slots=True)
+class Norm:
+    """RMSNorm: x / rms(x) * gain."""
+
+    gain: torch.Tensor  # [width] float32
+    eps: float
+
+
+@dataclass(slots=True)
+class Hidden:
+    """The residual stream, and what a device may keep beside it for the norm that reads it next."""
+
+    x: torch.Tensor  # [rows, width]
+    scaled: torch.Tensor | None = None  # [rows, width] x * gain
+    squares: torch.Tensor | None = None  # [parts, rows] int64, parts of the sum of x * x
+
+    def take(self, rows: torch.Tensor) -> Hidden:
+        """Some of the rows, for a norm that starts from x."""
+        return self if len(rows) == len(self.x) else Hidden(self.x[rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +68,26 @@ class LayerCache:
     values: torch.Tensor  # [cells, kv_heads, head_dim]
 
 
-class Ops(Protocol):
-    """`x` is [rows, width] in `activation_dtype`. What is called `_add` adds into its last argument, in place."""
+class Rows(Protocol):
+    """The rows of one forward. What else a kind of ops needs of them, its own batches have."""
+
+    @property
+    def tokens(self) -> torch.Tensor:
+        """[rows]"""
+        ...
+
+    @property
+    def logit_rows(self) -> torch.Tensor:
+        """[outputs] int64, rows whose logits are wanted."""
+        ...
+
+
+B = TypeVar("B", bound=Rows)  # the batches that a kind of ops runs
+BatchOf = TypeVar("BatchOf", bound=Rows, contravariant=True)  # the same, where only taken
+
+
+class Ops(Protocol[BatchOf]):
+    """`then` is the norm that will read the residual stream next, for a device that readies it on the way."""
 
     name: str
     activation_dtype: torch.dtype
@@ -57,28 +97,80 @@ class Ops(Protocol):
         """Prepares a weight [outputs, inputs] for many calls."""
         ...
 
-    def embed(self, table: Linear, tokens: torch.Tensor) -> torch.Tensor: ...
+    def embed(self, table: Linear, tokens: torch.Tensor, then: Norm) -> Hidden: ...
 
-    def norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor: ...
+    def qkv(
+        self, hidden: Hidden, norm: Norm, weight: Linear, qk_norm: QKNorm | None, rope: RopeTable, batch: BatchOf,
+        config: DecoderConfig, cache: LayerCache,
+    ) -> torch.Tensor:  # fmt: skip
+        """linear(norm(x)), queries and keys normalised and rotated; keys and values go into the cache.
 
+        [rows, heads * head_dim or more], queries first.
+        """
+        ...
+
+    def gate(self, hidden: Hidden, norm: Norm, gate_up: Linear) -> torch.Tensor:
+        """silu(gate) * up of linear(norm(x)), gates first"""
+        ...
+
+    def add(self, x: torch.Tensor, weight: Linear, hidden: Hidden, then: Norm) -> None:
+        """Adds linear(x) to the residual stream, in place."""
+        ...
+
+    def logits(self, hidden: Hidden, norm: Norm, head: Linear) -> torch.Tensor:
+        """linear(norm(x)) in float32"""
+        ...
+
+    def attend(self, qkv: torch.Tensor, batch: BatchOf, config: DecoderConfig, cache: LayerCache) -> torch.Tensor:
+        """[rows, heads * head_dim], of what `qkv` gave"""
+        ...
+
+
+class SmallSteps(ABC, Generic[B]):
+    """The steps between the products and attention, one at a time. `x` is [rows, width]."""
+
+    @abstractmethod
+    def lookup(self, table: Linear, tokens: torch.Tensor) -> torch.Tensor: ...
+
+    @abstractmethod
+    def norm(self, x: torch.Tensor, norm: Norm) -> torch.Tensor: ...
+
+    @abstractmethod
     def linear(self, x: torch.Tensor, weight: Linear) -> torch.Tensor: ...
 
+    @abstractmethod
     def linear_add(self, x: torch.Tensor, weight: Linear, residual: torch.Tensor) -> None: ...
 
+    @abstractmethod
     def swiglu(self, gate_up: torch.Tensor) -> torch.Tensor: ...
 
+    @abstractmethod
     def rope_write(
-        self,
-        qkv: torch.Tensor,
-        batch: Batch,
-        config: DecoderConfig,
-        rope: RopeTable,
-        norm: QKNorm | None,
+        self, qkv: torch.Tensor, batch: B, config: DecoderConfig, rope: RopeTable, norm: QKNorm | None,
         cache: LayerCache,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Normalises and rotates queries and keys of `qkv` in place; writes keys and values into the cache."""
         ...
 
-    def attend(self, qkv: torch.Tensor, batch: Batch, config: DecoderConfig, cache: LayerCache) -> torch.Tensor:
-        """[rows, heads * head_dim]"""
-        ...
+    def embed(self, table: Linear, tokens: torch.Tensor, then: Norm) -> Hidden:
+        return Hidden(self.lookup(table, tokens))
+
+    def project(self, hidden: Hidden, norm: Norm, weight: Linear) -> torch.Tensor:
+        return self.linear(self.norm(hidden.x, norm), weight)
+
+    def qkv(
+        self, hidden: Hidden, norm: Norm, weight: Linear, qk_norm: QKNorm | None, rope: RopeTable, batch: B,
+        config: DecoderConfig, cache: LayerCache,
+    ) -> torch.Tensor:  # fmt: skip
+        qkv = self.project(hidden, norm, weight)
+        self.rope_write(qkv, batch, config, rope, qk_norm, cache)
+        return qkv
+
+    def gate(self, hidden: Hidden, norm: Norm, gate_up: Linear) -> torch.Tensor:
+        return self.swiglu(self.project(hidden, norm, gate_up))
+
+    def add(self, x: torch.Tensor, weight: Linear, hidden: Hidden, then: Norm) -> None:
+        self.linear_add(x, weight, hidden.x)
+
+    def logits(self, hidden: Hidden, norm: Norm, head: Linear) -> torch.Tensor:
+        return self.project(hidden, norm, head).float()

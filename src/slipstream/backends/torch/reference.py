@@ -6,11 +6,11 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from slipstream.backends.torch.batch import Batch
-from slipstream.backends.torch.ops import LayerCache, Linear, QKNorm, RopeTable
+from slipstream.backends.torch.ops import LayerCache, Linear, Norm, QKNorm, RopeTable, SmallSteps
 from slipstream.models.config import DecoderConfig
 
 
-class ReferenceOps:
+class ReferenceOps(SmallSteps[Batch]):
     """With `row_by_row` each row goes through every product alone: slow, but the same bits in any company."""
 
     name = "torch"
@@ -23,13 +23,13 @@ class ReferenceOps:
         bias = None if bias is None else bias.to(self.activation_dtype)
         return Linear(weight.to(self.activation_dtype), weight.shape[0], weight.shape[1], bias)
 
-    def embed(self, table: Linear, tokens: torch.Tensor) -> torch.Tensor:
+    def lookup(self, table: Linear, tokens: torch.Tensor) -> torch.Tensor:
         return table.data[tokens].to(self.activation_dtype)
 
-    def norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    def norm(self, x: torch.Tensor, norm: Norm) -> torch.Tensor:
         y = x.float()
-        y = y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + eps)
-        return (y * weight.float()).to(x.dtype)
+        y = y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + norm.eps)
+        return (y * norm.gain.float()).to(x.dtype)
 
     def linear(self, x: torch.Tensor, weight: Linear) -> torch.Tensor:
         if self.batch_invariant:
@@ -56,8 +56,8 @@ class ReferenceOps:
         heads = qkv.view(rows, q_heads + 2 * kv_heads, config.head_dim)
         q, k, v = torch.split(heads, [q_heads, kv_heads, kv_heads], dim=1)
         if norm is not None:
-            q.copy_(self.norm(q, norm.query, config.norm_eps))
-            k.copy_(self.norm(k, norm.key, config.norm_eps))
+            q.copy_(self.norm(q, Norm(norm.query, config.norm_eps)))
+            k.copy_(self.norm(k, Norm(norm.key, config.norm_eps)))
         positions = batch.position.long()
         cosine, sine = rope.cosine[positions].unsqueeze(1), rope.sine[positions].unsqueeze(1)
         for part in (q, k):

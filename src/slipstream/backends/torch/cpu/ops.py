@@ -7,7 +7,7 @@ import ctypes
 import torch
 
 from slipstream.backends.torch.batch import Batch
-from slipstream.backends.torch.ops import LayerCache, Linear, QKNorm, RopeTable
+from slipstream.backends.torch.ops import LayerCache, Linear, Norm, QKNorm, RopeTable, SmallSteps
 from slipstream.errors import UsageError
 from slipstream.models.config import DecoderConfig
 
@@ -27,7 +27,7 @@ class _CBatch(ctypes.Structure):
     ]
 
 
-class NativeOps:
+class NativeOps(SmallSteps[Batch]):
     name = "native"
     activation_dtype = torch.float32
     batch_invariant = True
@@ -54,16 +54,16 @@ class NativeOps:
             packed[whole, :, : outputs - whole * _BLOCK].copy_(weight[whole * _BLOCK :].T)
         return Linear(packed, outputs, inputs, None if bias is None else bias.float().contiguous())
 
-    def embed(self, table: Linear, tokens: torch.Tensor) -> torch.Tensor:
+    def lookup(self, table: Linear, tokens: torch.Tensor) -> torch.Tensor:
         out = torch.empty(len(tokens), table.inputs)
         self._lib.slip_embed(
             table.data.data_ptr(), _KINDS[self._dtype], tokens.data_ptr(), len(tokens), table.inputs, out.data_ptr()
         )
         return out
 
-    def norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    def norm(self, x: torch.Tensor, norm: Norm) -> torch.Tensor:
         out = torch.empty_like(x)
-        self._lib.slip_rms_norm(x.data_ptr(), weight.data_ptr(), eps, x.shape[0], x.shape[1], out.data_ptr())
+        self._lib.slip_rms_norm(x.data_ptr(), norm.gain.data_ptr(), norm.eps, x.shape[0], x.shape[1], out.data_ptr())
         return out
 
     def linear(self, x: torch.Tensor, weight: Linear) -> torch.Tensor:

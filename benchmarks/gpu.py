@@ -1,0 +1,402 @@
+"""The CUDA path on one GPU: speeds against the memory's limit, correctness, many streams, transformers beside it.
+
+    python benchmarks/gpu.py [--only plain,rows,…] [--tokens 256] [--json FILE]
+
+Models are random weights in the shapes of Llama 3 (1B, 3B, 8B), bf16; acceptance is by decree where it says synthetic.
+Everything else is the real engine on the real kernels. The whole takes under 8 minutes on an H200.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import slipstream
+from slipstream.backends.torch.load import load_model
+from slipstream.backends.torch.options import TorchOptions
+from slipstream.bench.row_cost import measure_row_cost
+from slipstream.bench.synthetic import forced_acceptance
+from slipstream.core.auto_policy import make_policy
+from slipstream.core.engine import Engine
+from slipstream.core.protocols import Drafter, ScoreRequest, prefill
+from slipstream.core.sampling import Sampling
+from slipstream.core.stats import Stats
+from slipstream.core.stream import Limits, Stream
+from slipstream.core.tree import ROOT, DraftTree
+from slipstream.drafters.base import FreeDrafter
+from slipstream.drafters.model import DraftModelDrafter
+from slipstream.loading import LoadedModel
+from slipstream.models.shapes import RandomCheckpoint
+
+PROMPT_TOKENS = 256
+ROWS = (1, 2, 4, 8, 16, 32)
+STREAMS = (1, 2, 4, 8, 16, 32)
+Report = dict[str, Any]
+
+
+class Guesses(FreeDrafter):
+    """Proposes something at no cost, as an n-gram drafter does. Whether it is taken is decreed."""
+
+    name = "free"
+
+    def propose(self, streams: Sequence[Stream], budgets: Sequence[int]) -> list[DraftTree]:
+        return [DraftTree.chain([7] * budget, [0.8] * budget) for budget in budgets]
+
+
+class Remembering(FreeDrafter):
+    """Proposes what plain decoding gave for the same prompt, some of it wrong, with side branches."""
+
+    name = "remembering"
+
+    def __init__(self, answers: dict[tuple[int, ...], list[int]], wrong: float = 0.2) -> None:
+        self._answers = answers
+        self._wrong = wrong
+
+    def propose(self, streams: Sequence[Stream], budgets: Sequence[int]) -> list[DraftTree]:
+        return [self._one(stream, budget) for stream, budget in zip(streams, budgets, strict=True)]
+
+    def _one(self, stream: Stream, budget: int) -> DraftTree:
+        at = stream.num_answer_tokens
+        right = self._answers[tuple(stream.tokens[: stream.prompt_length])][at : at + max(budget - 2, 1)]
+        noise = random.Random(at)
+        tokens = [t if noise.random() > self._wrong else t + 1 for t in right]
+        chain = DraftTree.chain(tokens, [0.8] * len(tokens))
+        if len(right) < 2 or tokens[0] == right[0] or budget < 3:
+            return chain
+        return DraftTree((*tokens, right[0], right[1]), (*chain.parents, ROOT, len(tokens)))
+
+
+def load(shape: str, exact: bool = False) -> LoadedModel:
+    checkpoint = RandomCheckpoint(shape)
+    options = TorchOptions(device="cuda", dtype="bf16", context_length=20_000, kv_tokens=60_000, exact=exact)
+    return LoadedModel(load_model(checkpoint, options), checkpoint.tokenizer)
+
+
+def prompt(length: int = PROMPT_TOKENS, seed: int = 0) -> list[int]:
+    return [random.Random(seed * 10_007 + i).randrange(1000, 100_000) for i in range(length)]
+
+
+def decode(
+    model: LoadedModel,
+    tokens: int,
+    drafter: Drafter | None = None,
+    policy: str = "auto",
+    acceptance: float | None = None,
+    streams: int = 1,
+    repeats: int = 3,
+) -> Report:
+    """Medians over repeats: tokens a second, milliseconds and tokens a round, of all streams together."""
+    verifier = "matching" if acceptance is None else forced_acceptance(acceptance)
+    seen: list[Report] = []
+    engine = Engine(model.model, model.tokenizer, drafter, make_policy(policy), max_streams=max(streams, 1))
+    for turn in range(repeats + 1):
+        limits = Limits(max_tokens=tokens if turn else 48, ignore_eos=True)
+        running = [
+            engine.generate(prompt(seed=i), Sampling(seed=turn), limits, verifier=verifier) for i in range(streams)
+        ]
+        while any(len(g.stream.tokens) <= g.stream.prompt_length for g in running):
+            engine.step()
+        made = sum(g.stream.num_answer_tokens for g in running)
+        before, rounds, began = engine.stats.rounds, 0, time.perf_counter()
+        while engine.step():
+            rounds += 1
+        seconds = time.perf_counter() - began
+        gained = streams * limits.max_tokens - made
+        stats = running[0].stats
+        if turn:
+            per_stream = max(engine.stats.rounds - before, 1) / streams
+            seen.append(
+                {
+                    "tokens_per_s": gained / seconds,
+                    "ms_per_round": seconds / rounds * 1e3,
+                    "tokens_per_round": gained / streams / per_stream,
+                    "draft_ms": stats.draft_s / max(stats.rounds - 1, 1) * 1e3,
+                    "score_ms": stats.score_s / max(stats.rounds - 1, 1) * 1e3,
+                    "rest_ms": stats.rest_s / max(stats.rounds - 1, 1) * 1e3,
+                    "drafted": stats.num_drafted / max(stats.rounds - 1, 1),
+                }
+            )
+    model.model.forget_prompts()
+    return {key: statistics.median(run[key] for run in seen) for key in seen[0]}
+
+
+def graph_ms(model: LoadedModel, rows: int) -> float:
+    """The device's own time for a forward of so many rows: what is left of a round is the host's."""
+    place = model.model.open([], PROMPT_TOKENS + 200)
+    prefill(model.model, place, prompt(PROMPT_TOKENS + 128))
+    model.model.score([ScoreRequest(place, [7], DraftTree.chain([7] * (rows - 1)))])  # what the graph will read
+    place.close()
+    bucket = model.model._runner.bucket(rows)  # type: ignore[attr-defined]
+    times = []
+    for _ in range(15):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        bucket.run()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(start.elapsed_time(end))
+    return statistics.median(times)
+
+
+def read_bandwidth() -> float:
+    """Bytes a second of the best large product: reading alone, as decoding does."""
+    weight = torch.randn(128 * 1024, 4096, device="cuda", dtype=torch.bfloat16)
+    x = torch.randn(1, 4096, device="cuda", dtype=torch.bfloat16)
+    best = float("inf")
+    for _ in range(20):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        torch.nn.functional.linear(x, weight)
+        end.record()
+        torch.cuda.synchronize()
+        best = min(best, start.elapsed_time(end))
+    return weight.nbytes / best * 1e3
+
+
+class Bench:
+    def __init__(self, tokens: int) -> None:
+        self.tokens = tokens
+        self.report: Report = {
+            "date": date.today().isoformat(), "gpu": torch.cuda.get_device_name(), "torch": torch.__version__,
+            "slipstream": slipstream.__version__, "read_bytes_per_s": read_bandwidth(),
+        }  # fmt: skip
+        self._models: dict[str, LoadedModel] = {}
+        self.say(f"{self.report['gpu']}, reads {self.report['read_bytes_per_s'] / 1e12:.2f} TB/s")
+
+    def say(self, line: str) -> None:
+        print(line, flush=True)
+
+    def model(self, shape: str) -> LoadedModel:
+        if shape not in self._models:
+            began = time.perf_counter()
+            self._models[shape] = load(shape)
+            self.say(f"loaded {shape} in {time.perf_counter() - began:.1f} s")
+        return self._models[shape]
+
+    # -- sections -------------------------------------------------------------------------------------------------
+
+    def correctness(self) -> None:
+        """Graphs in bf16 against plain torch in float32: the worst relative error of a row of logits."""
+        from slipstream.backends.torch.decoder import load_decoder
+        from slipstream.backends.torch.eager import EagerRunner
+        from slipstream.backends.torch.kv_pool import KVPool
+        from slipstream.backends.torch.load import _model
+        from slipstream.backends.torch.reference import ReferenceOps
+
+        checkpoint, device = RandomCheckpoint("llama-1b"), torch.device("cuda", 0)
+        with torch.inference_mode():
+            ops = ReferenceOps(torch.float32)
+            decoder = load_decoder(checkpoint, ops, device, 4096)
+            pool = KVPool(checkpoint.config, 4096, torch.float32, device)
+        torch.backends.cuda.matmul.allow_tf32 = False
+
+        def eager(decoder: Any, pool: KVPool) -> EagerRunner:
+            return EagerRunner(decoder, pool, device)
+
+        truth = _model("reference", decoder, pool, "fp32", 4096, 512, device, eager)
+        mine = self.model("llama-1b").model
+        tree = DraftTree((11, 12, 13, 14, 15), (-1, 0, 1, 0, 3))
+        worst = 0.0
+        places = [m.open([], 400) for m in (truth, mine)]
+        for place, m in zip(places, (truth, mine), strict=True):
+            prefill(m, place, prompt(300))
+        scores = [m.score([ScoreRequest(p, [5], tree)])[0] for p, m in zip(places, (truth, mine), strict=True)]
+        for node in range(-1, len(tree)):
+            a, b = (torch.from_numpy(s.row(node).copy()).double() for s in scores)
+            worst = max(worst, float((a - b).norm() / a.norm()))
+        for place in places:
+            place.close()
+        self.report["logits_error"] = worst
+        self.say(f"logits against float32 plain torch (1B, prompt of 300, a tree): relative error {worst:.1e}")
+
+    def plain(self) -> None:
+        self.report["plain"] = {}
+        self.say(f"{'plain':>10} | tok/s | ms/round | graph ms | host ms | of the limit")
+        for shape in ("llama-1b", "llama-3b", "llama-8b"):
+            model = self.model(shape)
+            run = decode(model, self.tokens)
+            run["graph_ms"] = graph_ms(model, 1)
+            limit_ms = model.model.info.weight_bytes / self.report["read_bytes_per_s"] * 1e3
+            run["share_of_limit"] = limit_ms / run["ms_per_round"]
+            self.report["plain"][shape] = run
+            self.say(
+                f"{shape:>10} | {run['tokens_per_s']:5.0f} | {run['ms_per_round']:8.3f} | {run['graph_ms']:8.3f} | "
+                f"{run['ms_per_round'] - run['graph_ms']:7.3f} | {run['share_of_limit']:.0%}"
+            )
+
+    def kernels(self) -> None:
+        """Where a step's time goes: the mean duration of each kernel, one after the other."""
+        from torch.profiler import ProfilerActivity, profile
+
+        self.report["kernels"] = {}
+        for shape in ("llama-1b", "llama-8b"):
+            graph_ms(self.model(shape), 1)
+            bucket = self.model(shape).model._runner.bucket(1)  # type: ignore[attr-defined]
+            with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+                bucket.run()
+                torch.cuda.synchronize()
+            events = sorted(
+                (e for e in profiler.events() if "kernel" in e.name and e.device_time_total),
+                key=lambda e: e.time_range.start,
+            )
+            layer = [(e.name, e.device_time_total) for e in events]
+            width = 5  # qkv, attention, output, gate and up, down
+            body = [t for _, t in layer[1:-3]]
+            means = [statistics.mean(body[i::width]) for i in range(width)]
+            self.report["kernels"][shape] = {"layer_us": means, "rest_us": layer[:1] + layer[-3:]}
+            self.say(
+                f"{shape}: qkv, attention, output, gate-up, down {[round(t, 1) for t in means]} us; "
+                f"embedding, head, choice {[round(t, 1) for _, t in layer[:1] + layer[-3:]]} us"
+            )
+
+    def speculative(self) -> None:
+        """8B with free drafts and with a 1B draft, four tokens each, synthetic acceptance 0.8."""
+        target, draft = self.model("llama-8b"), self.model("llama-1b")
+        plain = decode(target, self.tokens)
+        drafters: dict[str, Drafter] = {"free": Guesses(), "llama-1b": DraftModelDrafter(draft.model)}
+        self.report["speculative"] = {"plain": plain}
+        for name, drafter in drafters.items():
+            run = decode(target, self.tokens, drafter, "fixed(4)", 0.8)
+            device_ms = graph_ms(target, 8) + (4 * graph_ms(draft, 1) if name != "free" else 0.0)
+            ideal = run["tokens_per_round"] * plain["ms_per_round"] / device_ms
+            run |= {"device_ms": device_ms, "speedup": run["tokens_per_s"] / plain["tokens_per_s"], "ideal": ideal}
+            self.report["speculative"][name] = run
+            self.say(
+                f"8B + {name}, k=4, synthetic 0.8: {run['tokens_per_s']:.0f} tok/s, {run['tokens_per_round']:.2f} "
+                f"tokens and {run['ms_per_round']:.2f} ms a round (device {device_ms:.2f}, host "
+                f"{run['ms_per_round'] - device_ms:.2f}); {run['speedup']:.2f}x of plain, {run['speedup'] / ideal:.0%} "
+                "of the theoretical speed-up"
+            )
+
+    def pairs(self) -> None:
+        """A 1B draft for 3B and 8B, as the policy drafts, synthetic acceptance."""
+        draft = self.model("llama-1b")
+        self.report["pairs"] = []
+        for shape in ("llama-3b", "llama-8b"):
+            target = self.model(shape)
+            plain = decode(target, self.tokens)
+            step, one = graph_ms(draft, 1), graph_ms(target, 1)
+            cost = {bucket: graph_ms(target, bucket) for bucket in (2, 4, 8, 16)}
+            for acceptance in (0.7, 0.8, 0.9):
+                run = decode(target, self.tokens, DraftModelDrafter(draft.model), "auto", acceptance)
+                best = max(
+                    sum(acceptance**i for i in range(k + 1)) * one / (cost[min(b for b in cost if b > k)] + k * step)
+                    for k in range(1, 16)
+                )
+                row = {
+                    "target": shape, "acceptance": acceptance, "plain": plain["tokens_per_s"],
+                    "tokens_per_s": run["tokens_per_s"], "speedup": run["tokens_per_s"] / plain["tokens_per_s"],
+                    "possible": best, "drafted": run["drafted"],
+                }  # fmt: skip
+                self.report["pairs"].append(row)
+                self.say(
+                    f"{shape} + 1B, synthetic {acceptance}: {row['speedup']:.2f}x at {row['drafted']:.1f} drafted a "
+                    f"round; {best:.2f}x is possible with these costs"
+                )
+
+    def rows(self) -> None:
+        model = self.model("llama-8b").model
+        self.report["rows"] = {}
+        for context in (256, 2048, 16384):
+            costs = measure_row_cost(model, ROWS, context=context, repeats=9)
+            self.report["rows"][context] = {cost.rows: cost.seconds * 1e3 for cost in costs}
+            cells = "  ".join(f"{c.rows}: {c.seconds * 1e3:.2f} ms ({c.ratio:.2f}x)" for c in costs)
+            self.say(f"8B rows at {context}: {cells}")
+
+    def streams(self) -> None:
+        """Throughput of many streams, plain and as the policy drafts, with free drafts of synthetic acceptance."""
+        model = self.model("llama-8b")
+        self.report["streams"] = []
+        for count in STREAMS:
+            plain = decode(model, 96, streams=count, repeats=3)["tokens_per_s"]
+            row = {"streams": count, "plain": plain}
+            for acceptance in (0.2, 0.8):
+                run = decode(model, 96, Guesses(), "auto", acceptance, streams=count, repeats=3)
+                row[f"at {acceptance}"] = run["tokens_per_s"]
+            self.report["streams"].append(row)
+            self.say("streams " + "  ".join(f"{k}: {v:.0f}" for k, v in row.items()))
+
+    def exact(self) -> None:
+        """50 prompts x 256 tokens at 8B: speculative decoding against plain decoding, bit for bit."""
+        self._models.clear()
+        torch.cuda.empty_cache()
+        model = load("llama-8b", exact=True)
+        self.report["exact"] = {}
+        for name, sampling in (("greedy", Sampling()), ("sampled", Sampling(temperature=0.8, seed=11))):
+            limits = Limits(max_tokens=256, ignore_eos=True)
+            prompts = [prompt(48, seed) for seed in range(50)]
+            together = Engine(model.model, model.tokenizer, None, make_policy("auto"), max_streams=25)
+            running = [together.generate(p, sampling, limits) for p in prompts]
+            answers = {tuple(p): g.result().tokens for p, g in zip(prompts, running, strict=True)}
+            alone = Engine(model.model, model.tokenizer, None, make_policy("auto"))
+            lone = sum(alone.generate(p, sampling, limits).result().tokens == answers[tuple(p)] for p in prompts[:4])
+            drafting = Engine(model.model, model.tokenizer, Remembering(answers), make_policy("fixed(7)"))
+            stats: list[Stats] = []
+            same = 0
+            for p in prompts:
+                done = drafting.generate(p, sampling, limits).result()
+                stats.append(done.stats)
+                same += done.tokens == answers[tuple(p)]
+            accepted = sum(s.num_accepted for s in stats) / sum(s.num_drafted for s in stats)
+            self.report["exact"][name] = {"same": same, "of": len(prompts), "accepted": accepted, "alone": lone}
+            self.say(
+                f"exact, {name}: {same} of {len(prompts)} answers of 256 tokens bit-identical to plain decoding "
+                f"({accepted:.0%} of drafted tokens accepted; plain alone and among 25: {lone} of 4 the same)"
+            )
+
+    def transformers(self) -> None:
+        from transformers import LlamaConfig, LlamaForCausalLM
+
+        config = LlamaConfig(
+            vocab_size=128256, hidden_size=4096, intermediate_size=14336, num_hidden_layers=32,
+            num_attention_heads=32, num_key_value_heads=8, max_position_embeddings=8192, rope_theta=500000.0,
+        )  # fmt: skip
+        with torch.device("cuda"):
+            torch.set_default_dtype(torch.bfloat16)
+            peer = LlamaForCausalLM(config).eval()
+            torch.set_default_dtype(torch.float32)
+        ids = torch.tensor([prompt()], device="cuda")
+
+        def run(count: int) -> float:
+            torch.cuda.synchronize()
+            began = time.perf_counter()
+            peer.generate(ids, max_new_tokens=count, min_new_tokens=count, do_sample=False, pad_token_id=0)
+            torch.cuda.synchronize()
+            return time.perf_counter() - began
+
+        run(8)
+        short, long = run(8), run(72)
+        self.report["transformers"] = 64 / (long - short)
+        self.say(f"transformers, 8B, dynamic cache: {self.report['transformers']:.0f} tok/s")
+
+
+SECTIONS = ("plain", "kernels", "speculative", "rows", "streams", "pairs", "correctness", "exact", "transformers")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default=",".join(SECTIONS), help=f"sections: {', '.join(SECTIONS)}")
+    parser.add_argument("--tokens", type=int, default=256)
+    parser.add_argument("--json", help="a file for all figures")
+    options = parser.parse_args()
+    began = time.perf_counter()
+    bench = Bench(options.tokens)
+    for name in options.only.split(","):
+        section: Callable[[], None] = getattr(bench, name)
+        section()
+        bench.say(f"-- {name}: {time.perf_counter() - began:.0f} s so far")
+        if options.json:
+            Path(options.json).write_text(json.dumps(bench.report, indent=1))
+
+
+if __name__ == "__main__":
+    main()

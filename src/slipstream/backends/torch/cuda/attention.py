@@ -1,0 +1,254 @@
+"""Attention over the pages of the KV pool: rotary embedding and cache write, then the rows against what they see.
+
+Rows are grouped into tiles that share their keys. The keys of a tile are cut into chunks; programs take chunks in
+turn, and the last program of a tile to finish merges them. Cost grows with the tokens used, not with the pool, and a
+graph captured once serves every length.
+
+Where a chunk begins depends on a row's own position alone, a key at position p always stands in column p of its
+block, and chunks merge in their order: a row comes out bit-identical in any company.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from slipstream.backends.torch.cuda.batch import MAX_CHUNKS_BYTES, CudaBatch
+from slipstream.backends.torch.kv_pool import PAGE_SIZE
+from slipstream.backends.torch.ops import LayerCache, QKNorm, RopeTable
+from slipstream.models.config import DecoderConfig
+
+_BLOCK_KEYS = 128
+_HEADS_A_PROGRAM = 8
+_LOG2_E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def rope_write_kernel(
+    qkv,  # [rows, (heads + 2 kv_heads) * D], queries and keys are rotated in place
+    position,  # [rows] int32, rotary
+    slot,  # [rows] int32, where in its sequence a row is kept
+    page_from,  # [rows] int32, where its sequence's pages begin in `pages`
+    pages,  # int32
+    cosine,  # [context, D / 2] float32
+    sine,
+    q_gain,  # [D] float32
+    k_gain,
+    keys,  # [cells, kv_heads, D]
+    values,
+    eps,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    D: tl.constexpr,
+    HALF: tl.constexpr,  # of D, as a power of two
+    PAGE: tl.constexpr,
+    NORM: tl.constexpr,
+    BLOCK_H: tl.constexpr,
+):
+    row = tl.program_id(0)
+    head = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
+    d = tl.arange(0, HALF)
+    inside = (head < HEADS + 2 * KV_HEADS)[:, None] & (d < D // 2)[None, :]
+    at = qkv + row.to(tl.int64) * ((HEADS + 2 * KV_HEADS) * D) + head[:, None] * D + d[None, :]
+    a = tl.load(at, mask=inside, other=0.0).to(tl.float32)
+    b = tl.load(at + D // 2, mask=inside, other=0.0).to(tl.float32)
+    is_value = (head >= HEADS + KV_HEADS)[:, None]
+    if NORM:
+        scale = tl.rsqrt(tl.sum(a * a + b * b, 1) / D + eps)[:, None]
+        is_query = (head < HEADS)[:, None]
+        in_d = d < D // 2
+        low = tl.where(is_query, tl.load(q_gain + d, mask=in_d)[None, :], tl.load(k_gain + d, mask=in_d)[None, :])
+        high = tl.where(
+            is_query,
+            tl.load(q_gain + D // 2 + d, mask=in_d)[None, :],
+            tl.load(k_gain + D // 2 + d, mask=in_d)[None, :],
+        )
+        dtype = qkv.dtype.element_ty
+        a = tl.where(is_value, a, (a * scale * low).to(dtype).to(tl.float32))
+        b = tl.where(is_value, b, (b * scale * high).to(dtype).to(tl.float32))
+    angle = tl.load(position + row).to(tl.int64) * (D // 2) + d
+    c = tl.load(cosine + angle, mask=d < D // 2, other=0.0)[None, :]
+    s = tl.load(sine + angle, mask=d < D // 2, other=0.0)[None, :]
+    low_out = tl.where(is_value, a, a * c - b * s)
+    high_out = tl.where(is_value, b, b * c + a * s)
+    is_query = inside & (head < HEADS)[:, None]
+    tl.store(at, low_out.to(qkv.dtype.element_ty), mask=is_query)
+    tl.store(at + D // 2, high_out.to(qkv.dtype.element_ty), mask=is_query)
+
+    place = tl.load(slot + row)
+    cell = tl.load(pages + tl.load(page_from + row) + place // PAGE).to(tl.int64) * PAGE + place % PAGE
+    is_key = inside & ((head >= HEADS) & (head < HEADS + KV_HEADS))[:, None]
+    key_at = keys + (cell * KV_HEADS + head[:, None] - HEADS) * D + d[None, :]
+    tl.store(key_at, low_out.to(keys.dtype.element_ty), mask=is_key)
+    tl.store(key_at + D // 2, high_out.to(keys.dtype.element_ty), mask=is_key)
+    value_at = values + (cell * KV_HEADS + head[:, None] - HEADS - KV_HEADS) * D + d[None, :]
+    tl.store(value_at, low_out.to(values.dtype.element_ty), mask=inside & is_value)
+    tl.store(value_at + D // 2, high_out.to(values.dtype.element_ty), mask=inside & is_value)
+
+
+@triton.jit
+def attend_kernel(
+    queries,  # [rows, query_stride]
+    keys,  # [cells, kv_heads, D]
+    values,
+    out,  # [rows, heads * D]
+    tiles,  # [tiles, 8] int32, as TILE_FIELDS has them; together, so that one wait brings them all
+    tail,  # int32: slots of a branch, by position
+    pages,  # int32
+    scratch,  # [chunks, kv_heads, BLOCK_M, D] float32
+    peaks,  # [chunks, kv_heads, 2, BLOCK_M] float32: largest score, sum of weights
+    arrived,  # [tiles, kv_heads] int32, zero before and after
+    query_stride,
+    scale,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    D: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_KEYS: tl.constexpr,
+    PAGE: tl.constexpr,
+    WINDOW: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    tile = tl.program_id(0)
+    kv_head = tl.program_id(1)
+    split = tl.program_id(2)
+    num_splits = tl.num_programs(2)
+    first_row = tl.load(tiles + tile * 8)
+    num_rows = tl.load(tiles + tile * 8 + 1)  # 0 where there is no tile
+    first_position = tl.load(tiles + tile * 8 + 2)
+    base = tl.load(tiles + tile * 8 + 3)  # positions from here on are looked up in `tail`
+    tail_from = tl.load(tiles + tile * 8 + 4)
+    chunk = tl.load(tiles + tile * 8 + 5)  # keys of a chunk
+    chunk_at = tl.load(tiles + tile * 8 + 6)  # the tile's first chunk in scratch
+    pages_at = pages + tl.load(tiles + tile * 8 + 7)
+    last = first_position + num_rows - 1
+    first_chunk = 0
+    if WINDOW > 0:
+        first_chunk = tl.maximum(first_position - WINDOW + 1, 0) // chunk
+    num_chunks = last // chunk + 1 - first_chunk
+    if (num_rows == 0) | (split >= num_chunks):
+        return
+
+    column = tl.arange(0, BLOCK_KEYS)
+    tail_at = tail + tail_from - base
+    m = tl.arange(0, BLOCK_M)
+    d = tl.arange(0, BLOCK_D)
+    row = first_row + m // GROUP
+    head = kv_head * GROUP + m % GROUP
+    is_query = m < num_rows * GROUP
+    in_d = d < D
+    wanted = is_query[:, None] & in_d[None, :] if D != BLOCK_D else is_query[:, None]
+    own = tl.where(is_query, first_position + m // GROUP, -1)
+    q_at = queries + row[:, None].to(tl.int64) * query_stride + head[:, None] * D + d[None, :]
+    q = tl.load(q_at, mask=wanted, other=0.0)
+    out_at = out + row[:, None].to(tl.int64) * (HEADS * D) + head[:, None] * D + d[None, :]
+
+    for c in range(split, num_chunks, num_splits):
+        peak = tl.full([BLOCK_M], float("-inf"), tl.float32)
+        weight = tl.zeros([BLOCK_M], tl.float32)
+        total = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+        begin = (first_chunk + c) * chunk
+        for start in tl.range(begin, tl.minimum(begin + chunk, last + 1), BLOCK_KEYS):
+            p = start + column
+            used = p <= last
+            place = p
+            if last >= base:
+                place = tl.where(p >= base, tl.load(tail_at + p, mask=used & (p >= base), other=0), p)
+            page = tl.load(pages_at + place // PAGE, mask=used, other=0).to(tl.int64)
+            at = ((page * PAGE + place % PAGE) * KV_HEADS + kv_head) * D
+            if D == BLOCK_D:  # what is not used is read from its page's start, and masked below
+                k = tl.load(keys + at[None, :] + d[:, None])
+                v = tl.load(values + at[:, None] + d[None, :])
+            else:
+                k = tl.load(keys + at[None, :] + d[:, None], mask=in_d[:, None], other=0.0)
+                v = tl.load(values + at[:, None] + d[None, :], mask=in_d[None, :], other=0.0)
+            score = tl.dot(q, k, input_precision=PRECISION) * (scale * _LOG2_E)
+            seen = p[None, :] <= own[:, None]
+            if WINDOW > 0:
+                seen = seen & (p[None, :] > own[:, None] - WINDOW)
+            score = tl.where(seen, score, float("-inf"))
+            new_peak = tl.maximum(peak, tl.max(score, 1))
+            safe = tl.where(new_peak == float("-inf"), 0.0, new_peak)
+            shrink = tl.exp2(peak - safe)
+            part = tl.exp2(score - safe[:, None])
+            weight = weight * shrink + tl.sum(part, 1)
+            total = tl.dot(part.to(v.dtype), v, total * shrink[:, None], input_precision=PRECISION)
+            peak = new_peak
+        if num_chunks == 1:
+            tl.store(out_at, (total / tl.where(is_query, weight, 1.0)[:, None]).to(out.dtype.element_ty), mask=wanted)
+        else:
+            place_out = (chunk_at + c) * KV_HEADS + kv_head
+            tl.store(scratch + (place_out * BLOCK_M + m[:, None]) * D + d[None, :], total, mask=wanted)
+            tl.store(peaks + place_out * 2 * BLOCK_M + m, peak)
+            tl.store(peaks + (place_out * 2 + 1) * BLOCK_M + m, weight)
+    if num_chunks == 1:
+        return
+
+    tl.debug_barrier()
+    if tl.atomic_add(arrived + tile * KV_HEADS + kv_head, 1, sem="acq_rel") != tl.minimum(num_chunks, num_splits) - 1:
+        return
+    tl.store(arrived + tile * KV_HEADS + kv_head, 0)
+    begin = chunk_at * KV_HEADS + kv_head
+    step = KV_HEADS * BLOCK_M
+    peaks_at = peaks + begin * 2 * BLOCK_M + m
+    highest = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    some = tl.arange(0, 16)
+    for c in range(0, num_chunks, 16):
+        there = (c + some < num_chunks)[:, None]
+        at_once = peaks_at[None, :] + (c + some)[:, None] * (2 * step)
+        values_at_once = tl.load(at_once, mask=there, other=float("-inf"), cache_modifier=".cg")
+        highest = tl.maximum(highest, tl.max(values_at_once, 0))
+    highest = tl.where(highest == float("-inf"), 0.0, highest)
+    weight = tl.zeros([BLOCK_M], tl.float32)
+    total = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    scratch_at = scratch + (begin * BLOCK_M + m[:, None]) * D + d[None, :]
+    for c in tl.range(0, num_chunks, num_stages=3):
+        peak = tl.load(peaks_at + c * 2 * step, cache_modifier=".cg")
+        own_weight = tl.load(peaks_at + c * 2 * step + BLOCK_M, cache_modifier=".cg")
+        part = tl.load(scratch_at + c * step * D, mask=wanted, other=0.0, cache_modifier=".cg")
+        factor = tl.exp2(peak - highest)
+        weight += factor * own_weight
+        total += factor[:, None] * part
+    tl.store(out_at, (total / tl.where(is_query, weight, 1.0)[:, None]).to(out.dtype.element_ty), mask=wanted)
+
+
+class PagedAttention:
+    """Launches the kernels above, with the scratch they share."""
+
+    def __init__(self, config: DecoderConfig, dtype: torch.dtype, device: torch.device, max_tiles: int) -> None:
+        """Scratch has its final size from the start: captured graphs keep its address."""
+        self._config = config
+        self._scratch = torch.empty(MAX_CHUNKS_BYTES // 4, device=device)
+        self._peaks = torch.empty(MAX_CHUNKS_BYTES // 4 * 2 // config.head_dim, device=device)
+        self._arrived = torch.zeros(max_tiles * config.num_kv_heads, dtype=torch.int32, device=device)
+        self._precision = "ieee" if dtype == torch.float32 else "tf32"
+
+    def rope_write(
+        self, qkv: torch.Tensor, batch: CudaBatch, rope: RopeTable, norm: QKNorm | None, cache: LayerCache
+    ) -> None:
+        config = self._config
+        heads = config.num_heads + 2 * config.num_kv_heads
+        rope_write_kernel[(len(qkv), triton.cdiv(heads, _HEADS_A_PROGRAM))](
+            qkv, batch.position, batch.slot, batch.page_from, batch.pages, rope.cosine, rope.sine,
+            norm.query if norm else rope.cosine, norm.key if norm else rope.cosine, cache.keys, cache.values,
+            config.norm_eps, HEADS=config.num_heads, KV_HEADS=config.num_kv_heads, D=config.head_dim,
+            HALF=triton.next_power_of_2(config.head_dim // 2), PAGE=PAGE_SIZE, NORM=norm is not None,
+            BLOCK_H=_HEADS_A_PROGRAM, num_warps=4,
+        )  # fmt: skip
+
+    def attend(self, queries: torch.Tensor, batch: CudaBatch, cache: LayerCache) -> torch.Tensor:
+        """`queries` may have keys and values behind them in each row."""
+        config = self._config
+        out = torch.empty(len(queries), config.num_heads * config.head_dim, dtype=queries.dtype, device=queries.device)
+        attend_kernel[(batch.num_tiles, config.num_kv_heads, batch.splits)](
+            queries, cache.keys, cache.values, out, batch.tiles, batch.tail, batch.pages, self._scratch, self._peaks,
+            self._arrived, queries.shape[1], config.head_dim**-0.5, HEADS=config.num_heads,
+            KV_HEADS=config.num_kv_heads, GROUP=config.num_heads // config.num_kv_heads, D=config.head_dim,
+            BLOCK_D=triton.next_power_of_2(config.head_dim), BLOCK_M=batch.block_m, BLOCK_KEYS=_BLOCK_KEYS,
+            PAGE=PAGE_SIZE, WINDOW=config.sliding_window or 0, PRECISION=self._precision,
+            num_warps=4, num_stages=2,
+        )  # fmt: skip
+        return out

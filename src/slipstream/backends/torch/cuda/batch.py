@@ -1,0 +1,206 @@
+"""CudaBatch: the rows of one forward in buffers that never move, so that a captured graph finds them again.
+
+Everything the host has to say about a forward is one block of integers, and goes over in one copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+import triton
+
+from slipstream.backends.torch.batch import Part
+from slipstream.core.tree import ROOT, DraftTree
+from slipstream.models.config import DecoderConfig
+
+MAX_CHUNKS_BYTES = 1 << 28  # scratch of attention: chunks of all tiles of a forward
+_ROW_FIELDS = ("tokens", "position", "slot", "page_from")
+TILE_FIELDS = ("row", "rows", "position", "base", "tail_from", "chunk", "scratch", "page_from")
+_IN_ORDER = 1 << 30  # as `tile_base`: no position is looked up in `tail`
+_CHUNK_TIERS = ((2048, 128), (8192, 256), (1 << 31, 512))  # up to this position: keys of a chunk
+
+
+class CudaBatch:
+    """Room for `capacity` rows. A row is in one tile; a tile's rows share their keys, up to each row's own position.
+
+    A row at `slot` s of its sequence is kept in page s // PAGE_SIZE of that sequence. A branch of a tree is a tile of
+    its own: `tail` says in which slots its tokens are, from the position `base` on.
+    """
+
+    tokens: torch.Tensor  # [rows] int32, as all that follow
+    position: torch.Tensor
+    slot: torch.Tensor
+    page_from: torch.Tensor  # where the pages of the row's sequence begin in `pages`
+    tiles: torch.Tensor  # [tiles * 8], as TILE_FIELDS
+    tail: torch.Tensor
+    pages: torch.Tensor
+    logit_rows: torch.Tensor  # int64
+
+    def __init__(
+        self, config: DecoderConfig, capacity: int, max_pages: int, spare_page: int, device: torch.device
+    ) -> None:
+        group = config.num_heads // config.num_kv_heads
+        self.capacity = capacity
+        self.block_m = max(16, triton.next_power_of_2(group), min(32, triton.next_power_of_2(capacity * group)))
+        self.splits = max(4, min(32, 128 // capacity))
+        self.num_tiles = capacity  # of a launch
+        self._rows_a_tile = self.block_m // group
+        self._max_chunks = MAX_CHUNKS_BYTES // (4 * config.num_kv_heads * self.block_m * config.head_dim)
+        self._spare_page = spare_page
+        sizes = dict.fromkeys(_ROW_FIELDS, capacity) | {
+            "tiles": capacity * len(TILE_FIELDS),
+            "tail": capacity * min(capacity, 64),
+            "pages": max_pages + 1,
+        }
+        self._layout = dict(zip(sizes, _slices(sizes.values()), strict=True))
+        length = sum(sizes.values())
+        self._hosts = [_Host(length, self._layout, device.type == "cuda") for _ in range(2)]
+        self._device = torch.zeros(length, dtype=torch.int32, device=device)
+        for name, place in self._layout.items():
+            setattr(self, name, self._device[place])
+        self.logit_rows = torch.arange(capacity, device=device)
+
+    def fill(self, parts: Seq[Part], ahead: int = 0) -> None:
+        """Lays out the rows of `parts` and sends them over. `ahead`: steps the device will take on from there."""
+        self._send(*self._lay_out(parts, ahead))
+
+    def fit(self, parts: Seq[Part]) -> None:
+        """Like `fill`, for one launch of just these rows, with logits only where they are asked for."""
+        host, tiles, num_pages = self._lay_out(parts, 0)
+        rows = sum(part.num_rows for part in parts)
+        self.tokens = self._device[self._layout["tokens"]][:rows]
+        self.num_tiles = len(tiles)
+        wanted = [i for part, end in _ends(parts) for i in range(end - len(part.tree) - 1, end)]
+        self.logit_rows = torch.tensor(wanted, device=self._device.device)
+        self._send(host, tiles, num_pages)
+
+    def _lay_out(self, parts: Seq[Part], ahead: int) -> tuple[_Host, _Tiles, int]:
+        self._hosts.reverse()  # the other one may still be on its way
+        host = self._hosts[0]
+        host.fields["pages"][0] = self._spare_page
+        tiles, num_pages, row = _Tiles(), 1, 0
+        for part in parts:
+            own = part.sequence.pages
+            host.fields["pages"][num_pages : num_pages + len(own)] = own
+            self._lay(host, part, row, num_pages, tiles, ahead)
+            row += part.num_rows
+            num_pages += len(own)
+        for name in _ROW_FIELDS:  # rows that are not used write to the spare page
+            host.fields[name][row:] = 0
+        return host, tiles, num_pages
+
+    def _lay(self, host: _Host, part: Part, row: int, page_from: int, tiles: _Tiles, ahead: int) -> None:
+        fields, tree, start, num_rows = host.fields, part.tree, part.start, part.num_rows
+        end = row + num_rows
+        fields["tokens"][row:end] = [*part.pending, *tree.tokens]
+        fields["slot"][row:end] = range(start, start + num_rows)
+        fields["page_from"][row:end] = page_from
+        chain = len(part.pending) + _length_of_chain(tree)
+        fields["position"][row : row + chain] = range(start, start + chain)
+        self._lay_chain(row, start, chain, page_from, tiles, ahead)
+        if chain == num_rows:
+            return
+        base, depths = start + len(part.pending), tree.depths()
+        for node in range(chain - len(part.pending), len(tree)):
+            at, position = row + len(part.pending) + node, base + depths[node] - 1
+            fields["position"][at] = position
+            tiles.add(at, 1, position, page_from, base=base, tail=[base + i for i in tree.path(node)])
+
+    def _lay_chain(self, row: int, start: int, count: int, page_from: int, tiles: _Tiles, ahead: int) -> None:
+        """Rows in the order of the text, in tiles of one size of chunks."""
+        while count:
+            chunk = chunk_keys(start)
+            take = min(count, self._rows_a_tile)
+            while chunk_keys(start + take - 1) != chunk:
+                take -= 1
+            tiles.add(row, take, start, page_from, ahead)
+            row, start, count = row + take, start + take, count - take
+
+    def _send(self, host: _Host, tiles: _Tiles, num_pages: int) -> None:
+        laid = host.fields["tiles"]
+        laid[: 8 * len(tiles)] = tiles.laid_out(self._max_chunks)
+        laid[8 * len(tiles) :] = 0
+        laid[8 * len(tiles) + TILE_FIELDS.index("chunk") :: 8] = 1
+        host.fields["tail"][: len(tiles.tail)] = tiles.tail
+        used = self._layout["pages"].start + num_pages
+        self._device[:used].copy_(host.data[:used], non_blocking=True)
+
+
+class _Host:
+    """What goes over in one copy, as one block and by field."""
+
+    def __init__(self, length: int, layout: Mapping[str, slice], pinned: bool) -> None:
+        self.data = torch.zeros(length, dtype=torch.int32, pin_memory=pinned)
+        whole = self.data.numpy()
+        self.fields = {name: whole[place] for name, place in layout.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Tile:
+    row: int
+    rows: int
+    position: int
+    page_from: int
+    base: int
+    tail_from: int
+    ahead: int  # steps that the device will take from here
+
+    def num_chunks(self, stretch: int) -> int:
+        return (self.position + self.rows - 1 + self.ahead) // (chunk_keys(self.position) * stretch) + 1
+
+
+class _Tiles:
+    def __init__(self) -> None:
+        self.tail: list[int] = []
+        self._tiles: list[_Tile] = []
+
+    def __len__(self) -> int:
+        return len(self._tiles)
+
+    def add(
+        self, row: int, rows: int, position: int, page_from: int, ahead: int = 0, base: int = _IN_ORDER,
+        tail: Seq[int] = (),
+    ) -> None:  # fmt: skip
+        self._tiles.append(_Tile(row, rows, position, page_from, base, len(self.tail), ahead))
+        self.tail += tail
+
+    def laid_out(self, max_chunks: int) -> list[int]:
+        """As the kernel wants them. Chunks are stretched where scratch has no room for all of them."""
+        stretch = 1
+        while sum(tile.num_chunks(stretch) for tile in self._tiles) > max_chunks:
+            stretch *= 2
+        laid, scratch = [], 0
+        for t in self._tiles:
+            chunk = chunk_keys(t.position) * stretch
+            laid += [t.row, t.rows, t.position, t.base, t.tail_from, chunk, scratch, t.page_from]
+            scratch += t.num_chunks(stretch)
+        return laid
+
+
+def chunk_keys(position: int) -> int:
+    """Keys of a chunk for a row at this position: few while the text is short, so that many programs share it."""
+    return next(keys for end, keys in _CHUNK_TIERS if position < end)
+
+
+def _length_of_chain(tree: DraftTree) -> int:
+    """Leading nodes of which each follows the one before."""
+    for node, parent in enumerate(tree.parents):
+        if parent != (node - 1 if node else ROOT):
+            return node
+    return len(tree)
+
+
+def _ends(parts: Seq[Part]) -> Iterator[tuple[Part, int]]:
+    """Each part and the row after its last."""
+    return zip(parts, accumulate(part.num_rows for part in parts), strict=True)
+
+
+def _slices(sizes: Iterable[int]) -> Iterator[slice]:
+    end = 0
+    for size in sizes:
+        yield slice(end, end + size)
+        end += size

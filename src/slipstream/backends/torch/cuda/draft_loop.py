@@ -1,0 +1,171 @@
+"""DraftLoop: a draft model goes on by itself for several tokens; the host hears of them once, at the end.
+
+Each step is one graph, and a small kernel that hands the chosen token on to the next. Tokens stay on the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+from itertools import accumulate
+
+import torch
+import triton
+import triton.language as tl
+
+from slipstream.backends.torch.batch import Part
+from slipstream.backends.torch.cuda.bucket import Bucket
+from slipstream.backends.torch.cuda.choose import Asked, settings_of
+from slipstream.backends.torch.cuda.linear import MAX_SKINNY_ROWS
+from slipstream.core.protocols import ExtendRequest, Extension
+
+MAX_STREAMS = MAX_SKINNY_ROWS
+MAX_STEPS = 128
+
+
+@triton.jit
+def hand_on_kernel(
+    chosen,  # [2, capacity] int32, of the step that was
+    capacity,
+    source,  # [streams] int32: which of its rows is the stream's
+    progress,  # [2] int32: steps taken, streams
+    plan,  # [MAX_STEPS + 1, MAX, 2] int64: how each step chooses
+    drafted,  # [MAX_STEPS, 2, MAX] int32
+    tokens,  # of the step to come, as the next four
+    position,
+    slot,
+    tiles,
+    settings,
+    MAX: tl.constexpr,
+    ADVANCE: tl.constexpr,  # the step to come follows in place; otherwise it was laid out already
+):
+    i = tl.arange(0, MAX)
+    step = tl.load(progress)
+    inside = i < tl.load(progress + 1)
+    row = tl.load(source + i, mask=inside, other=0)
+    token = tl.load(chosen + row, mask=inside, other=0)
+    tl.store(drafted + step * 2 * MAX + i, token, mask=inside)
+    tl.store(drafted + (step * 2 + 1) * MAX + i, tl.load(chosen + capacity + row, mask=inside, other=0), mask=inside)
+    tl.store(tokens + i, token, mask=inside)
+    if ADVANCE:
+        tl.store(position + i, tl.load(position + i, mask=inside) + 1, mask=inside)
+        tl.store(slot + i, tl.load(slot + i, mask=inside) + 1, mask=inside)
+        tl.store(tiles + i * 8 + 2, tl.load(tiles + i * 8 + 2, mask=inside) + 1, mask=inside)  # its position
+    for part in tl.static_range(2):
+        setting = tl.load(plan + ((step + 1) * MAX + i) * 2 + part, mask=inside)
+        tl.store(settings + i * 2 + part, setting, mask=inside)
+    tl.debug_barrier()
+    tl.store(progress, step + 1)
+
+
+class DraftLoop:
+    def __init__(self, bucket: Callable[[int], Bucket], device: torch.device) -> None:
+        pinned = device.type == "cuda"
+        self._bucket = bucket
+        self._graphs: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}  # by capacity and steps
+        self._plan = torch.zeros(MAX_STEPS + 1, MAX_STREAMS, 2, dtype=torch.int64, device=device)
+        self._plan_host = torch.zeros(MAX_STEPS + 1, MAX_STREAMS, 2, dtype=torch.int64, pin_memory=pinned)
+        self._is_greedy = True  # what the plan on the device says
+        self._setup = torch.zeros(2 + MAX_STREAMS, dtype=torch.int32, device=device)  # progress, then source
+        self._setup_host = torch.zeros(2 + MAX_STREAMS, dtype=torch.int32, pin_memory=pinned)
+        self._in_place = torch.arange(MAX_STREAMS, dtype=torch.int32, device=device)
+        self._drafted = torch.zeros(MAX_STEPS, 2, MAX_STREAMS, dtype=torch.int32, device=device)
+        self._drafted_host = torch.zeros(MAX_STEPS, 2, MAX_STREAMS, dtype=torch.int32, pin_memory=pinned)
+
+    def run(self, requests: Seq[ExtendRequest], parts: Seq[Part]) -> list[Extension]:
+        """As many streams at a time as a graph has rows for. Their sequences have room for all steps."""
+        extensions: list[Extension] = []
+        while len(extensions) < len(requests):
+            start = len(extensions)
+            rows = accumulate(part.num_rows for part in parts[start:])
+            count = max(1, sum(total <= MAX_STREAMS for total in rows))
+            extensions += self._run(requests[start : start + count], parts[start : start + count])
+        return extensions
+
+    def _run(self, requests: Seq[ExtendRequest], parts: Seq[Part]) -> list[Extension]:
+        """All streams take as many steps as the longest asks for."""
+        steps, streams = min(MAX_STEPS, max(request.steps for request in requests)), len(requests)
+        ends = list(accumulate(part.num_rows for part in parts))
+        self._send_plan(requests, steps)
+        self._send_setup(ends)
+        first, then = self._bucket(ends[-1]), self._bucket(streams)
+        in_place = ends[-1] == streams  # one row each: the first step is like those that follow
+        first.batch.fill(parts, ahead=steps if in_place else 0)
+        asked: list[Asked | None] = [None] * ends[-1]
+        for request, end in zip(requests, ends, strict=True):
+            asked[end - 1] = Asked(request.sampling, request.position)
+        first.chooser.ask(asked)
+        left = steps
+        if not in_place:
+            first.run()
+            first.narrow([(r.sampling, slice(end - 1, end)) for r, end in zip(requests, ends, strict=True)])
+            then.batch.fill([Part(p.sequence, p.start + len(p.pending), [0]) for p in parts], ahead=steps)
+            self._hand_on(first, then, self._setup[2:], advance=False)
+            left -= 1
+        self._go_on(then, requests, left)
+        if not self._is_greedy:
+            then.chooser.settings_changed()
+        return self._read(requests, steps)
+
+    def _go_on(self, bucket: Bucket, requests: Seq[ExtendRequest], steps: int) -> None:
+        """So many steps in place: as few graphs as powers of two make them up, or one by one where choices narrow."""
+        rows = [(request.sampling, slice(i, i + 1)) for i, request in enumerate(requests)]
+        if not bucket.is_captured or any(request.sampling.narrows for request in requests):
+            for _ in range(steps):
+                bucket.run()
+                bucket.narrow(rows)
+                self._hand_on(bucket, bucket, self._in_place, advance=True)
+            return
+        while steps:
+            count = 1 << (steps.bit_length() - 1)
+            self._graph(bucket, count).replay()
+            steps -= count
+
+    def _graph(self, bucket: Bucket, count: int) -> torch.cuda.CUDAGraph:
+        key = (bucket.batch.capacity, count)
+        if key not in self._graphs:
+            saved = self._setup.clone()
+            self._setup[1] = 0  # no streams: for the compiler alone
+            self._hand_on(bucket, bucket, self._in_place, advance=True)
+            self._setup.copy_(saved)
+            with bucket.capturing() as self._graphs[key]:
+                for _ in range(count):
+                    bucket.run_uncaptured()
+                    self._hand_on(bucket, bucket, self._in_place, advance=True)
+        return self._graphs[key]
+
+    def _send_setup(self, ends: Seq[int]) -> None:
+        """No step was taken yet; which rows are the streams' own."""
+        host = self._setup_host.numpy()
+        host[0], host[1] = 0, len(ends)
+        host[2 : 2 + len(ends)] = [end - 1 for end in ends]
+        self._setup.copy_(self._setup_host, non_blocking=True)
+
+    def _send_plan(self, requests: Seq[ExtendRequest], steps: int) -> None:
+        is_greedy = all(request.sampling.is_greedy for request in requests)
+        if is_greedy and self._is_greedy:
+            return
+        plan = self._plan_host.numpy()
+        plan[:] = 0
+        for i, request in enumerate(requests):
+            for step in range(steps):
+                plan[step, i] = settings_of(Asked(request.sampling, request.position + step))
+        self._is_greedy = is_greedy
+        self._plan.copy_(self._plan_host, non_blocking=True)
+
+    def _hand_on(self, before: Bucket, after: Bucket, source: torch.Tensor, advance: bool) -> None:
+        batch, chooser = after.batch, after.chooser
+        hand_on_kernel[(1,)](
+            before.chooser.chosen, before.batch.capacity, source, self._setup, self._plan, self._drafted, batch.tokens,
+            batch.position, batch.slot, batch.tiles, chooser.settings, MAX=MAX_STREAMS, ADVANCE=advance,
+            num_warps=2,
+        )  # fmt: skip
+
+    def _read(self, requests: Seq[ExtendRequest], steps: int) -> list[Extension]:
+        """The one copy to the host. Waits for the device."""
+        self._drafted_host[:steps].copy_(self._drafted[:steps], non_blocking=True)
+        if self._drafted.is_cuda:
+            torch.cuda.current_stream().synchronize()
+        tokens = self._drafted_host[:steps, 0, : len(requests)].T.tolist()
+        chances = self._drafted_host[:steps, 1, : len(requests)].view(torch.float32).T.tolist()
+        return [Extension(t[: r.steps], c[: r.steps]) for r, t, c in zip(requests, tokens, chances, strict=True)]

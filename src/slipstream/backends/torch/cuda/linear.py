@@ -1,0 +1,378 @@
+"""The skinny product: a few rows against a weight that is read once, at the speed of memory.
+
+What is small has no kernel of its own. A norm is a gain per column and a factor per row: whoever writes the residual
+stream also writes it times the next norm's gain, and its squares; the product runs on that, and 1 / rms multiplies the
+sum at the end. SwiGLU and the residual go in at the end too.
+
+A row's sum runs over k in one order whatever other rows there are, and squares are added as integers: a row comes out
+bit-identical in any company.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+import triton
+import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from slipstream.backends.torch.cuda.batch import CudaBatch
+from slipstream.backends.torch.kv_pool import PAGE_SIZE
+from slipstream.backends.torch.ops import Hidden, LayerCache, Linear, Norm, RopeTable
+from slipstream.models.config import DecoderConfig
+
+MAX_SKINNY_ROWS = 64
+MAX_SPLIT = 4
+_SQUARES_UNIT = tl.constexpr(2.0**28)  # integers add up the same in any order; overflows beyond |x| of 180,000
+_SHARED_BYTES = 200_000  # of a multiprocessor, for the tiles on their way
+_PARTS = tl.constexpr(16)
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """How a product is cut: outputs and inputs of a tile, and how many programs share the inputs."""
+
+    block_n: int
+    block_k: int
+    stages: int
+    split: int = 1
+    tma: bool = False  # weights come through the tensor memory accelerator
+
+    def fitted(self, inputs: int, item_bytes: int, gated: bool, block_r: int) -> Tiling:
+        """The same for inputs that are no multiple of its tile, and within the memory of a multiprocessor."""
+        block_k = self.block_k * 2 // max(item_bytes, 2)
+        while inputs % block_k:
+            block_k //= 2
+        stage_bytes = (self.block_n * (2 if gated else 1) + block_r) * block_k * item_bytes
+        stages = max(2, min(self.stages, _SHARED_BYTES // stage_bytes))
+        return replace(self, block_k=block_k, stages=stages, tma=self.tma and item_bytes == 2 and block_k >= 64)
+
+
+@triton.jit
+def _cells(BLOCK_R: tl.constexpr, BLOCK_N: tl.constexpr):
+    return tl.arange(0, BLOCK_R)[:, None] * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
+
+
+@triton.jit
+def _is_last(arrived, SPLIT: tl.constexpr):
+    """Whether all other programs of the tile have stored their parts: this one then adds them up, in their order."""
+    tl.debug_barrier()
+    is_last = tl.atomic_add(arrived, 1, sem="acq_rel") == SPLIT - 1
+    if is_last:
+        tl.store(arrived, 0)
+    return is_last
+
+
+@triton.jit
+def linear_kernel(
+    x,  # [rows, K]
+    weight,  # [N, K]; gated: [2 N, K], gates first. A pointer, or with TMA a descriptor
+    squares,  # [num_parts, row_stride] int64, of the rows that x was made from; for NORM
+    bias,  # [N] float32
+    out,  # [rows, N]; with ADD the residual stream, added to in place
+    gain,  # [N] float32, of the norm that reads the residual stream next
+    scaled,  # [rows, N] the residual stream times that gain
+    squares_out,  # [tiles of N, row_stride] int64
+    scratch,  # [tiles, SPLIT, BLOCK_R, BLOCK_N] float32
+    arrived,  # [tiles] int32, zero before and after
+    rows,
+    N,
+    K,
+    num_parts,
+    row_stride,
+    eps,
+    BLOCK_R: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    STAGES: tl.constexpr,
+    SPLIT: tl.constexpr,
+    NORM: tl.constexpr,
+    GATED: tl.constexpr,
+    BIAS: tl.constexpr,
+    ADD: tl.constexpr,
+    TMA: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    row_tile = tl.program_id(0)
+    n_tile = tl.program_id(1)
+    r = row_tile * BLOCK_R + tl.arange(0, BLOCK_R)
+    n = n_tile * BLOCK_N + tl.arange(0, BLOCK_N)
+    in_rows = r < rows
+    inside = in_rows[:, None] & (n < N)[None, :]
+    at = r[:, None].to(tl.int64) * N + n[None, :]
+    share = tl.cdiv(K // BLOCK_K, SPLIT) * BLOCK_K
+    begin = tl.program_id(2) * share
+
+    if ADD:
+        old = tl.load(out + at, mask=inside, other=0.0).to(tl.float32)
+    if NORM:
+        sums = tl.zeros([BLOCK_R], tl.int64)
+        part = tl.arange(0, _PARTS)
+        for first in range(0, num_parts, _PARTS):
+            here = (first + part < num_parts)[:, None] & in_rows[None, :]
+            sums += tl.sum(tl.load(squares + (first + part)[:, None] * row_stride + r[None, :], mask=here, other=0), 0)
+
+    k = tl.arange(0, BLOCK_K)
+    x_at = x + r[:, None] * K + k[None, :]
+    if not TMA:
+        w_at = weight + tl.where(n < N, n, 0)[None, :].to(tl.int64) * K + k[:, None]
+    total = tl.zeros([BLOCK_R, BLOCK_N], tl.float32)
+    up = tl.zeros([BLOCK_R, BLOCK_N], tl.float32)
+    for k0 in tl.range(begin, tl.minimum(begin + share, K), BLOCK_K, num_stages=STAGES):
+        a = tl.load(x_at + k0, mask=in_rows[:, None], other=0.0)
+        w = weight.load([n_tile * BLOCK_N, k0]).T if TMA else tl.load(w_at + k0, eviction_policy="evict_first")
+        total = tl.dot(a, w, total, input_precision=PRECISION)
+        if GATED:
+            if TMA:
+                w_up = weight.load([N + n_tile * BLOCK_N, k0]).T
+            else:
+                w_up = tl.load(w_at + N.to(tl.int64) * K + k0, eviction_policy="evict_first")
+            up = tl.dot(a, w_up, up, input_precision=PRECISION)
+
+    if SPLIT > 1:
+        size: tl.constexpr = BLOCK_R * BLOCK_N
+        tile = n_tile * tl.num_programs(0) + row_tile
+        parts = scratch + tile * (SPLIT * size) + _cells(BLOCK_R, BLOCK_N)
+        tl.store(parts + tl.program_id(2) * size, total)
+        if not _is_last(arrived + tile, SPLIT):
+            return
+        total = tl.zeros([BLOCK_R, BLOCK_N], tl.float32)
+        for i in tl.static_range(SPLIT):
+            total += tl.load(parts + i * size, cache_modifier=".cg")
+
+    if NORM:
+        scale = tl.rsqrt(sums.to(tl.float32) / _SQUARES_UNIT / K + eps)[:, None]
+        total *= scale
+        up *= scale
+    if BIAS:
+        total += tl.load(bias + n, mask=n < N, other=0.0)[None, :]
+    if GATED:
+        total = total * tl.sigmoid(total) * up
+    if ADD:
+        new = (old + total).to(out.dtype.element_ty)
+        wide = new.to(tl.float32)
+        next_gain = tl.load(gain + n, mask=n < N, other=0.0)[None, :]
+        tl.store(scaled + at, (wide * next_gain).to(scaled.dtype.element_ty), mask=inside)
+        integers = tl.where(inside, wide * wide * _SQUARES_UNIT, 0.0).to(tl.int64)
+        tl.store(squares_out + n_tile * row_stride + r, tl.sum(integers, 1), mask=in_rows)
+        tl.store(out + at, new, mask=inside)
+    else:
+        tl.store(out + at, total.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def qkv_kernel(
+    x,  # [rows, K]
+    weight,  # [(HEADS + 2 KV_HEADS) * D, K]
+    squares,  # [num_parts, row_stride] int64, of the rows that x was made from
+    bias,  # [(HEADS + 2 KV_HEADS) * D] float32
+    queries,  # [rows, HEADS * D]
+    position,  # [rows] int32, rotary
+    slot,  # [rows] int32, where in its sequence a row is kept
+    page_from,  # [rows] int32, where its sequence's pages begin in `pages`
+    pages,  # int32
+    cosine,  # [context, D / 2] float32
+    sine,
+    keys,  # [cells, KV_HEADS, D]
+    values,
+    scratch,  # [tiles, SPLIT, 2, BLOCK_R, BLOCK_N] float32
+    arrived,  # [tiles] int32, zero before and after
+    rows,
+    K,
+    num_parts,
+    row_stride,
+    eps,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    D: tl.constexpr,
+    PAGE: tl.constexpr,
+    BLOCK_R: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    STAGES: tl.constexpr,
+    SPLIT: tl.constexpr,
+    BIAS: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Queries, keys and values of norm(x), rotated, keys and values straight into the cache.
+
+    Rotation turns pairs of outputs half a head apart, so a program has both halves of its pairs.
+    """
+    half: tl.constexpr = D // 2
+    r = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
+    pair = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    in_rows = r < rows
+    in_n = pair < (HEADS + 2 * KV_HEADS) * half
+    inside = in_rows[:, None] & in_n[None, :]
+    head = pair // half
+    j = pair % half
+    n = tl.where(in_n, head * D + j, 0)
+    is_value = (head >= HEADS + KV_HEADS)[None, :]
+    angle = tl.load(position + r, mask=in_rows, other=0).to(tl.int64)[:, None] * half + j[None, :]
+    turned = inside & ~is_value
+    c = tl.load(cosine + angle, mask=turned, other=1.0)
+    s = tl.load(sine + angle, mask=turned, other=0.0)
+    place = tl.load(slot + r, mask=in_rows, other=0)
+    page = tl.load(pages + tl.load(page_from + r, mask=in_rows, other=0) + place // PAGE, mask=in_rows, other=0)
+    cell = (page.to(tl.int64) * PAGE + place % PAGE)[:, None] * KV_HEADS
+
+    sums = tl.zeros([BLOCK_R], tl.int64)
+    part = tl.arange(0, _PARTS)
+    for first in range(0, num_parts, _PARTS):
+        here = (first + part < num_parts)[:, None] & in_rows[None, :]
+        sums += tl.sum(tl.load(squares + (first + part)[:, None] * row_stride + r[None, :], mask=here, other=0), 0)
+    k = tl.arange(0, BLOCK_K)
+    x_at = x + r[:, None] * K + k[None, :]
+    w_at = weight + n[None, :].to(tl.int64) * K + k[:, None]
+    low = tl.zeros([BLOCK_R, BLOCK_N], tl.float32)
+    high = tl.zeros([BLOCK_R, BLOCK_N], tl.float32)
+    share = tl.cdiv(K // BLOCK_K, SPLIT) * BLOCK_K
+    begin = tl.program_id(2) * share
+    for k0 in tl.range(begin, tl.minimum(begin + share, K), BLOCK_K, num_stages=STAGES):
+        a = tl.load(x_at + k0, mask=in_rows[:, None], other=0.0)
+        low = tl.dot(a, tl.load(w_at + k0, eviction_policy="evict_first"), low, input_precision=PRECISION)
+        w_high = tl.load(w_at + half * K + k0, eviction_policy="evict_first")
+        high = tl.dot(a, w_high, high, input_precision=PRECISION)
+    if SPLIT > 1:
+        size: tl.constexpr = BLOCK_R * BLOCK_N
+        tile = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
+        parts = scratch + tile * (2 * SPLIT * size) + _cells(BLOCK_R, BLOCK_N)
+        tl.store(parts + tl.program_id(2) * 2 * size, low)
+        tl.store(parts + (tl.program_id(2) * 2 + 1) * size, high)
+        if not _is_last(arrived + tile, SPLIT):
+            return
+        low = tl.zeros([BLOCK_R, BLOCK_N], tl.float32)
+        high = tl.zeros([BLOCK_R, BLOCK_N], tl.float32)
+        for i in tl.static_range(SPLIT):
+            low += tl.load(parts + i * 2 * size, cache_modifier=".cg")
+            high += tl.load(parts + (i * 2 + 1) * size, cache_modifier=".cg")
+    scale = tl.rsqrt(sums.to(tl.float32) / _SQUARES_UNIT / K + eps)[:, None]
+    low *= scale
+    high *= scale
+    if BIAS:
+        low += tl.load(bias + n, mask=in_n, other=0.0)[None, :]
+        high += tl.load(bias + n + half, mask=in_n, other=0.0)[None, :]
+    dtype = queries.dtype.element_ty
+    low_out = (low.to(dtype).to(tl.float32) * c - high.to(dtype).to(tl.float32) * s).to(dtype)
+    high_out = (high.to(dtype).to(tl.float32) * c + low.to(dtype).to(tl.float32) * s).to(dtype)
+    query_at = queries + r[:, None].to(tl.int64) * (HEADS * D) + n[None, :]
+    is_query = inside & (head < HEADS)[None, :]
+    tl.store(query_at, low_out, mask=is_query)
+    tl.store(query_at + half, high_out, mask=is_query)
+    is_key = turned & (head >= HEADS)[None, :]
+    key_at = keys + (cell + (head - HEADS)[None, :]) * D + j[None, :]
+    tl.store(key_at, low_out, mask=is_key)
+    tl.store(key_at + half, high_out, mask=is_key)
+    value_at = values + (cell + (head - HEADS - KV_HEADS)[None, :]) * D + j[None, :]
+    tl.store(value_at, low_out, mask=inside & is_value)
+    tl.store(value_at + half, high_out, mask=inside & is_value)
+
+
+@triton.jit
+def embed_kernel(
+    tokens,  # [rows] int32
+    table,  # [vocab, width]
+    gain,  # [width] float32, of the first norm
+    x,  # [rows, width]
+    scaled,  # [rows, width]
+    squares,  # [1, rows] int64
+    width,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0)
+    c = tl.arange(0, BLOCK)
+    inside = c < width
+    value = tl.load(table + tl.load(tokens + row).to(tl.int64) * width + c, mask=inside, other=0.0)
+    wide = value.to(tl.float32)
+    at = row.to(tl.int64) * width + c
+    tl.store(x + at, value.to(x.dtype.element_ty), mask=inside)
+    tl.store(scaled + at, (wide * tl.load(gain + c, mask=inside, other=0.0)).to(x.dtype.element_ty), mask=inside)
+    tl.store(squares + row, tl.sum((wide * wide * _SQUARES_UNIT).to(tl.int64), 0))
+
+
+class SkinnyProducts:
+    """Launches the kernels above, with the scratch they share."""
+
+    def __init__(self, dtype: torch.dtype, device: torch.device, max_outputs: int) -> None:
+        """Scratch has its final size from the start: captured graphs keep its address.
+
+        `max_outputs`: of a product that may be split.
+        """
+        self._dtype = dtype
+        self._device = device
+        self._scratch = torch.empty(MAX_SKINNY_ROWS * MAX_SPLIT * (max_outputs + 128), device=device)
+        self._arrived = torch.zeros(max_outputs // 16 + 1, dtype=torch.int32, device=device)
+        self._precision = "ieee" if dtype == torch.float32 else "tf32"
+
+    def embed(self, table: Linear, tokens: torch.Tensor, then: Norm) -> Hidden:
+        rows, width = len(tokens), table.inputs
+        x, scaled = (torch.empty(rows, width, dtype=self._dtype, device=self._device) for _ in range(2))
+        squares = torch.empty(1, rows, dtype=torch.int64, device=self._device)
+        embed_kernel[(rows,)](
+            tokens, table.data, then.gain, x, scaled, squares, width,
+            BLOCK=triton.next_power_of_2(width), num_warps=8,
+        )  # fmt: skip
+        return Hidden(x, scaled, squares)
+
+    def normed(
+        self, hidden: Hidden, norm: Norm, weight: Linear, tiling: Tiling, gated: bool = False, wide: bool = False
+    ) -> torch.Tensor:
+        """linear(norm(x)), or with `gated` its SwiGLU. `wide`: in float32."""
+        assert hidden.scaled is not None
+        outputs = weight.outputs // 2 if gated else weight.outputs
+        dtype = torch.float32 if wide else self._dtype
+        out = torch.empty(len(hidden.x), outputs, dtype=dtype, device=self._device)
+        self._launch(hidden.scaled, weight, tiling, out, hidden, norm, gated=gated)
+        return out
+
+    def qkv(
+        self, hidden: Hidden, norm: Norm, weight: Linear, batch: CudaBatch, config: DecoderConfig, rope: RopeTable,
+        cache: LayerCache, tiling: Tiling,
+    ) -> torch.Tensor:  # fmt: skip
+        """Rotated queries [rows, heads * head_dim]; keys and values go into the cache."""
+        assert hidden.scaled is not None and hidden.squares is not None
+        rows, width = len(hidden.x), config.num_heads * config.head_dim
+        queries = torch.empty(rows, width, dtype=self._dtype, device=self._device)
+        block_r = block_rows(rows)
+        cut = tiling.fitted(weight.inputs, queries.element_size(), True, block_r)
+        qkv_kernel[(triton.cdiv(rows, block_r), triton.cdiv(weight.outputs // 2, cut.block_n), cut.split)](
+            hidden.scaled, weight.data, hidden.squares, norm.gain if weight.bias is None else weight.bias, queries,
+            batch.position, batch.slot, batch.page_from, batch.pages, rope.cosine, rope.sine, cache.keys, cache.values,
+            self._scratch, self._arrived, rows, weight.inputs, len(hidden.squares), rows, norm.eps,
+            HEADS=config.num_heads, KV_HEADS=config.num_kv_heads, D=config.head_dim, PAGE=PAGE_SIZE,
+            BLOCK_R=block_r, BLOCK_N=cut.block_n, BLOCK_K=cut.block_k, STAGES=cut.stages, SPLIT=cut.split,
+            BIAS=weight.bias is not None, PRECISION=self._precision,
+            num_warps=4, num_stages=cut.stages,
+        )  # fmt: skip
+        return queries
+
+    def add(self, x: torch.Tensor, weight: Linear, hidden: Hidden, then: Norm, tiling: Tiling) -> None:
+        """Adds linear(x) to the residual stream, and readies it for the norm that reads it next."""
+        self._launch(x, weight, tiling, hidden.x, hidden, then, add=True)
+
+    def _launch(
+        self, x: torch.Tensor, weight: Linear, tiling: Tiling, out: torch.Tensor, hidden: Hidden, norm: Norm,
+        gated: bool = False, add: bool = False,
+    ) -> None:  # fmt: skip
+        assert hidden.squares is not None
+        rows, n = out.shape
+        block_r = block_rows(rows)
+        cut = tiling.fitted(weight.inputs, x.element_size(), gated, block_r)
+        row_tiles, n_tiles = triton.cdiv(rows, block_r), triton.cdiv(n, cut.block_n)
+        squares_out = hidden.squares
+        if add:
+            squares_out = torch.empty(n_tiles, rows, dtype=torch.int64, device=self._device)
+        data = TensorDescriptor.from_tensor(weight.data, [cut.block_n, cut.block_k]) if cut.tma else weight.data
+        linear_kernel[(row_tiles, n_tiles, cut.split)](
+            x, data, hidden.squares, norm.gain if weight.bias is None else weight.bias, out, norm.gain, hidden.scaled,
+            squares_out, self._scratch, self._arrived, rows, n, weight.inputs, len(hidden.squares), rows, norm.eps,
+            BLOCK_R=block_r, BLOCK_N=cut.block_n, BLOCK_K=cut.block_k, STAGES=cut.stages, SPLIT=cut.split,
+            NORM=not add, GATED=gated, BIAS=weight.bias is not None, ADD=add, TMA=cut.tma, PRECISION=self._precision,
+            num_warps=4, num_stages=cut.stages,
+        )  # fmt: skip
+        hidden.squares = squares_out
+
+
+def block_rows(rows: int) -> int:
+    return next(block for block in (16, 32, MAX_SKINNY_ROWS) if rows <= block)

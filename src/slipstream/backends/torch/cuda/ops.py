@@ -1,0 +1,97 @@
+"""TritonOps: the decoder's steps on a GPU. Few rows go through the skinny kernels, a long prompt through cuBLAS."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+from slipstream.backends.torch.cuda.attention import PagedAttention
+from slipstream.backends.torch.cuda.batch import CudaBatch
+from slipstream.backends.torch.cuda.linear import MAX_SKINNY_ROWS, SkinnyProducts, Tiling
+from slipstream.backends.torch.cuda.tilings import Tilings, Trial
+from slipstream.backends.torch.ops import Hidden, LayerCache, Linear, Norm, QKNorm, RopeTable
+from slipstream.backends.torch.reference import ReferenceOps
+from slipstream.models.config import DecoderConfig
+
+MAX_TILES = 512
+
+
+class TritonOps:
+    """Rows up to MAX_SKINNY_ROWS come out bit-identical in any company; more rows do not."""
+
+    name = "triton"
+    batch_invariant = False
+
+    def __init__(self, config: DecoderConfig, dtype: torch.dtype, device: torch.device, exact: bool) -> None:
+        self.activation_dtype = dtype
+        self.batch_invariant = exact  # the model then never takes more rows than the skinny kernels do
+        self.tilings = Tilings(device)
+        self._config = config
+        qkv_outputs = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
+        self._many = ReferenceOps(dtype)
+        self._skinny = SkinnyProducts(dtype, device, max(config.hidden_size, qkv_outputs))
+        self._attention = PagedAttention(config, dtype, device, MAX_TILES)
+
+    def pack(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
+        bias = None if bias is None else bias.float().contiguous()
+        return Linear(weight.to(self.activation_dtype).contiguous(), weight.shape[0], weight.shape[1], bias)
+
+    def embed(self, table: Linear, tokens: torch.Tensor, then: Norm) -> Hidden:
+        if len(tokens) > MAX_SKINNY_ROWS:
+            return Hidden(F.embedding(tokens, table.data))
+        return self._skinny.embed(table, tokens, then)
+
+    def qkv(
+        self, hidden: Hidden, norm: Norm, weight: Linear, qk_norm: QKNorm | None, rope: RopeTable, batch: CudaBatch,
+        config: DecoderConfig, cache: LayerCache,
+    ) -> torch.Tensor:  # fmt: skip
+        if hidden.scaled is not None and qk_norm is None:
+            tiling = self.tilings.of("qkv", weight)
+            return self._skinny.qkv(hidden, norm, weight, batch, config, rope, cache, tiling)
+        if hidden.scaled is None:
+            qkv = self._linear(self._many.norm(hidden.x, norm), weight)
+        else:  # a norm over whole heads: not before they are complete
+            qkv = self._skinny.normed(hidden, norm, weight, self.tilings.of("project", weight))
+        self._attention.rope_write(qkv, batch, rope, qk_norm, cache)
+        return qkv
+
+    def gate(self, hidden: Hidden, norm: Norm, gate_up: Linear) -> torch.Tensor:
+        if hidden.scaled is None:
+            return self._many.swiglu(self._linear(self._many.norm(hidden.x, norm), gate_up))
+        return self._skinny.normed(hidden, norm, gate_up, self.tilings.of("gate", gate_up), gated=True)
+
+    def add(self, x: torch.Tensor, weight: Linear, hidden: Hidden, then: Norm) -> None:
+        if hidden.scaled is None:
+            hidden.x += self._linear(x, weight)
+        else:
+            self._skinny.add(x, weight, hidden, then, self.tilings.of("add", weight))
+
+    def logits(self, hidden: Hidden, norm: Norm, head: Linear) -> torch.Tensor:
+        if hidden.scaled is None:
+            return self._linear(self._many.norm(hidden.x, norm), head).float()
+        return self._skinny.normed(hidden, norm, head, self.tilings.of("logits", head), wide=True)
+
+    def attend(self, qkv: torch.Tensor, batch: CudaBatch, config: DecoderConfig, cache: LayerCache) -> torch.Tensor:
+        return self._attention.attend(qkv, batch, cache)
+
+    def trial(self, kind: str, like: Linear, batch: CudaBatch, rope: RopeTable, cache: LayerCache) -> Trial:
+        """Runs one product of this kind and shape, on no particular numbers: for measuring tilings."""
+        rows = len(batch.tokens)
+        x = torch.zeros(rows, like.inputs, dtype=self.activation_dtype, device=like.data.device)
+        norm = Norm(torch.ones(max(like.inputs, like.outputs), device=x.device), 1e-5)
+        squares = torch.ones(1, rows, dtype=torch.int64, device=x.device)
+        stream = torch.zeros(rows, like.outputs, dtype=x.dtype, device=x.device)
+
+        def run(weight: Linear, tiling: Tiling) -> None:
+            hidden = Hidden(x, x, squares)
+            if kind == "add":
+                self._skinny.add(x, weight, Hidden(stream, torch.empty_like(stream), squares), norm, tiling)
+            elif kind == "qkv":
+                self._skinny.qkv(hidden, norm, weight, batch, self._config, rope, cache, tiling)
+            else:
+                self._skinny.normed(hidden, norm, weight, tiling, kind == "gate", kind == "logits")
+
+        return run
+
+    def _linear(self, x: torch.Tensor, weight: Linear) -> torch.Tensor:
+        return F.linear(x, weight.data, None if weight.bias is None else weight.bias.to(x.dtype))

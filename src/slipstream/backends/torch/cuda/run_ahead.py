@@ -1,0 +1,124 @@
+"""RunAhead: plain decoding that never waits for the host.
+
+Where the next request is known to be the token just chosen, its forward is started before the host has even seen that
+token: the host works on one step while the device is at the next. A guess that turns out wrong (the stream ended) has
+cost a forward and changed nothing: what it wrote lies behind the end of the stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from slipstream.backends.torch.batch import Part
+from slipstream.backends.torch.cuda.bucket import Bucket
+from slipstream.backends.torch.cuda.choose import Asked
+from slipstream.backends.torch.kv_pool import PAGE_SIZE
+from slipstream.core.protocols import ScoreRequest
+from slipstream.errors import CapacityError
+
+_AHEAD = 64  # tokens a stream may go on for before its pages are sent again
+
+
+@triton.jit
+def follow_kernel(chosen, tokens, position, slot, tiles, streams, CAPACITY: tl.constexpr):
+    """The next step of each stream: the chosen token, one position on."""
+    i = tl.arange(0, CAPACITY)
+    inside = i < streams
+    tl.store(tokens + i, tl.load(chosen + i, mask=inside, other=0), mask=inside)
+    tl.store(position + i, tl.load(position + i, mask=inside) + 1, mask=inside)
+    tl.store(slot + i, tl.load(slot + i, mask=inside) + 1, mask=inside)
+    tl.store(tiles + i * 8 + 2, tl.load(tiles + i * 8 + 2, mask=inside) + 1, mask=inside)
+
+
+@dataclass(slots=True)
+class _UnderWay:
+    """A forward that was started without being asked for."""
+
+    bucket: Bucket
+    parts: list[Part]  # with the tokens chosen, once they are known
+    pages: list[list[int]]
+    steps: int  # since the batch was laid out
+
+
+class RunAhead:
+    def __init__(self, context_length: int, device: torch.device) -> None:
+        self._context_length = context_length
+        self._under_way: _UnderWay | None = None
+        self._hosts = [torch.zeros(64, dtype=torch.int32, pin_memory=device.type == "cuda") for _ in range(2)]
+
+    @staticmethod
+    def fits(requests: Seq[ScoreRequest]) -> bool:
+        """Whether all of these go on with the token they choose, on the device alone."""
+        return all(
+            r.continues and r.sampling is not None and not r.sampling.narrows and not r.sampling.changes_logits
+            for r in requests
+        )
+
+    def forget(self) -> None:
+        self._under_way = None
+
+    def score(self, bucket: Bucket, requests: Seq[ScoreRequest], parts: Seq[Part]) -> list[int]:
+        """The chosen tokens of one row each. Starts the next step before it waits for this one."""
+        steps = self._steps_taken(bucket, parts)
+        if steps is None:
+            for part in parts:
+                self._make_room(part)
+            bucket.batch.fill(parts, ahead=_AHEAD)
+            bucket.chooser.ask([_asked(request, 0) for request in requests])
+            bucket.run()
+            steps = 0
+        host, done = self._copy_chosen(bucket, len(parts))
+        goes_on = steps + 1 < _AHEAD and all(self._has_room(part) for part in parts)
+        if goes_on:
+            self._follow(bucket, len(parts))
+            bucket.chooser.ask([_asked(request, 1) for request in requests])
+            bucket.run()
+        done.synchronize()
+        tokens: list[int] = host[: len(parts)].tolist()
+        self._under_way = None
+        if goes_on:
+            following = [Part(p.sequence, p.start + 1, [t]) for p, t in zip(parts, tokens, strict=True)]
+            self._under_way = _UnderWay(bucket, following, [list(p.sequence.pages) for p in parts], steps + 1)
+        return tokens
+
+    def _steps_taken(self, bucket: Bucket, parts: Seq[Part]) -> int | None:
+        """Since the layout, where what is under way is just what is asked for now."""
+        now = self._under_way
+        if now is None or now.bucket is not bucket or now.parts != list(parts):
+            return None
+        return now.steps if all(p.sequence.pages == pages for p, pages in zip(parts, now.pages, strict=True)) else None
+
+    def _copy_chosen(self, bucket: Bucket, count: int) -> tuple[torch.Tensor, torch.cuda.Event]:
+        self._hosts.reverse()
+        self._hosts[0][:count].copy_(bucket.chooser.chosen[0, :count], non_blocking=True)
+        done = torch.cuda.Event()
+        done.record()
+        return self._hosts[0], done
+
+    def _follow(self, bucket: Bucket, streams: int) -> None:
+        batch = bucket.batch
+        follow_kernel[(1,)](
+            bucket.chooser.chosen, batch.tokens, batch.position, batch.slot, batch.tiles, streams,
+            CAPACITY=batch.capacity, num_warps=1,
+        )  # fmt: skip
+
+    def _make_room(self, part: Part) -> None:
+        """Pages for the steps to come, as far as there are any."""
+        try:
+            part.sequence.make_room(min(_AHEAD, self._context_length - part.start))
+        except CapacityError:
+            part.sequence.make_room(1)
+
+    def _has_room(self, part: Part) -> bool:
+        """For one token more than this part has, in pages that the device knows."""
+        return part.start + 2 <= min(len(part.sequence.pages) * PAGE_SIZE, self._context_length)
+
+
+def _asked(request: ScoreRequest, steps: int) -> Asked:
+    assert request.sampling is not None
+    return Asked(request.sampling, request.position + steps)

@@ -1,0 +1,129 @@
+"""CudaRunner: forwards as captured graphs, one for each bucket of rows; long prompts run uncaptured.
+
+A round is one copy to the device, one graph, one small copy back: the target's own token after each row is chosen at
+the end of the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from slipstream.backends.torch.batch import Part
+from slipstream.backends.torch.cuda.batch import CudaBatch
+from slipstream.backends.torch.cuda.bucket import Bucket
+from slipstream.backends.torch.cuda.choose import Asked, can_choose
+from slipstream.backends.torch.cuda.draft_loop import DraftLoop
+from slipstream.backends.torch.cuda.linear import MAX_SKINNY_ROWS
+from slipstream.backends.torch.cuda.run_ahead import RunAhead
+from slipstream.backends.torch.decoder import Decoder
+from slipstream.backends.torch.kv_pool import KVPool
+from slipstream.core.protocols import ExtendRequest, Extension, ScoreRequest, Scores
+
+BUCKETS = (1, 2, 4, 8, 16, 32, MAX_SKINNY_ROWS)
+
+
+@dataclass(frozen=True, slots=True)
+class CudaScores:
+    """Logits of one request, on the device until they are asked for. Rows: ROOT first, then the nodes."""
+
+    logits: torch.Tensor | None  # [nodes + 1, vocab] float32; None where the next forward is under way already
+    tokens: Seq[int] | None  # the target's own token after each, where the device could choose it
+    is_greedy: bool
+
+    def row(self, node: int) -> npt.NDArray[np.float32]:
+        row: npt.NDArray[np.float32] = self._logits()[node + 1].cpu().numpy()
+        return row
+
+    def chosen(self, node: int) -> int | None:
+        return None if self.tokens is None else self.tokens[node + 1]
+
+    def argmax(self, node: int) -> int:
+        if self.tokens is not None and self.is_greedy:
+            return self.tokens[node + 1]
+        return int(self._logits()[node + 1].argmax())
+
+    def _logits(self) -> torch.Tensor:
+        if self.logits is None:
+            raise RuntimeError("the logits of a request that `continues` are not kept: its token is `chosen`")
+        return self.logits
+
+
+class CudaRunner:
+    extends = True  # a draft may take several steps on the device
+
+    def __init__(self, decoder: Decoder[CudaBatch], pool: KVPool, max_rows: int, device: torch.device) -> None:
+        self._decoder = decoder
+        self._pool = pool
+        self._max_rows = max_rows
+        self._device = device
+        self._buckets: dict[int, Bucket] = {}
+        self._draft_loop = DraftLoop(self.bucket, device)
+        self._run_ahead = RunAhead(len(decoder.rope.cosine), device)
+
+    def bucket(self, rows: int) -> Bucket:
+        """The smallest that holds them; its graph is captured when it is first asked for."""
+        capacity = next((size for size in BUCKETS if rows <= size), self._max_rows)
+        if capacity not in self._buckets:
+            bucket = self._buckets[capacity] = Bucket(self._decoder, self._pool, capacity, self._device)
+            if self._device.type == "cuda" and capacity <= MAX_SKINNY_ROWS:
+                bucket.capture()
+        return self._buckets[capacity]
+
+    def warm_up(self, report: Callable[[float], None]) -> None:
+        """Captures all graphs now, rather than when they are first needed."""
+        for i, rows in enumerate(BUCKETS):
+            report(i / len(BUCKETS))
+            self.bucket(rows)
+
+    def extend(self, requests: Seq[ExtendRequest], parts: Seq[Part]) -> list[Extension]:
+        self._run_ahead.forget()
+        return self._draft_loop.run(requests, parts)
+
+    def score(self, requests: Seq[ScoreRequest], parts: Seq[Part]) -> list[Scores]:
+        num_rows = sum(part.num_rows for part in parts)
+        bucket = self.bucket(num_rows)
+        if bucket.is_captured and num_rows == len(parts) and RunAhead.fits(requests):
+            tokens = self._run_ahead.score(bucket, requests, parts)
+            return [CudaScores(None, (token,), True) for token in tokens]
+        self._run_ahead.forget()
+        if num_rows <= MAX_SKINNY_ROWS:
+            outputs = [slice(end - len(p.tree) - 1, end) for p, end in _ends([p.num_rows for p in parts], parts)]
+            bucket.batch.fill(parts)
+            bucket.chooser.ask(_asked(requests, outputs, num_rows))
+            bucket.run()
+        else:
+            outputs = [slice(end - len(p.tree) - 1, end) for p, end in _ends([len(p.tree) + 1 for p in parts], parts)]
+            bucket.batch.fit(parts)
+            bucket.chooser.ask(_asked(requests, outputs, outputs[-1].stop))
+            bucket.run_uncaptured()
+        bucket.narrow([(r.sampling, at) for r, at in zip(requests, outputs, strict=True) if r.sampling])
+        tokens = bucket.chooser.read()
+        return [_scores(bucket, request, at, tokens) for request, at in zip(requests, outputs, strict=True)]
+
+
+def _scores(bucket: Bucket, request: ScoreRequest, at: slice, tokens: list[int]) -> CudaScores:
+    sampling = request.sampling
+    if sampling is None or not can_choose(sampling):
+        return CudaScores(bucket.logits[at], None, False)
+    return CudaScores(bucket.logits[at], tokens[at], sampling.is_greedy)
+
+
+def _ends(sizes: Seq[int], parts: Seq[Part]) -> Iterator[tuple[Part, int]]:
+    return zip(parts, accumulate(sizes), strict=True)
+
+
+def _asked(requests: Seq[ScoreRequest], outputs: Seq[slice], num_rows: int) -> list[Asked | None]:
+    """How each row chooses: a node's token stands as far behind the first as the node is deep."""
+    asked: list[Asked | None] = [None] * num_rows
+    for request, at in zip(requests, outputs, strict=True):
+        if request.sampling and not request.sampling.is_greedy and can_choose(request.sampling):
+            depths = (0, *request.tree.depths())
+            asked[at] = [Asked(request.sampling, request.position + depth) for depth in depths]
+    return asked

@@ -1,0 +1,97 @@
+"""Tilings: how each product is cut, measured once per machine and shape, and remembered."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+import triton
+
+from slipstream.backends.torch.cuda.linear import Tiling
+from slipstream.backends.torch.ops import Linear
+from slipstream.cache import cache_folder
+
+Trial = Callable[[Linear, Tiling], None]
+log = logging.getLogger("slipstream")
+
+CANDIDATES: dict[str, tuple[Tiling, ...]] = {
+    "qkv": (
+        Tiling(32, 128, 4),
+        Tiling(32, 64, 6),
+        Tiling(16, 128, 6),
+        Tiling(16, 128, 6, split=2),
+        Tiling(32, 64, 6, split=2),
+        Tiling(32, 128, 4, split=4),
+    ),
+    "project": (Tiling(32, 128, 6), Tiling(64, 128, 6), Tiling(64, 256, 3, tma=True), Tiling(32, 512, 3, tma=True)),
+    "gate": (Tiling(64, 128, 4), Tiling(64, 64, 4), Tiling(128, 64, 4, tma=True), Tiling(32, 256, 3, tma=True)),
+    "add": (
+        Tiling(32, 128, 8, split=2),
+        Tiling(32, 256, 5),
+        Tiling(32, 512, 4, tma=True),
+        Tiling(32, 128, 6, split=4),
+        Tiling(32, 128, 6, split=2),
+    ),
+    "logits": (Tiling(64, 128, 5), Tiling(64, 256, 3, tma=True)),
+}
+_REPEATS = 15
+_SPREAD_BYTES = 600_000_000  # weights that one measurement goes through: more than the L2 cache holds
+
+
+class Tilings:
+    """The best known tiling of each product; the first candidate until it was measured."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._known: dict[str, Tiling] = {}
+        self._device = device
+
+    def of(self, kind: str, weight: Linear) -> Tiling:
+        return self._known.get(_key(kind, weight), CANDIDATES[kind][0])
+
+    def measure(self, kind: str, weights: Sequence[Linear], trial: Callable[[], Trial]) -> None:
+        """Chooses for one product, given its weights of all layers. Takes seconds, the first time."""
+        store, key = self._store(), _key(kind, weights[0])
+        remembered = json.loads(store.read_text()) if store.exists() else {}
+        if key not in remembered:
+            run = trial()
+            remembered[key] = asdict(min(CANDIDATES[kind], key=lambda tiling: _seconds(run, weights, tiling)))
+            log.debug("%s: %s", key, remembered[key])
+            store.write_text(json.dumps(remembered, indent=1))
+        self._known[key] = Tiling(**remembered[key])
+
+    def _store(self) -> Path:
+        gpu = torch.cuda.get_device_name(self._device).replace(" ", "-").replace("/", "-")
+        return cache_folder("tilings") / f"{gpu}-triton-{triton.__version__}.json"
+
+
+def _key(kind: str, weight: Linear) -> str:
+    return f"{kind} {weight.outputs}x{weight.inputs} {weight.data.dtype}".replace("torch.", "")
+
+
+def _seconds(run: Trial, weights: Sequence[Linear], tiling: Tiling) -> float:
+    """Of one product, in a graph over as many layers as the cache can't hold. Infinite where the GPU can't run it."""
+    count = max(2, min(len(weights), _SPREAD_BYTES // weights[0].data.nbytes + 1))
+    turns = [weights[i % len(weights)] for i in range(count)]
+    try:
+        run(weights[0], tiling)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for weight in turns:
+                run(weight, tiling)
+    except (RuntimeError, triton.OutOfResources) as error:
+        log.debug("%s does not run here: %s", tiling, error)
+        return float("inf")
+    times: list[float] = []
+    for _ in range(_REPEATS):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(start.elapsed_time(end))
+    return min(times)

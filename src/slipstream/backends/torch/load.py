@@ -1,0 +1,146 @@
+"""From a checkpoint to a TorchModel on a device."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from slipstream.backends.torch.batch import Batch
+from slipstream.backends.torch.cpu.library import kernels
+from slipstream.backends.torch.cpu.ops import NativeOps
+from slipstream.backends.torch.decoder import Decoder, load_decoder
+from slipstream.backends.torch.eager import EagerRunner
+from slipstream.backends.torch.kv_pool import PAGE_SIZE, KVPool
+from slipstream.backends.torch.memory import explained, plan_memory
+from slipstream.backends.torch.model import Runner, TorchModel
+from slipstream.backends.torch.ops import LayerCache, Ops
+from slipstream.backends.torch.options import DTYPES, TorchOptions, pick_device, pick_dtype
+from slipstream.backends.torch.reference import ReferenceOps
+from slipstream.core.protocols import ModelInfo
+from slipstream.models.checkpoint import Checkpoint
+from slipstream.models.config import DecoderConfig
+
+if TYPE_CHECKING:
+    from slipstream.backends.torch.cuda.batch import CudaBatch
+    from slipstream.backends.torch.cuda.ops import TritonOps
+
+log = logging.getLogger("slipstream")
+
+Report = Callable[[float], None]
+MAX_ROWS = 512
+_READING = 0.7  # of the time of loading, where graphs follow
+
+
+def load_model(
+    checkpoint: Checkpoint, options: TorchOptions | None = None, report: Report = lambda share: None
+) -> TorchModel:
+    """Puts a checkpoint on a device. `report` is told the share that is loaded. Raises CapacityError, UsageError."""
+    options = options or TorchOptions()
+    device = pick_device(options.device)
+    dtype = pick_dtype(options.dtype, device)
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    config = checkpoint.config
+    context = min(options.context_length or config.context_length, config.context_length)
+    item_bytes = DTYPES[dtype].itemsize
+    plan = plan_memory(checkpoint.name, config, item_bytes, context, options.kv_tokens, device)
+    with explained(plan, device), torch.inference_mode():
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        if device.type == "cuda" and _has_kernels(config):
+            return _load_graphed(checkpoint, options, device, dtype, context, plan.kv_tokens, report)
+        ops = _pick_ops(device, DTYPES[dtype], options.exact)
+        decoder = load_decoder(checkpoint, ops, device, context, report)
+        pool = KVPool(config, plan.kv_tokens, ops.activation_dtype, device)
+
+        def runner(decoder: Decoder[Batch], pool: KVPool) -> Runner:
+            return EagerRunner(decoder, pool, device)
+
+        return _model(checkpoint.name, decoder, pool, dtype, context, MAX_ROWS, device, runner)
+
+
+def _pick_ops(device: torch.device, dtype: torch.dtype, exact: bool) -> Ops[Batch]:
+    library = kernels() if device.type == "cpu" else None
+    return NativeOps(library, dtype) if library else ReferenceOps(dtype, row_by_row=exact)
+
+
+def _has_kernels(config: DecoderConfig) -> bool:
+    """Whether the GPU kernels run this model; plain torch does otherwise, slowly."""
+    if importlib.util.find_spec("triton") is None:
+        log.warning("Triton is not installed: the GPU runs plain torch, several times slower (pip install triton)")
+        return False
+    sizes = (config.hidden_size, config.intermediate_size, config.num_heads * config.head_dim)
+    if any(size % 16 for size in sizes) or config.head_dim % 2:
+        log.warning("sizes %s are no multiples of 16: the GPU runs plain torch, several times slower", sizes)
+        return False
+    return True
+
+
+def _load_graphed(
+    checkpoint: Checkpoint, options: TorchOptions, device: torch.device, dtype: str, context: int, kv_tokens: int,
+    report: Report,
+) -> TorchModel:  # fmt: skip
+    from slipstream.backends.torch.cuda.linear import MAX_SKINNY_ROWS
+    from slipstream.backends.torch.cuda.ops import TritonOps
+    from slipstream.backends.torch.cuda.runner import CudaRunner
+
+    ops = TritonOps(checkpoint.config, DTYPES[dtype], device, options.exact)
+    decoder = load_decoder(checkpoint, ops, device, context, lambda share: report(_READING * share))
+    pool = KVPool(checkpoint.config, kv_tokens, ops.activation_dtype, device)
+    _measure_tilings(decoder, ops, pool, device)
+    max_rows = MAX_SKINNY_ROWS if options.exact else MAX_ROWS
+
+    def runner(decoder: Decoder[CudaBatch], pool: KVPool) -> Runner:
+        graphs = CudaRunner(decoder, pool, max_rows, device)
+        graphs.warm_up(lambda share: report(_READING + (1 - _READING) * share))
+        return graphs
+
+    return _model(checkpoint.name, decoder, pool, dtype, context, max_rows, device, runner)
+
+
+def _measure_tilings(decoder: Decoder[CudaBatch], ops: TritonOps, pool: KVPool, device: torch.device) -> None:
+    from slipstream.backends.torch.cuda.bucket import Bucket
+
+    layers, cache = decoder.layers, LayerCache(pool.keys[0], pool.values[0])
+    products = [
+        ("project" if decoder.config.qk_norm else "qkv", [layer.qkv for layer in layers]),
+        ("add", [layer.output for layer in layers]),
+        ("gate", [layer.gate_up for layer in layers]),
+        ("add", [layer.down for layer in layers]),
+        ("logits", [decoder.head]),
+    ]
+    batch = Bucket(decoder, pool, 1, device).batch  # one row, as most steps have; it goes to the spare page
+    batch.fill([])
+    for kind, weights in products:
+        ops.tilings.measure(kind, weights, partial(ops.trial, kind, weights[0], batch, decoder.rope, cache))
+
+
+def _model(
+    name: str, decoder: Decoder[Any], pool: KVPool, dtype: str, context: int, max_rows: int, device: torch.device,
+    make_runner: Callable[[Decoder[Any], KVPool], Runner],
+) -> TorchModel:  # fmt: skip
+    runner = make_runner(decoder, pool)
+    info = ModelInfo(
+        name=name,
+        backend=f"torch/{decoder.ops.name}",
+        device=str(device),
+        dtype=dtype,
+        vocab_size=decoder.config.vocab_size,
+        context_length=context,
+        weight_bytes=decoder.weight_bytes(),
+        batch_invariant=decoder.ops.batch_invariant,
+        max_rows=max_rows,
+        extends=runner.extends,
+    )
+
+    def cut(count: int) -> TorchModel:
+        first = decoder.first_layers(count)
+        own = KVPool(first.config, pool.num_pages * PAGE_SIZE, pool.keys.dtype, device)
+        return _model(f"{name}[:{count}]", first, own, dtype, context, max_rows, device, make_runner)
+
+    return TorchModel(info, pool, runner, decoder.config.num_layers, cut)

@@ -1,0 +1,89 @@
+"""MemoryPlan: what a model takes on a device, before it is taken."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from slipstream.backends.torch.kv_pool import PAGE_SIZE
+from slipstream.errors import CapacityError
+from slipstream.models.config import DecoderConfig
+from slipstream.models.tensors import expected_tensors
+
+_STREAMS = 32  # a usual load, beside one stream of the whole context
+_TOKENS_A_STREAM = 1024
+_GPU_WORKSPACE = 700 << 20  # scratch of the kernels, buffers and graphs
+_CACHE_SHARE = {"cpu": 0.25, "cuda": 0.5}  # of what is free, for keys and values: a draft may follow
+_GB = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    name: str
+    weight_bytes: int
+    token_bytes: int  # keys and values of one token
+    kv_tokens: int
+    workspace_bytes: int
+    free_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        return self.weight_bytes + self.kv_tokens * self.token_bytes + self.workspace_bytes
+
+    def text(self) -> str:
+        return (
+            f"{self.name}: weights {self.weight_bytes / _GB:.1f} GB, keys and values of {self.kv_tokens} tokens "
+            f"{self.kv_tokens * self.token_bytes / _GB:.1f} GB, graphs and scratch "
+            f"{self.workspace_bytes / _GB:.1f} GB; {self.free_bytes / _GB:.1f} GB were free"
+        )
+
+
+def plan_memory(
+    name: str, config: DecoderConfig, item_bytes: int, context: int, kv_tokens: int | None, device: torch.device
+) -> MemoryPlan:
+    """Raises CapacityError where the weights alone don't fit a GPU."""
+    weights = item_bytes * sum(math.prod(shape) for shape in expected_tensors(config).values())
+    cache_item = 4 if device.type == "cpu" else item_bytes
+    token_bytes = 2 * config.num_layers * config.num_kv_heads * config.head_dim * cache_item
+    free = _free_bytes(device)
+    workspace = _GPU_WORKSPACE if device.type == "cuda" else 0
+    left = free - workspace - (weights if device.type == "cuda" else 0)
+    wanted = max(context, _STREAMS * _TOKENS_A_STREAM) + PAGE_SIZE * _STREAMS
+    affordable = int(left * _CACHE_SHARE[device.type]) // token_bytes
+    tokens = kv_tokens or max(min(wanted, affordable), 2 * PAGE_SIZE)
+    plan = MemoryPlan(name, weights, token_bytes, tokens, workspace, free)
+    if device.type == "cuda" and plan.total_bytes > free:
+        raise CapacityError(_refusal(plan, device))
+    return plan
+
+
+@contextmanager
+def explained(plan: MemoryPlan, device: torch.device) -> Iterator[None]:
+    """An out-of-memory of the device becomes one clear message, with the plan."""
+    try:
+        yield
+    except torch.cuda.OutOfMemoryError as error:
+        raise CapacityError(_refusal(plan, device)) from error
+
+
+def _refusal(plan: MemoryPlan, device: torch.device) -> str:
+    return (
+        f"{device} has too little memory. {plan.text()}. Lower --context or the tokens of the cache, take a smaller "
+        "model or draft or no draft, free the GPU of other programs (nvidia-smi lists them), or use --device cpu"
+    )
+
+
+def _free_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        for line in meminfo.read_text().splitlines():
+            if line.startswith("MemAvailable"):
+                return int(line.split()[1]) * 1024
+    return 8 << 30

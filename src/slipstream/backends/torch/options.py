@@ -1,0 +1,69 @@
+"""TorchOptions: how a model is put on a device, and which device that is."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from dataclasses import dataclass
+
+import torch
+
+from slipstream.errors import UsageError
+
+log = logging.getLogger("slipstream")
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True, slots=True)
+class TorchOptions:
+    """None and `auto` are chosen by what the machine has."""
+
+    device: str = "auto"  # auto, cpu, cuda, cuda:1 …
+    dtype: str = "auto"  # fp32, bf16, fp16; auto: fp32 on the CPU, on a GPU bf16, or fp16 where it has no bf16
+    context_length: int | None = None  # at most the model's own
+    kv_tokens: int | None = None  # tokens of all streams together that the cache holds
+    exact: bool = False  # bit-identical logits in any company, where the kernels don't give that anyway
+    threads: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.dtype != "auto" and self.dtype not in DTYPES:
+            raise UsageError(f"dtype {self.dtype!r} is unknown; expected auto, {', '.join(DTYPES)}")
+        for name in ("context_length", "kv_tokens", "threads"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError(f"{name} is {value}; expected 1 or more")
+
+
+def pick_device(name: str) -> torch.device:
+    """The device of this name. Says so where a GPU is there and stays unused. Raises UsageError."""
+    device = _named("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else _named(name)
+    if device.type == "cuda":
+        return torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
+    if torch.cuda.is_available():
+        log.warning("running on the CPU although there is a GPU, %s: --device cuda", torch.cuda.get_device_name())
+    elif shutil.which("nvidia-smi"):
+        log.warning("running on the CPU: there is an NVIDIA driver, but this torch (%s) sees no GPU", torch.__version__)
+    return device
+
+
+def _named(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise UsageError(f"device {name!r} is unknown; expected auto, cpu, cuda or cuda:N") from None
+    if device.type not in ("cpu", "cuda"):
+        raise UsageError(f"device {name!r} is not supported; expected auto, cpu, cuda or cuda:N")
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UsageError(f"device {name!r}: this torch ({torch.__version__}) sees no CUDA device; use --device cpu")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise UsageError(f"device {name!r}: there are {torch.cuda.device_count()} GPUs, counted from cuda:0")
+    return device
+
+
+def pick_dtype(name: str, device: torch.device) -> str:
+    if name != "auto":
+        return name
+    if device.type == "cpu":
+        return "fp32"
+    return "bf16" if torch.cuda.get_device_capability(device)[0] >= 8 else "fp16"

@@ -1,0 +1,46 @@
+"""Tiny models on the CUDA path: on a GPU where there is one, and in Triton's interpreter elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from unittest import mock
+
+import torch
+
+from contract import tiny_models
+from slipstream.backends.torch import load as torch_backend
+from slipstream.backends.torch.cuda.ops import TritonOps
+from slipstream.backends.torch.cuda.runner import CudaRunner
+from slipstream.backends.torch.cuda.tilings import Tilings
+from slipstream.backends.torch.decoder import load_decoder
+from slipstream.backends.torch.kv_pool import KVPool
+from slipstream.backends.torch.model import TorchModel
+from slipstream.backends.torch.options import TorchOptions
+from slipstream.models import open_checkpoint
+
+SIZES = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 16}  # the kernels want multiples of 16
+_CONTEXT = tiny_models.CONTEXT
+
+
+def save(family: str, folder: Path) -> Path:
+    return tiny_models.save_folder(tiny_models.make_model(family, **SIZES), folder)
+
+
+def load_on_gpu(folder: Path, **options: object) -> TorchModel:
+    with mock.patch.object(Tilings, "measure"):  # any tiling will do
+        model = torch_backend.load_model(open_checkpoint(folder), TorchOptions(device="cuda", **options))
+    assert model.info.backend == "torch/triton"
+    return model
+
+
+def load_interpreted(folder: Path, max_rows: int = 512) -> TorchModel:
+    """The same kernels and the same bookkeeping on the CPU, in float32, without graphs."""
+    checkpoint, device = open_checkpoint(folder), torch.device("cpu")
+    with torch.inference_mode():
+        ops = TritonOps(checkpoint.config, torch.float32, device, exact=True)
+        decoder = load_decoder(checkpoint, ops, device, _CONTEXT)
+    pool = KVPool(checkpoint.config, 2048, torch.float32, device)
+    return torch_backend._model(
+        checkpoint.name, decoder, pool, "fp32", _CONTEXT, max_rows, device,
+        lambda decoder, pool: CudaRunner(decoder, pool, max_rows, device),
+    )  # fmt: skip

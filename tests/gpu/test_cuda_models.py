@@ -1,0 +1,128 @@
+"""The CUDA path on a GPU: the Model contract, text that no drafter changes, graphs, memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+if not torch.cuda.is_available():
+    pytest.skip("needs a CUDA device", allow_module_level=True)
+
+from contract import cuda_models, tiny_models
+from contract.model_contract import ModelContract
+from slipstream.backends.torch.load import load_model
+from slipstream.backends.torch.model import TorchModel
+from slipstream.backends.torch.options import TorchOptions
+from slipstream.core.auto_policy import make_policy
+from slipstream.core.engine import Engine
+from slipstream.core.protocols import Drafter
+from slipstream.core.sampling import Sampling
+from slipstream.core.stream import Limits
+from slipstream.drafters.model import DraftModelDrafter
+from slipstream.drafters.suffix import SuffixDrafter
+from slipstream.errors import CapacityError
+from slipstream.loading import LoadedModel
+from slipstream.models.shapes import RandomCheckpoint
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("cuda")
+    return {family: cuda_models.save(family, root / family) for family in tiny_models.FAMILIES}
+
+
+class TestExact(ModelContract):
+    num_seeds = 2
+
+    @pytest.fixture(scope="class", params=tiny_models.FAMILIES)
+    @classmethod
+    def model(cls, request: pytest.FixtureRequest, folders: dict[str, Path]) -> TorchModel:
+        return cuda_models.load_on_gpu(folders[request.param], dtype="fp32", exact=True, kv_tokens=4096)
+
+    def test_it_is_batch_invariant(self, model: TorchModel) -> None:
+        assert model.info.batch_invariant
+
+
+class TestExactIn16Bits(ModelContract):
+    num_seeds = 2
+
+    @pytest.fixture(scope="class", params=["bf16", "fp16"])
+    @classmethod
+    def model(cls, request: pytest.FixtureRequest, folders: dict[str, Path]) -> TorchModel:
+        return cuda_models.load_on_gpu(folders["qwen2-bias-tied"], dtype=request.param, exact=True, kv_tokens=4096)
+
+
+class TestDefault(ModelContract):
+    num_seeds = 2
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def model(cls, folders: dict[str, Path]) -> TorchModel:
+        return cuda_models.load_on_gpu(folders["llama3-scaled-tied"], dtype="fp32", kv_tokens=4096)
+
+
+@pytest.fixture(scope="module")
+def random_model() -> Iterator[LoadedModel]:
+    """A 0.5B shape: large enough for real tilings, quick to make."""
+    checkpoint = RandomCheckpoint("qwen-0.5b")
+    options = TorchOptions(device="cuda", context_length=2048, kv_tokens=16384, exact=True)
+    yield LoadedModel(load_model(checkpoint, options), checkpoint.tokenizer)
+    torch.cuda.empty_cache()
+
+
+SAMPLINGS = {
+    "greedy": Sampling(),
+    "sampled": Sampling(temperature=0.8, seed=4),
+    "top-p": Sampling(temperature=0.9, top_p=0.8, seed=9),
+    "penalised": Sampling(temperature=0.7, repetition_penalty=1.2, seed=2),
+}
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
+def test_no_drafter_changes_the_text(random_model: LoadedModel, sampling: Sampling) -> None:
+    model = random_model.model
+    drafters: list[Drafter] = [SuffixDrafter(), DraftModelDrafter(model), DraftModelDrafter(model.first_layers(6))]
+    prompt = [(i * 7919) % 50_000 for i in range(90)]
+    limits = Limits(max_tokens=150, ignore_eos=True)
+    plain = Engine(model, random_model.tokenizer).generate(prompt, sampling, limits).result().tokens
+    for drafter in drafters:
+        engine = Engine(model, random_model.tokenizer, drafter, make_policy("fixed(5)"))
+        assert engine.generate(prompt, sampling, limits).result().tokens == plain, drafter.name
+
+
+def test_a_stream_reads_the_same_alone_and_among_others(random_model: LoadedModel) -> None:
+    model, limits = random_model.model, Limits(max_tokens=80, ignore_eos=True)
+    prompts = [[(i * 31 + seed * 977) % 50_000 for i in range(20 + 9 * seed)] for seed in range(12)]
+    alone = [Engine(model, random_model.tokenizer).generate(p, Sampling(), limits).result().tokens for p in prompts]
+    engine = Engine(model, random_model.tokenizer, DraftModelDrafter(model), make_policy("fixed(3)"))
+    together = [engine.generate(p, Sampling(), limits) for p in prompts]
+    assert [g.result().tokens for g in together] == alone
+    assert model.num_open == 0  # type: ignore[attr-defined]
+
+
+def test_plain_decoding_runs_ahead_across_pages_and_to_the_end_of_the_context(random_model: LoadedModel) -> None:
+    """What runs ahead must stop at the context's end, and leave no trace when a stream is left in the middle."""
+    model = random_model.model
+    engine = Engine(model, random_model.tokenizer)
+    prompt = [(i * 13) % 50_000 for i in range(1960)]
+    full = engine.generate(prompt, Sampling(), Limits(max_tokens=500, ignore_eos=True)).result()
+    assert full.finish_reason == "length"
+    assert len(full.stream.tokens) == 2048
+    for token in engine.generate(prompt, Sampling(), Limits(max_tokens=500, ignore_eos=True)):
+        if len(full.tokens) > 5 and token.id == full.tokens[5]:
+            break
+    again = engine.generate(prompt, Sampling(), Limits(max_tokens=40, ignore_eos=True)).result()
+    assert again.tokens == full.tokens[:40]
+
+
+def test_a_model_that_does_not_fit_is_refused_with_the_plan() -> None:
+    free, _ = torch.cuda.mem_get_info()
+    tokens = free // (2 * 80 * 8 * 128 * 2) + 1
+    with pytest.raises(CapacityError, match=r"weights .* GB, keys and values of .* GB, graphs .* were free"):
+        load_model(RandomCheckpoint("llama-70b"), TorchOptions(device="cuda", kv_tokens=tokens))

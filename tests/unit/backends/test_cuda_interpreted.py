@@ -1,0 +1,126 @@
+"""The CUDA path without a GPU: kernels in Triton's interpreter, bookkeeping as it is, against plain torch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from contract import cuda_models, tiny_models
+from slipstream.backends.torch.cuda.batch import chunk_keys
+from slipstream.backends.torch.cuda.choose import Asked, Chooser, narrowed
+from slipstream.core.protocols import ExtendRequest, Model, ScoreRequest, Sequence, prefill
+from slipstream.core.sampling import Sampling, sample
+from slipstream.core.tree import ROOT, DraftTree
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu runs the same kernels on the GPU")
+TREE = DraftTree((1, 2, 3, 4, 5, 6, 7), (-1, 0, 1, 0, 3, -1, 5))
+CHAIN = DraftTree.chain((4, 5))
+SAMPLED = Sampling(temperature=0.8, seed=3)
+
+
+@pytest.fixture(scope="module", params=["llama3-scaled-tied", "mistral-window-8", "qwen2-bias-tied", "qwen3-qk-norm"])
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Model, Model]:
+    folder = cuda_models.save(request.param, tmp_path_factory.mktemp("cuda"))
+    return cuda_models.load_interpreted(folder), tiny_models.load_reference(folder)
+
+
+def opened(models: tuple[Model, Model], tokens: list[int]) -> list[Sequence]:
+    places = [model.open([], 200) for model in models]
+    for model, place in zip(models, places, strict=True):
+        prefill(model, place, tokens)
+    return places
+
+
+def test_logits_and_choices_are_those_of_plain_torch(pair: tuple[Model, Model]) -> None:
+    tokens = np.random.default_rng(0).integers(96, size=70).tolist()  # more than the skinny kernels take at once
+    long, short = opened(pair, tokens), opened(pair, [])
+    scores = [
+        model.score([ScoreRequest(a, [9], TREE, Sampling()), ScoreRequest(b, [1, 2, 3], CHAIN, SAMPLED, position=5)])
+        for model, a, b in zip(pair, long, short, strict=True)
+    ]
+    for mine, theirs in zip(*scores, strict=True):
+        for node in range(ROOT, len(TREE) if mine is scores[0][0] else len(CHAIN)):
+            np.testing.assert_allclose(mine.row(node), theirs.row(node), rtol=0, atol=1e-4)
+    assert [scores[0][0].chosen(n) for n in range(ROOT, 7)] == [scores[1][0].argmax(n) for n in range(ROOT, 7)]
+    assert [scores[0][1].chosen(n) for n in range(ROOT, 2)] == [
+        sample(scores[1][1].row(n), SAMPLED, 5 + n + 1) for n in range(ROOT, 2)
+    ]
+    for place in (*long, *short):
+        place.close()
+
+
+def test_a_kept_side_branch_reads_like_plain_text(pair: tuple[Model, Model]) -> None:
+    places = opened(pair, list(range(1, 41)))
+    rows = []
+    for model, place in zip(pair, places, strict=True):
+        model.score([ScoreRequest(place, [9], TREE)])
+        place.commit((0, 3, 4))
+        rows.append(model.score([ScoreRequest(place, [8])])[0].row(ROOT).copy())
+        place.close()
+    np.testing.assert_allclose(*rows, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.9, seed=5, top_k=20)], ids=["greedy", "top-k"])
+def test_a_draft_goes_on_by_itself_as_it_would_step_by_step(pair: tuple[Model, Model], sampling: Sampling) -> None:
+    mine, reference = pair
+    places, others = opened(pair, [3, 1, 4, 1, 5]), opened(pair, [])
+    extensions = mine.extend(  # type: ignore[attr-defined]
+        [ExtendRequest(places[0], [9], 4, sampling, 0), ExtendRequest(others[0], [2, 7, 1], 3, sampling, 7)]
+    )
+    expected = [_step_by_step(reference, places[1], [9], 4, sampling, 0)]
+    expected.append(_step_by_step(reference, others[1], [2, 7, 1], 3, sampling, 7))
+    assert [e.tokens for e in extensions] == expected
+    assert all(0 < chance <= 1 for e in extensions for chance in e.chances)
+    assert (places[0].length, others[0].length) == (5 + 4, 3 + 2)
+    for place in (*places, *others):
+        place.close()
+
+
+def _step_by_step(
+    model: Model, place: Sequence, pending: list[int], steps: int, sampling: Sampling, position: int
+) -> list[int]:
+    tokens: list[int] = []
+    for step in range(steps):
+        row = model.score([ScoreRequest(place, pending)])[0].row(ROOT)
+        place.commit()
+        tokens.append(sample(row, sampling, position + step))
+        pending = tokens[-1:]
+    return tokens
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.3, 1.0, 2.5])
+def test_the_device_chooses_what_the_host_would(temperature: float) -> None:
+    rng = np.random.default_rng(1)
+    logits = rng.standard_normal((3, 9001)).astype(np.float32) * 3
+    chooser = Chooser(4, logits.shape[1], torch.device("cpu"))
+    settings = [Sampling(temperature=temperature, seed=seed) for seed in (0, 7, 2**63 + 5)]
+    chooser.ask([Asked(s, 11 + i) for i, s in enumerate(settings)])
+    chooser.choose(torch.from_numpy(logits))
+    expected = [sample(row, s, 11 + i) for i, (row, s) in enumerate(zip(logits, settings, strict=True))]
+    assert chooser.read()[:3] == expected
+    chances = chooser.chosen[1, :3].view(torch.float32).numpy()
+    softmax = torch.from_numpy(logits).softmax(-1).numpy()
+    np.testing.assert_allclose(chances, [p[t] for p, t in zip(softmax, expected, strict=True)], rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [Sampling(0.7, top_k=5), Sampling(1.1, top_p=0.6), Sampling(0.9, min_p=0.1), Sampling(1.3, 40, 0.8, 0.02)],
+    ids=["top-k", "top-p", "min-p", "all"],
+)
+def test_the_device_leaves_out_the_tokens_that_the_host_leaves_out(sampling: Sampling) -> None:
+    from slipstream.core.sampling import candidates
+
+    logits = np.random.default_rng(2).standard_normal((6, 500)).astype(np.float32) * 4
+    kept = torch.isfinite(narrowed(torch.from_numpy(logits), sampling))
+    for row, mask in zip(logits, kept, strict=True):
+        assert torch.nonzero(mask)[:, 0].tolist() == candidates(row, sampling).tokens.tolist()
+
+
+def test_chunks_grow_with_the_position_and_never_shrink() -> None:
+    sizes = [chunk_keys(position) for position in range(0, 40_000, 64)]
+    assert sizes == sorted(sizes)
+    assert all(size % 128 == 0 for size in sizes)
