@@ -309,7 +309,7 @@ class Bench:
         for context in (256, 2048, 16384):
             costs = measure_row_cost(model, ROWS, context=context, repeats=9)
             self.report["rows"][context] = {cost.rows: cost.seconds * 1e3 for cost in costs}
-            cells = "  ".join(f"{c.rows}: {c.seconds * 1e3:.2f} ms ({c.ratio:.2f}x)" for c in costs)
+            cells = "  ".join(f"{c.rows}: {c.seconds * 1e3:.2f} ms ({c.over_one:.2f}x)" for c in costs)
             self.say(f"8B rows at {context}: {cells}")
 
     def streams(self) -> None:

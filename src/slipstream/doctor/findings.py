@@ -1,0 +1,70 @@
+"""Finding: one thing the doctor has to say. Rule: the kind of thing, with the words for it.
+
+Every rule is declared once, next to the check that applies it, and registers itself: the documentation page is
+written from the register.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+Severity = Literal["blocks", "slows", "note"]
+SEVERITIES: tuple[Severity, ...] = ("blocks", "slows", "note")
+Topic = Literal["vocabulary", "weights", "machine", "fit", "config", "log", "runtime"]
+TOPICS: tuple[Topic, ...] = ("vocabulary", "weights", "machine", "fit", "config", "log", "runtime")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`evidence` is what was seen, `cause` what it means in plain words, `fix` what to do: a command or a setting."""
+
+    id: str
+    severity: Severity
+    evidence: str
+    cause: str
+    fix: str
+
+    def as_dict(self) -> dict[str, str]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """`cause` and `fix` are templates: names in braces are filled in by `finding`."""
+
+    id: str  # topic and name: vocabulary-size
+    severity: Severity
+    title: str  # what it looks for, in a line
+    cause: str
+    fix: str
+
+    @property
+    def topic(self) -> str:
+        return self.id.split("-", 1)[0]
+
+    def finding(self, evidence: str, severity: Severity | None = None, **values: object) -> Finding:
+        """A finding in the rule's words. `severity` overrides the rule's, where an engine takes it harder."""
+        return Finding(
+            self.id, severity or self.severity, evidence, self.cause.format(**values), self.fix.format(**values)
+        )
+
+
+RULES: dict[str, Rule] = {}
+
+
+def rule(id: str, severity: Severity, title: str, cause: str, fix: str) -> Rule:
+    """Declares a rule. Its id begins with its topic. Raises ValueError for one that is there already."""
+    if id in RULES or id.split("-", 1)[0] not in TOPICS:
+        raise ValueError(f"rule {id!r} is declared twice, or its topic is none of {', '.join(TOPICS)}")
+    RULES[id] = Rule(id, severity, title, cause, fix)
+    return RULES[id]
+
+
+def worst_first(findings: Iterable[Finding]) -> list[Finding]:
+    return sorted(findings, key=lambda f: SEVERITIES.index(f.severity))
+
+
+def blocks(findings: Iterable[Finding]) -> bool:
+    return any(f.severity == "blocks" for f in findings)
