@@ -52,6 +52,8 @@ def _why(run: Run, cost_by_rows: Sequence[RowCost]) -> str:
             f"{run.mean_accepted_length:.2f} tokens a round, {run.acceptance_rate:.0%} of the drafts accepted, "
             f"{run.draft_share:.0%} of the time drafting"
         )
+    if _word(run) == "no difference" and run.speedup.value >= 1.1:
+        return f"it looks like a gain, but {run.num_prompts} prompts vary too much to tell: measure more"
     causes = _causes(run, cost_by_rows)
     return "; ".join(causes) if causes else "gain and cost are about even"
 
