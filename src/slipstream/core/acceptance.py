@@ -32,6 +32,10 @@ class _Counts:
         self.tried = self.tried * _DECAY + weight
         self.taken = self.taken * _DECAY + taken
 
+    def fade(self) -> None:
+        self.tried *= _DECAY
+        self.taken *= _DECAY
+
     def mean(self, prior: float, weight: float) -> float:
         return (self.taken + prior * weight) / (self.tried + weight)
 
@@ -84,12 +88,22 @@ class AcceptanceModel:
         self._by_depth[drafter][1].add(False)
 
     def observe(self, stream_id: int, drafter: str, proposed: DraftTree, tokens: list[int]) -> None:
-        """Learns from the tokens the stream gained, also about nodes that were proposed and never scored."""
-        node = ROOT
+        """Learns from the tokens the stream gained, also about nodes that were proposed and never scored.
+
+        What was not seen this time fades: bad luck far down must not end all tries there.
+        """
+        seen = self._learn(stream_id, drafter, proposed, tokens)
+        for depth, counts in self._by_depth[drafter].items():
+            if depth > seen:
+                counts.fade()
+
+    def _learn(self, stream_id: int, drafter: str, proposed: DraftTree, tokens: list[int]) -> int:
+        """Returns the deepest that something was learned of."""
+        node, depth = ROOT, 0
         for depth, token in enumerate(tokens, start=1):
             children = proposed.children(node)
             if not children:
-                return
+                return depth - 1
             for child in children:
                 taken = proposed.tokens[child] == token
                 confidence = proposed.confidence[child] if proposed.confidence else 0.5
@@ -100,5 +114,6 @@ class AcceptanceModel:
             match = proposed.child(node, token)
             self._by_depth[drafter][depth].add(match is not None)
             if match is None:
-                return
+                return depth
             node = match
+        return depth

@@ -8,7 +8,7 @@ time; a free one goes on proposing and is judged, unscored, by what the target t
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
 from statistics import median
 
@@ -27,6 +27,7 @@ PROBE_DEPTH = 3
 DEFAULT_MAX_DRAFT = 16
 _LEAST_GAIN = 1.01  # a predicted gain within the noise is none
 _PLAIN_SAMPLES = 3  # plain rounds measured before anything is drafted
+_FIRST_DRAFTS = 2  # a drafter's first drafts prepare what later ones find: their time says nothing
 _PLAIN_EVERY = 100  # rounds after which a plain one is measured again
 
 
@@ -40,6 +41,7 @@ class AutoPolicy:
         self._ledger = Ledger()
         self._rest_s: deque[float] = deque(maxlen=15)
         self._step_s: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=9))  # a depth of a drafter
+        self._num_drafts: Counter[str] = Counter()  # by drafter
         self._elapsed_s = 0.0
         self._probe_s = 0.0
         self._probing = False
@@ -187,7 +189,9 @@ class AutoPolicy:
         for drafter, seconds in cost.draft_s.items():
             drafts = [o.proposed for o in observations if o.stream.drafter and o.stream.drafter.name == drafter]
             depth = max((max(draft.depths(), default=0) for draft in drafts), default=0)
-            self._step_s[drafter].append(seconds / max(depth, 1))
+            self._num_drafts[drafter] += 1
+            if self._num_drafts[drafter] > _FIRST_DRAFTS:
+                self._step_s[drafter].append(seconds / max(depth, 1))
             if drafts and not depth:
                 self._acceptance.observe_nothing(drafter)
         if self._probing:

@@ -9,12 +9,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 from slipstream.core.auto_policy import AutoPolicy
 from slipstream.core.drafter_guard import DrafterGuard
 from slipstream.core.generation import Generation
+from slipstream.core.naps import Naps
 from slipstream.core.policy import Policy, RoundCost
 from slipstream.core.protocols import Drafter, Model, Observation, ScoreRequest, Scores
 from slipstream.core.protocols import Sequence as CachePlace
@@ -54,6 +55,7 @@ class _Turn:
     chooses: bool  # the pending tokens reach the end of the stream, so the target chooses the next one
     proposed: DraftTree = EMPTY_TREE
     tree: DraftTree = EMPTY_TREE  # the part of it that is scored
+    next_is_plain: bool = False  # as far as can be known, nothing will be drafted in the next round either
 
     @property
     def is_prefill(self) -> bool:
@@ -72,7 +74,7 @@ class _Turn:
             self.tree,
             stream.sampling if self.chooses else None,
             stream.num_answer_tokens,
-            continues=not self.is_prefill and stream.drafter is None and stream.goes_on_plainly,
+            continues=self.next_is_plain and not self.is_prefill and not self.tree and stream.goes_on_plainly,
         )
 
 
@@ -103,6 +105,7 @@ class Engine:
         self._active: list[Stream] = []
         self._clock = clock
         self._drafters = DrafterGuard(target.info.vocab_size, clock)
+        self._naps = Naps()
         self._lock = threading.RLock()
 
     # -- requests -------------------------------------------------------------------------------------------------
@@ -229,6 +232,8 @@ class Engine:
         )
         self._account(turns, observations, gains, cost)
         self.policy.record(cost, observations)
+        if self.target.info.runs_ahead and not has_prefill:
+            self._naps.record(observations, cost.total_s)
 
     def _schedule(self) -> list[_Turn]:
         """Decoding streams first, then prompt chunks for as many rows as are left."""
@@ -240,7 +245,9 @@ class Engine:
                 break
             assert stream.sequence is not None
             rows_left -= len(pending)
-            turns.append(_Turn(stream, stream.sequence, pending, len(pending) == len(stream.pending)))
+            next_is_plain = stream.drafter is None or self._naps.is_asleep(stream, ahead=1)
+            chooses = len(pending) == len(stream.pending)
+            turns.append(_Turn(stream, stream.sequence, pending, chooses, next_is_plain=next_is_plain))
         return turns
 
     def _draft(self, turns: list[_Turn], draft_s: dict[str, float]) -> list[_Turn]:
@@ -248,7 +255,7 @@ class Engine:
 
         Enters the seconds that each drafter took into `draft_s`.
         """
-        decoding = [t for t in turns if not t.is_prefill]
+        decoding = [t for t in turns if not t.is_prefill and not self._naps.is_asleep(t.stream)]
         if not any(t.stream.drafter for t in decoding):
             return turns
         streams = [t.stream for t in decoding]
@@ -256,7 +263,12 @@ class Engine:
         proposed = self._drafters.propose(streams, budgets, draft_s)
         kept = self.policy.select(streams, proposed, self.target.info.max_rows - sum(t.num_rows for t in turns))
         drafts = {s.id: (p, k) for s, p, k in zip(streams, proposed, kept, strict=True)}
-        return [_Turn(t.stream, t.sequence, t.pending, t.chooses, *drafts.get(t.stream.id, ())) for t in turns]
+        undrafted = (EMPTY_TREE, EMPTY_TREE)
+        return [
+            replace(t, proposed=proposed, tree=tree)
+            for t in turns
+            for proposed, tree in (drafts.get(t.stream.id, undrafted),)
+        ]
 
     def _commit(self, turns: list[_Turn], scores: list[Scores]) -> list[Observation]:
         """Verifies each draft and keeps what was accepted. A prompt chunk that is not the last is kept unjudged."""
@@ -355,6 +367,7 @@ class Engine:
         for stream in finished:
             self._drafters.end(stream)
             self.policy.forget(stream)
+            self._naps.forget(stream)
             if stream.sequence:
                 stream.sequence.close()
                 stream.sequence = None

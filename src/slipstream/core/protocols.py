@@ -35,6 +35,7 @@ class ModelInfo:
     batch_invariant: bool  # a row's logits never depend, bit for bit, on what else is scored with it
     max_rows: int  # the most rows one forward takes
     extends: bool = False  # goes on by itself for several tokens: it is an ExtendingModel
+    runs_ahead: bool = False  # a request that `continues` is started on before it is made
 
 
 class Scores(Protocol):

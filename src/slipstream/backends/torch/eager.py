@@ -33,6 +33,7 @@ class EagerScores:
 
 class EagerRunner:
     extends = False
+    runs_ahead = False
 
     def __init__(self, decoder: Decoder[Batch], pool: KVPool, device: torch.device) -> None:
         self._decoder = decoder

@@ -136,6 +136,7 @@ def _model(
         batch_invariant=decoder.ops.batch_invariant,
         max_rows=max_rows,
         extends=runner.extends,
+        runs_ahead=runner.runs_ahead,
     )
 
     def cut(count: int) -> TorchModel:

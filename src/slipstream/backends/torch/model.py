@@ -26,6 +26,7 @@ class Runner(Protocol):
     """Runs forwards on a device."""
 
     extends: bool
+    runs_ahead: bool
 
     def score(self, requests: Seq[ScoreRequest], parts: Seq[Part]) -> list[Scores]:
         """One forward. The parts are those of the requests, with room in the cache."""

@@ -72,6 +72,11 @@ class DraftLoop:
         self._drafted = torch.zeros(MAX_STEPS, 2, MAX_STREAMS, dtype=torch.int32, device=device)
         self._drafted_host = torch.zeros(MAX_STEPS, 2, MAX_STREAMS, dtype=torch.int32, pin_memory=pinned)
 
+    def warm_up(self) -> None:
+        """Captures the steps of a single stream."""
+        for count in (1, 2, 4):
+            self._graph(self._bucket(1), count)
+
     def run(self, requests: Seq[ExtendRequest], parts: Seq[Part]) -> list[Extension]:
         """As many streams at a time as a graph has rows for. Their sequences have room for all steps."""
         extensions: list[Extension] = []

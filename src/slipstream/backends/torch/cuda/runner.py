@@ -57,6 +57,7 @@ class CudaScores:
 
 class CudaRunner:
     extends = True  # a draft may take several steps on the device
+    runs_ahead = True
 
     def __init__(self, decoder: Decoder[CudaBatch], pool: KVPool, max_rows: int, device: torch.device) -> None:
         self._decoder = decoder
@@ -81,6 +82,7 @@ class CudaRunner:
         for i, rows in enumerate(BUCKETS):
             report(i / len(BUCKETS))
             self.bucket(rows)
+        self._draft_loop.warm_up()
 
     def extend(self, requests: Seq[ExtendRequest], parts: Seq[Part]) -> list[Extension]:
         self._run_ahead.forget()

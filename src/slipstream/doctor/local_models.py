@@ -1,0 +1,46 @@
+"""A spec to its place on this disk, as `slipstream.models.spec` has it, but without fetching hub models.
+
+A check must not start a download of gigabytes: of a hub id only what the cache holds is looked at, complete or not.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from slipstream.errors import ModelNotFoundError
+from slipstream.models.spec import BUILTIN_NAMES, HUB_SPEC, OLLAMA_PREFIX, Place, locate, looks_like_path
+
+
+def local_place(spec: str | Path) -> Place:
+    """Where a model lies. A `.safetensors` file stands for itself here. Raises ModelNotFoundError."""
+    text = str(spec)
+    path = Path(text).expanduser()
+    if text.endswith(".safetensors") and _exists(path):
+        return Place(path, path.stem)
+    match = HUB_SPEC.fullmatch(text)
+    is_elsewhere = text in BUILTIN_NAMES or text.startswith(OLLAMA_PREFIX) or looks_like_path(text) or _exists(path)
+    if isinstance(spec, Path) or match is None or is_elsewhere:
+        return locate(spec)
+    folder = cached_snapshot(match["repo"], match["revision"])
+    if folder is None:
+        raise ModelNotFoundError(f"{text} is not in the local hub cache. Fetch it first: hf download {match['repo']}")
+    if match["file"]:
+        return Place(folder / match["file"], Path(match["file"]).stem)
+    return Place(folder, match["repo"].partition("/")[2])
+
+
+def cached_snapshot(repo: str, revision: str | None = None) -> Path | None:
+    """The snapshot folder of a hub repository in the cache, whatever is in it; None when there is none."""
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(repo, revision=revision, local_files_only=True))
+    except Exception:  # not cached, or no valid id: the library has a different error for each
+        return None
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists() or path.is_symlink()
+    except (OSError, ValueError):  # a name that no file can have
+        return False
