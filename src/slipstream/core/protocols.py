@@ -36,6 +36,10 @@ class ModelInfo:
     max_rows: int  # the most rows one forward takes
     extends: bool = False  # goes on by itself for several tokens: it is an ExtendingModel
     runs_ahead: bool = False  # a request that `continues` is started on before it is made
+    num_readable: int | None = None  # token ids it can read, where it can say only some of them
+
+    def can_read(self, token: int) -> bool:
+        return 0 <= token < (self.num_readable or self.vocab_size)
 
 
 class Scores(Protocol):

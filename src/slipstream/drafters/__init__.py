@@ -19,13 +19,15 @@ from slipstream.errors import UsageError
 
 
 @runtime_checkable
-class LayeredModel(Model, Protocol):
-    """A model that can stop after its first layers."""
+class CuttableModel(Model, Protocol):
+    """A model that can stop after its first layers, or say only the first ids of its vocabulary."""
 
     @property
     def num_layers(self) -> int: ...
 
     def first_layers(self, count: int) -> Model: ...
+
+    def first_tokens(self, count: int) -> Model: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +84,12 @@ def _model(sources: DraftSources, options: dict[str, str]) -> Drafter:
             f"{draft.info.name} and {sources.target.info.name} have different vocabularies, so their token ids don't "
             "mean the same: use the drafter translate, or a draft of the target's family"
         )
-    vocabulary = SameVocabulary(sources.target.info.vocab_size)
-    return DraftModelDrafter(draft, typed(DraftModelOptions, options, "model"), vocabulary)
+    settings = typed(DraftModelOptions, options, "model")
+    if settings.head:
+        if not isinstance(draft, CuttableModel):
+            raise UsageError(f"model(head=…) needs a backend that can cut a model's head; {draft.info.backend} cannot")
+        draft = draft.first_tokens(settings.head)
+    return DraftModelDrafter(draft, settings, SameVocabulary(sources.target.info.vocab_size))
 
 
 def _early_exit(sources: DraftSources, options: dict[str, str]) -> Drafter:
@@ -91,7 +97,7 @@ def _early_exit(sources: DraftSources, options: dict[str, str]) -> Drafter:
 
     settings = typed(EarlyExitOptions, options, "early-exit")
     target = sources.target
-    if not isinstance(target, LayeredModel):
+    if not isinstance(target, CuttableModel):
         raise UsageError(f"early-exit needs a backend that can stop after some layers; {target.info.backend} cannot")
     layers = settings.layers or max(1, target.num_layers // 4)
     return DraftModelDrafter(target.first_layers(layers), DraftModelOptions(p_min=settings.p_min), name="early-exit")

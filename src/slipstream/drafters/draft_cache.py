@@ -106,4 +106,4 @@ class DraftCache:
     def _readable(self, context: list[int], start: int, budget: int) -> bool:
         """Whether it fits the draft's context, and the draft has all ids from `start` on (padding may be missing)."""
         info = self._model.info
-        return 0 < len(context) < info.context_length - budget and max(context[start:]) < info.vocab_size
+        return 0 < len(context) < info.context_length - budget and info.can_read(max(context[start:]))

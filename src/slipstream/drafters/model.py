@@ -27,6 +27,7 @@ class DraftModelOptions:
     p_min: float = 0.0  # stop drafting where the draft's best token is less likely than this
     n_parallel: int = 1  # branches of the tree; 1 drafts a chain
     p_split: float = 0.1  # split where the second choice is at least this likely
+    head: int = 0  # say only so many first ids of the vocabulary: a smaller head to read; 0 is all of them
 
     def __post_init__(self) -> None:
         if not 0 <= self.p_min < 1 or not 0 <= self.p_split <= 1 or self.n_parallel < 1:

@@ -14,7 +14,7 @@ from slipstream.drafters.suffix import SuffixDrafter
 from slipstream.errors import UsageError
 
 
-class LayeredFake(FakeModel):
+class CuttableFake(FakeModel):
     num_layers = 12
     cut_at: int | None = None
 
@@ -22,9 +22,13 @@ class LayeredFake(FakeModel):
         self.cut_at = count
         return FakeModel(self.logits)
 
+    def first_tokens(self, count: int) -> FakeModel:
+        self.cut_at = count
+        return FakeModel(self.logits)
+
 
 def sources(**changes) -> DraftSources:
-    settings = {"target": LayeredFake(), "target_texts": letters(), "draft": FakeModel(), "draft_texts": letters()}
+    settings = {"target": CuttableFake(), "target_texts": letters(), "draft": FakeModel(), "draft_texts": letters()}
     return DraftSources(**settings | changes)
 
 
@@ -120,7 +124,7 @@ def test_translate_retokenises_where_vocabularies_share_little():
 
 
 def test_early_exit_takes_a_quarter_of_the_layers_unless_told():
-    target = LayeredFake()
+    target = CuttableFake()
     make_drafter("early-exit", sources(target=target))
     assert target.cut_at == 3
     make_drafter("early-exit(layers=5)", sources(target=target))

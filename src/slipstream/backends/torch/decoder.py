@@ -58,6 +58,10 @@ class Decoder(Generic[B]):
         config = replace(self.config, num_layers=count)
         return replace(self, config=config, layers=self.layers[:count])
 
+    def first_tokens(self, count: int) -> Decoder[B]:
+        """The same weights with a head for the first `count` ids only."""
+        return replace(self, head=self.ops.first_outputs(self.head, count))
+
     def weight_bytes(self) -> int:
         """Bytes one forward reads."""
         linears = [m for layer in self.layers for m in (layer.qkv, layer.output, layer.gate_up, layer.down)]

@@ -17,7 +17,7 @@ from slipstream.backends.torch.decoder import Decoder, load_decoder
 from slipstream.backends.torch.eager import EagerRunner
 from slipstream.backends.torch.kv_pool import PAGE_SIZE, KVPool
 from slipstream.backends.torch.memory import explained, plan_memory
-from slipstream.backends.torch.model import Runner, TorchModel
+from slipstream.backends.torch.model import Cuts, Runner, TorchModel
 from slipstream.backends.torch.ops import LayerCache, Ops
 from slipstream.backends.torch.options import DTYPES, TorchOptions, pick_device, pick_dtype
 from slipstream.backends.torch.reference import ReferenceOps
@@ -130,18 +130,23 @@ def _model(
         backend=f"torch/{decoder.ops.name}",
         device=str(device),
         dtype=dtype,
-        vocab_size=decoder.config.vocab_size,
+        vocab_size=decoder.head.outputs,
         context_length=context,
         weight_bytes=decoder.weight_bytes(),
         batch_invariant=decoder.ops.batch_invariant,
         max_rows=max_rows,
         extends=runner.extends,
         runs_ahead=runner.runs_ahead,
+        num_readable=decoder.embedding.outputs,
     )
 
-    def cut(count: int) -> TorchModel:
+    def first_layers(count: int) -> TorchModel:
         first = decoder.first_layers(count)
         own = KVPool(first.config, pool.num_pages * PAGE_SIZE, pool.keys.dtype, device)
         return _model(f"{name}[:{count}]", first, own, dtype, context, max_rows, device, make_runner)
 
-    return TorchModel(info, pool, runner, decoder.config.num_layers, cut)
+    def first_tokens(count: int) -> TorchModel:
+        smaller = decoder.first_tokens(count)
+        return _model(f"{name} (head {count})", smaller, pool, dtype, context, max_rows, device, make_runner)
+
+    return TorchModel(info, pool, runner, decoder.config.num_layers, Cuts(first_layers, first_tokens))

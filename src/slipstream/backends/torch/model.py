@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -35,15 +36,20 @@ class Runner(Protocol):
     def extend(self, requests: Seq[ExtendRequest], parts: Seq[Part]) -> list[Extension]: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Cuts:
+    """Makes models of a part of this one's weights."""
+
+    first_layers: Callable[[int], TorchModel]
+    first_tokens: Callable[[int], TorchModel]
+
+
 class TorchModel:
-    def __init__(
-        self, info: ModelInfo, pool: KVPool, runner: Runner, num_layers: int, cut: Callable[[int], TorchModel]
-    ) -> None:
-        """`cut` makes a model of the first layers only."""
+    def __init__(self, info: ModelInfo, pool: KVPool, runner: Runner, num_layers: int, cuts: Cuts) -> None:
         self._info = info
         self._pool = pool
         self._runner = runner
-        self._cut = cut
+        self._cuts = cuts
         self.num_layers = num_layers
 
     @property
@@ -101,8 +107,9 @@ class TorchModel:
 
     def _check(self, tokens: Seq[int]) -> None:
         """The kernels trust ids and positions: what is out of range would read foreign memory."""
-        if min(tokens) < 0 or max(tokens) >= self._info.vocab_size:
-            raise ValueError(f"token ids are 0 to {self._info.vocab_size - 1}; got {min(tokens)} to {max(tokens)}")
+        if not (self._info.can_read(min(tokens)) and self._info.can_read(max(tokens))):
+            most = (self._info.num_readable or self._info.vocab_size) - 1
+            raise ValueError(f"token ids are 0 to {most}; got {min(tokens)} to {max(tokens)}")
 
     def _check_length(self, sequence: Sequence, count: int) -> None:
         if sequence.length + count > self._info.context_length:
@@ -114,7 +121,19 @@ class TorchModel:
         """A model of the same weights cut after `count` layers, with a cache of its own."""
         if not 1 <= count < self.num_layers:
             raise UsageError(f"an exit after {count} layers; {self._info.name} has {self.num_layers}, expected fewer")
-        return self._cut(count)
+        return self._cuts.first_layers(count)
+
+    def first_tokens(self, count: int) -> TorchModel:
+        """The same model, of which only the first `count` ids of the vocabulary can be said: a smaller head to read.
+
+        It takes the place of this one: they share the cache.
+        """
+        if not 16 <= count < self._info.vocab_size or count % 16:
+            raise UsageError(
+                f"a head of {count} tokens; {self._info.name} has {self._info.vocab_size}, expected fewer, and a "
+                "multiple of 16"
+            )
+        return self._cuts.first_tokens(count)
 
 
 def _own(sequence: Sequence) -> PooledSequence:

@@ -97,6 +97,10 @@ class Ops(Protocol[BatchOf]):
         """Prepares a weight [outputs, inputs] for many calls."""
         ...
 
+    def first_outputs(self, weight: Linear, count: int) -> Linear:
+        """The first `count` outputs of a packed weight, a multiple of 16. Shares its memory."""
+        ...
+
     def embed(self, table: Linear, tokens: torch.Tensor, then: Norm) -> Hidden: ...
 
     def qkv(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 import torch.nn.functional as F  # noqa: N812
 
@@ -22,6 +24,9 @@ class ReferenceOps(SmallSteps[Batch]):
     def pack(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
         bias = None if bias is None else bias.to(self.activation_dtype)
         return Linear(weight.to(self.activation_dtype), weight.shape[0], weight.shape[1], bias)
+
+    def first_outputs(self, weight: Linear, count: int) -> Linear:
+        return replace(weight, data=weight.data[:count], outputs=count)
 
     def lookup(self, table: Linear, tokens: torch.Tensor) -> torch.Tensor:
         return table.data[tokens].to(self.activation_dtype)

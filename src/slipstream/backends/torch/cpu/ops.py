@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from dataclasses import replace
 
 import torch
 
@@ -53,6 +54,9 @@ class NativeOps(SmallSteps[Batch]):
             packed[whole:].zero_()
             packed[whole, :, : outputs - whole * _BLOCK].copy_(weight[whole * _BLOCK :].T)
         return Linear(packed, outputs, inputs, None if bias is None else bias.float().contiguous())
+
+    def first_outputs(self, weight: Linear, count: int) -> Linear:
+        return replace(weight, data=weight.data[: count // _BLOCK], outputs=count)
 
     def lookup(self, table: Linear, tokens: torch.Tensor) -> torch.Tensor:
         out = torch.empty(len(tokens), table.inputs)

@@ -26,7 +26,7 @@ class Bucket:
         pages_a_stream = min(pool.num_pages, -(-decoder.rope.cosine.shape[0] // PAGE_SIZE) + 1)
         max_pages = pages_a_stream * min(capacity, MAX_SKINNY_ROWS)
         self.batch = CudaBatch(decoder.config, capacity, max_pages, pool.spare_page, device)
-        self.chooser = Chooser(capacity, decoder.config.vocab_size, device)
+        self.chooser = Chooser(capacity, decoder.head.outputs, device)
         self.logits = torch.empty(0)  # [rows, vocab] float32
         self._decoder = decoder
         self._pool = pool

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 import torch.nn.functional as F  # noqa: N812
 
@@ -35,6 +37,9 @@ class TritonOps:
     def pack(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
         bias = None if bias is None else bias.float().contiguous()
         return Linear(weight.to(self.activation_dtype).contiguous(), weight.shape[0], weight.shape[1], bias)
+
+    def first_outputs(self, weight: Linear, count: int) -> Linear:
+        return replace(weight, data=weight.data[:count], outputs=count)
 
     def embed(self, table: Linear, tokens: torch.Tensor, then: Norm) -> Hidden:
         if len(tokens) > MAX_SKINNY_ROWS:
