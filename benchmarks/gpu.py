@@ -14,6 +14,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -262,11 +263,17 @@ class Bench:
         """8B with free drafts and with a 1B draft, four tokens each, synthetic acceptance 0.8."""
         target, draft = self.model("llama-8b"), self.model("llama-1b")
         plain = decode(target, self.tokens)
-        drafters: dict[str, Drafter] = {"free": Guesses(), "llama-1b": DraftModelDrafter(draft.model)}
+        smaller = draft.model.first_tokens(32_768)  # type: ignore[attr-defined]
+        drafters: dict[str, Drafter] = {
+            "free": Guesses(),
+            "llama-1b": DraftModelDrafter(draft.model),
+            "llama-1b (head of 32,768)": DraftModelDrafter(smaller),
+        }
         self.report["speculative"] = {"plain": plain}
         for name, drafter in drafters.items():
             run = decode(target, self.tokens, drafter, "fixed(4)", 0.8)
-            device_ms = graph_ms(target, 8) + (4 * graph_ms(draft, 1) if name != "free" else 0.0)
+            drafting = draft if name == "llama-1b" else replace(draft, model=smaller)
+            device_ms = graph_ms(target, 8) + (4 * graph_ms(drafting, 1) if name != "free" else 0.0)
             ideal = run["tokens_per_round"] * plain["ms_per_round"] / device_ms
             run |= {"device_ms": device_ms, "speedup": run["tokens_per_s"] / plain["tokens_per_s"], "ideal": ideal}
             self.report["speculative"][name] = run
