@@ -9,7 +9,7 @@ import sys
 import typer
 
 from slipstream import __version__
-from slipstream.cli import audit, bench, chat, compare, demo, generate, pull, tune
+from slipstream.cli import audit, bench, chat, compare, demo, doctor, generate, pairs, plan, pull, tune
 from slipstream.errors import SlipstreamError
 
 app = typer.Typer(
@@ -29,6 +29,9 @@ app.command("bench")(bench.bench)
 app.command("audit")(audit.audit)
 app.command("tune")(tune.tune)
 app.command("compare")(compare.compare)
+app.command("doctor")(doctor.doctor)
+app.command("pairs")(pairs.pairs)
+app.command("plan")(plan.plan)
 
 
 def _print_version(wanted: bool) -> None:

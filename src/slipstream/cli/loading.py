@@ -44,7 +44,9 @@ class Models:
 def load_models(settings: LoadSettings) -> Models:
     """Fetches and loads what the settings name. Settings that can't work fail before anything is read."""
     from slipstream.core.auto_policy import make_policy
+    from slipstream.doctor.preflight import explain_refusal, refuse_other_vocabulary
     from slipstream.drafters import parse_drafter
+    from slipstream.errors import ModelError
     from slipstream.loading import load_model
 
     make_policy(settings.policy)
@@ -52,9 +54,14 @@ def load_models(settings: LoadSettings) -> Models:
     options = torch_options(settings)
     for spec in filter(None, (settings.model, settings.draft)):
         fetch(spec)
-    with progress() as report:
-        target = load_model(settings.model, options, report)
-        draft = load_model(settings.draft, options, report) if settings.draft else None
+    if settings.draft:
+        refuse_other_vocabulary(settings.model, settings.draft, settings.drafter)
+    try:
+        with progress() as report:
+            target = load_model(settings.model, options, report)
+            draft = load_model(settings.draft, options, report) if settings.draft else None
+    except ModelError as error:
+        raise explain_refusal(error, settings.model, settings.draft) from error
     return Models(target, draft, settings)
 
 

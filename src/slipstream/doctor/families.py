@@ -1,15 +1,16 @@
 """Well-known model families by vocabulary: what a vocabulary belongs to, and which published models would share it.
 
 A family is recognised by the token strings at a few ids, which no other family here has in the same places. `source`
-says where these facts are from: VERIFIED ones were read from the family's own tokenizer file with this project's
-readers, the others are from public documentation (model cards, published configs) and were not checked against a file.
+says where the sample tokens are from: VERIFIED ones were read from the family's own tokenizer file with this project's
+readers, the others were not checked against a file. Sizes and contexts of members are as publicly known, unchecked.
 A match is a hint what to look for; whether two models fit is always decided by comparing their files.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 Source = Literal["verified", "from public documentation"]
@@ -45,25 +46,18 @@ class Family:
     members: tuple[Member, ...]
     fingerprint: str | None = None  # of the vocabulary (`Vocabulary.fingerprint`), where a file was at hand
     note: str = ""
-    excludes: Mapping[int, str] = field(default_factory=dict)  # strings that only a relative of this family has
 
     def has(self, strings: Sequence[str | None]) -> bool:
         """Whether a vocabulary looks like this family's."""
-        return _all_at(strings, self.samples) and not any(
-            _all_at(strings, {token_id: text}) for token_id, text in self.excludes.items()
-        )
+        return all(token_id < len(strings) and strings[token_id] == text for token_id, text in self.samples.items())
 
     def drafts_for(self, params_b: float) -> list[Member]:
-        """Members small enough to draft for a target of this size: a quarter of it at most, the smallest first."""
-        return sorted((m for m in self.members if m.params_b <= params_b / 4), key=lambda m: m.params_b)
-
-
-def _all_at(strings: Sequence[str | None], samples: Mapping[int, str]) -> bool:
-    return all(token_id < len(strings) and strings[token_id] == text for token_id, text in samples.items())
+        """Members small enough to draft for a target of this size: well below half of it, the smallest first."""
+        return sorted((m for m in self.members if m.params_b <= params_b / 2.5), key=lambda m: m.params_b)
 
 
 def recognise(strings: Sequence[str | None]) -> Family | None:
-    """The family of a vocabulary, or None. Larger vocabularies contain smaller ones, so they are asked first."""
+    """The family of a vocabulary, or None. Where one family's tokens contain another's, the larger one is meant."""
     matches = [family for family in FAMILIES if family.has(strings)]
     return max(matches, key=lambda family: max(family.samples), default=None)
 
@@ -73,6 +67,12 @@ def member_named(name: str) -> Member | None:
     wanted = name.lower()
     members = (member for family in FAMILIES for member in family.members)
     return next((m for m in members if wanted in (m.repo.lower(), m.name.lower())), None)
+
+
+def member_sized(params_b: float) -> Member:
+    """The member nearest in size."""
+    members = (member for family in FAMILIES for member in family.members)
+    return min(members, key=lambda m: abs(math.log(m.params_b / params_b)))
 
 
 LLAMA2_SAMPLES = {278: "▁the", 450: "▁The", 29871: "▁", 29889: "."}
@@ -92,9 +92,9 @@ FAMILIES: tuple[Family, ...] = (
             Member("meta-llama/Llama-2-70b-chat-hf", 69.0, 80, 8, 128, 4096),
             Member("152334H/miqu-1-70b-sf", 69.0, 80, 8, 128, 32764),
         ),
-        note="TinyLlama and Miqu are in this family: Miqu is documented as retrained from Llama 2 70B. Merges and "
+        note="TinyLlama and Miqu are in this family: Miqu is said to be retrained from Llama 2 70B, "
+        "which was not checked. Merges and "
         "requantised copies of Miqu carry one vocabulary or another: the doctor compares the file at hand.",
-        excludes={32007: "▁<PRE>"},
     ),
     Family(
         "CodeLlama", LLAMA2_BPE, (32016,), LLAMA2_SAMPLES | {32007: "▁<PRE>"}, DOCUMENTED,
@@ -152,7 +152,6 @@ FAMILIES: tuple[Family, ...] = (
         ),
         fingerprint="2774de8441250caa0ef0d7245bef4682908e80d1083c2b8bacc8f6f8a342e8a4",
         note="151,665 tokens; 151,936 and 152,064 rows differ in padding alone. Qwen2.5-Coder and -Math share it.",
-        excludes={151667: "<think>"},
     ),
     Family(
         "Qwen3", BYTE_LEVEL, (151936,), {279: "Ġthe", 785: "The", 151644: "<|im_start|>", 151667: "<think>"},

@@ -8,7 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from slipstream.errors import ModelNotFoundError
-from slipstream.models.spec import BUILTIN_NAMES, HUB_SPEC, OLLAMA_PREFIX, Place, locate, looks_like_path
+from slipstream.models.builtin import BUILTIN_NAMES
+from slipstream.models.spec import HUB_SPEC, OLLAMA_PREFIX, Place, locate, looks_like_path
 
 
 def local_place(spec: str | Path) -> Place:

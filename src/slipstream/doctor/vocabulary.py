@@ -7,13 +7,13 @@ are those of the engines' own start-up checks; what they leave unchecked is chec
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
-from slipstream.doctor.findings import Finding, rule, worst_first
+from slipstream.doctor.findings import Finding, blocks, rule, worst_first
 from slipstream.doctor.vocabulary_comparison import (
     MAX_SHOWN,
     Comparison,
+    Pair,
     TokenPair,
     compare,
     load_tokenizer,
@@ -21,6 +21,8 @@ from slipstream.doctor.vocabulary_comparison import (
     same_token,
     shown_pair,
 )
+from slipstream.doctor.vocabulary_notes import named, notes
+from slipstream.drafters import TranslateOptions
 from slipstream.errors import ModelError, UsageError
 from slipstream.models.tokenizer import Tokenizer
 
@@ -87,58 +89,25 @@ FEW_DIFFER = rule(
     "vocabulary-few-differ",
     "slows",
     "A few token ids mean different texts",
-    "{engine} {check}. Drafts are good except where these ids come up: each time, the draft breaks off there. Added chat "
-    "tokens among them cost the most.",
+    "{engine} {check}. Drafts are good except where these ids come up: each time, the draft breaks off there. Added "
+    "chat tokens among them cost the most.",
     "Prefer a draft whose tokenizer has the same added tokens; the answers stay right either way.",
 )
 OUT_OF_RANGE = rule(
     "vocabulary-out-of-range",
     "blocks",
     "One model has token ids that the other has no row for",
-    "{engine} passes ids from one model to the other unchecked. The first id past the end of the smaller embedding ends "
-    "in 'index out of range' or a CUDA device-side assert.",
+    "{engine} passes ids from one model to the other unchecked. The first id past the end of the smaller embedding "
+    "ends in 'index out of range' or a CUDA device-side assert.",
     "Take a draft of the target's family: `slipstream pairs --target TARGET` lists those on this disk.",
 )
 TRANSLATE = rule(
     "vocabulary-translate",
     "slows",
     "Slipstream has to translate between two vocabularies",
-    "The token ids differ, so drafts are translated: {how}. The answers are the same; fewer drafted tokens are accepted "
-    "than from a draft of the target's family.",
+    "The token ids differ, so drafts are translated: {how}. The answers are the same; fewer drafted tokens are "
+    "accepted than from a draft of the target's family.",
     "Use `--drafter translate` (chosen by itself where no drafter is given), or a draft of the target's family.",
-)
-ENDS = rule(
-    "vocabulary-ends",
-    "note",
-    "Target and draft begin or end texts with different tokens",
-    "The draft was trained with another first or last token. Its guesses at the beginning and the end of an answer may "
-    "be rejected; nothing else changes.",
-    "Nothing to do; to avoid it, pair base models with base models and chat models with chat models.",
-)
-CONTROL = rule(
-    "vocabulary-control",
-    "note",
-    "A token is a control token in only one of the two",
-    "The ids agree, but one file marks these tokens as control tokens and the other as text. Engines hide control tokens "
-    "from the answer by the target's file; drafting is not touched.",
-    "Nothing to do for speculation; if text is missing from answers, check the target's tokenizer files.",
-)
-SPLITTING = rule(
-    "vocabulary-splitting",
-    "note",
-    "Target and draft cut text into tokens differently",
-    "Both have the same tokens, but cut text into them by different rules. The engine uses the target's; the draft sees "
-    "cuts it was not trained on, so somewhat fewer of its tokens are accepted.",
-    "Check that both come from one family and one conversion; a GGUF made with an old llama.cpp may name the wrong "
-    "pre-tokenizer: convert it again.",
-)
-TEMPLATE = rule(
-    "vocabulary-template",
-    "note",
-    "Target and draft have different chat templates",
-    "The engine writes conversations with the target's template. A draft trained on another layout guesses the first "
-    "tokens of a turn less well.",
-    "Nothing to do; a chat draft of the same family and version fits best.",
 )
 UNREADABLE = rule(
     "vocabulary-unreadable",
@@ -147,25 +116,6 @@ UNREADABLE = rule(
     "Without the {role}'s tokenizer nobody can say whether the pair fits.",
     "Copy tokenizer.json (or tokenizer.model) and tokenizer_config.json beside the weights, or fetch the model again.",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """Both tokenizers, their comparison, and the embedding rows of both models."""
-
-    target: Tokenizer
-    draft: Tokenizer
-    comparison: Comparison
-    target_rows: int
-    draft_rows: int
-
-    @property
-    def sizes(self) -> str:
-        return f"target {self.target_rows:,} rows, draft {self.draft_rows:,}"
-
-    @property
-    def same_rows(self) -> bool:
-        return self.target_rows == self.draft_rows
 
 
 def check(
@@ -183,30 +133,35 @@ def check(
     rows = (target_size or comparison.target.rows, draft_size or comparison.draft.rows)
     pair = Pair(target, draft, comparison, *rows)
     findings = list(ENGINES[engine](pair))
-    if not findings:
-        findings = [SAME.finding(_sameness(pair), engine=engine)]
-    return worst_first([*findings, *_notes(pair, {finding.id for finding in findings})])
+    ids = {finding.id for finding in findings}
+    if not blocks(findings) and ids <= {SPECIAL.id}:
+        findings.append(SAME.finding(_sameness(pair), engine=engine))
+    return worst_first([*findings, *notes(pair, with_ends=SPECIAL.id not in ids)])
 
 
 def check_specs(target: str | Path, draft: str | Path, engine: str) -> list[Finding]:
     """Like `check`, for models on this disk. A tokenizer that can't be read is a finding too."""
     from slipstream.doctor.weights import describe
 
-    tokenizers, sizes, findings = [], [], []
+    read, findings = [], []
     for role, spec in (("target", target), ("draft", draft)):
         try:
-            tokenizers.append(load_tokenizer(spec))
-            sizes.append(describe(spec).vocab_size)
+            read.append((load_tokenizer(spec), describe(spec).vocab_size))
         except ModelError as error:
             findings.append(UNREADABLE.finding(str(error), role=role))
-    return findings or check(*tokenizers, engine, *sizes)
+    if findings:
+        return findings
+    (ours, our_size), (theirs, their_size) = read
+    return check(ours, theirs, engine, our_size, their_size)
 
 
 def _slipstream(pair: Pair) -> Iterator[Finding]:
     if pair.comparison.same_tokens:
         return
     overlap = pair.comparison.overlap
-    how = "by shared tokens" if overlap >= 0.5 else "as text, since too few tokens are shared"
+    how = (
+        "by shared tokens" if overlap >= TranslateOptions().min_overlap else "as text, since too few tokens are shared"
+    )
     yield TRANSLATE.finding(f"{_differences(pair)}; the draft has {overlap:.0%} of the target's tokens", how=how)
 
 
@@ -243,7 +198,7 @@ def _llama_cpp_ends(pair: Pair) -> Iterator[Finding]:
         if our_id == their_id:
             continue
         yield SPECIAL.finding(
-            f"{name.upper()}: target {_named(pair.target, our_id)}, draft {_named(pair.draft, their_id)}",
+            f"{name.upper()}: target {named(pair.target, our_id)}, draft {named(pair.draft, their_id)}",
             "blocks" if added else "slows",
             meaning="The pair is refused."
             if added
@@ -322,38 +277,6 @@ def _unchecked(pair: Pair, engine: str, what_it_does: str, alternative: str) -> 
         yield FEW_DIFFER.finding(_differences(pair), engine=engine, check=what_it_does)
     else:
         yield UNCHECKED.finding(_differences(pair), engine=engine, check=what_it_does, alternative=alternative)
-
-
-def _notes(pair: Pair, said: set[str]) -> Iterator[Finding]:
-    """What no engine refuses. Ends and cuts mean little between vocabularies that differ anyway."""
-    comparison = pair.comparison
-    ours, theirs = comparison.target, comparison.draft
-    if comparison.same_tokens and SPECIAL.id not in said and _ends(pair.target) != _ends(pair.draft):
-        yield ENDS.finding(
-            f"BOS: target {_named(pair.target, ours.bos_id)}, added: {ours.add_bos}; "
-            f"draft {_named(pair.draft, theirs.bos_id)}, added: {theirs.add_bos}. "
-            f"EOS: target {_named(pair.target, ours.eos_id)}; draft {_named(pair.draft, theirs.eos_id)}"
-        )
-    if comparison.special_differences:
-        yield CONTROL.finding("; ".join(f"id {p.id} {p.target!r}" for p in comparison.special_differences))
-    steps = {
-        "normaliser": comparison.same_normaliser,
-        "pre-tokenizer": comparison.same_pre_tokenizer,
-        "merges": comparison.same_merges,
-    }
-    differing = [name for name, same in steps.items() if same is False]
-    if comparison.same_tokens and differing:
-        yield SPLITTING.finding(f"different: {', '.join(differing)}; sample texts become different ids")
-    if comparison.same_tokens and comparison.same_chat_template is False:
-        yield TEMPLATE.finding("both models have a chat template, and the two are not the same text")
-
-
-def _ends(tokenizer: Tokenizer) -> tuple[int | None, bool, int | None]:
-    return tokenizer.bos_id, tokenizer.add_bos, tokenizer._eos_id
-
-
-def _named(tokenizer: Tokenizer, token_id: int | None) -> str:
-    return "none" if token_id is None else f"{token_id} {tokenizer.token_text(token_id)!r}"
 
 
 def _exact_differences(pair: Pair, first: int) -> Iterator[TokenPair]:

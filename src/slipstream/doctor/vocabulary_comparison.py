@@ -73,6 +73,25 @@ class Comparison:
         return self.num_equal / max(self.num_equal + self.num_differing, 1)
 
 
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Both tokenizers, their comparison, and the embedding rows of both models."""
+
+    target: Tokenizer
+    draft: Tokenizer
+    comparison: Comparison
+    target_rows: int
+    draft_rows: int
+
+    @property
+    def sizes(self) -> str:
+        return f"target {self.target_rows:,} rows, draft {self.draft_rows:,}"
+
+    @property
+    def same_rows(self) -> bool:
+        return self.target_rows == self.draft_rows
+
+
 def load_tokenizer(spec: str | Path) -> Tokenizer:
     """The tokenizer of a model on this disk; the weights may be missing. Raises ModelError subclasses."""
     path = local_place(spec).path

@@ -27,6 +27,7 @@ ITEM_BYTES = {
     **dict.fromkeys(("I8", "U8", "BOOL", "F8_E4M3", "F8_E5M2", "F8_E8M0"), 1),
 }
 FLOATS = ("F32", "F16", "BF16", "F64")
+_MAX_DIMENSIONS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,7 @@ def _stored_tensor(path: Path, data: mmap.mmap, body: int, name: str, entry: Any
     if not isinstance(dtype, str) or dtype not in ITEM_BYTES:
         damaged(f"has the unknown type {dtype!r}")
     if not _is_sizes(shape) or not _is_sizes(offsets) or len(offsets) != 2:
-        damaged(f"has the shape {shape!r} and the offsets {offsets!r}, which make no sense")
+        damaged(f"has the shape {str(shape)[:80]} and the offsets {str(offsets)[:80]}, which make no sense")
     tensor = StoredTensor(data, path, name, dtype, tuple(shape), body + offsets[0])
     if offsets[1] - offsets[0] != tensor.num_bytes:
         span = offsets[1] - offsets[0]
@@ -106,4 +107,9 @@ def _stored_tensor(path: Path, data: mmap.mmap, body: int, name: str, entry: Any
 
 
 def _is_sizes(value: Any) -> bool:
-    return isinstance(value, list) and all(type(item) is int and item >= 0 for item in value)
+    """Few and below 2^63: a product of anything larger would only keep the machine busy."""
+    return (
+        isinstance(value, list)
+        and len(value) <= _MAX_DIMENSIONS
+        and all(type(item) is int and 0 <= item < 1 << 63 for item in value)
+    )

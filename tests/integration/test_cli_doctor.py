@@ -1,0 +1,137 @@
+"""`slipstream doctor` as people use it: the stories that this project began with, each from its own error text."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from slipstream.doctor.reference import page
+from unit.models import model_files
+
+VLLM_COMMAND = """SPEC_CONFIG='{"method": "draft_model", "model": "JackFram/llama-160m", "num_speculative_tokens": 5}'
+python -m vllm.entrypoints.openai.api_server --model TheBloke/Llama-2-7B-AWQ --dtype half --max-model-len 2048 \\
+  --quantization awq --enforce-eager --speculative-config '{"method": "ngram", "num_speculative_tokens": 5}'
+"""
+
+
+def doctor(*arguments: str | Path, code: int = 0) -> dict:
+    command = [sys.executable, "-m", "slipstream", "doctor", "--json", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == code, done.stdout + done.stderr
+    return json.loads(done.stdout)
+
+
+def gguf_file(path: Path, tokens: Callable[[int, str], str] | None = None, context: int = 8192) -> Path:
+    """A whole tiny model; `tokens` changes its vocabulary."""
+    tokenizer = model_files.byte_level_tokenizer()
+    names = [name for name, _ in sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])]
+    metadata = {"llama.context_length": context}
+    if tokens is None:
+        model_files.write_gguf(path, metadata=metadata)
+        return path
+    rows = len(model_files.gguf_tensors("llama", np.random.default_rng(0))["token_embd.weight"])
+    changed = [tokens(i, names[i] if i < len(names) else f"[PAD{i}]") for i in range(rows)]
+    changed[7] = "x5x6"  # what the one merge makes
+    metadata |= {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": changed, "tokenizer.ggml.merges": ["x5 x6"]}
+    model_files.write_gguf(path, metadata=metadata, tokenizer=False)
+    return path
+
+
+def ids(result: dict) -> set[str]:
+    return {finding["id"] for finding in result["findings"]}
+
+
+def test_with_nothing_configured_it_is_useful_in_under_5_seconds() -> None:
+    started = time.perf_counter()
+    result = doctor()
+    assert time.perf_counter() - started < 5
+    assert result["machine"]["cores"] >= 1
+    assert result["verdict"]
+
+
+def test_a_pair_blamed_on_its_tokenizers_shares_one_and_the_error_is_explained(tmp_path: Path) -> None:
+    target, draft = gguf_file(tmp_path / "llama-3.1-8b.gguf"), gguf_file(tmp_path / "llama-3.2-1b.gguf")
+    log = tmp_path / "run.log"
+    log.write_text("ValueError: operands could not be broadcast together with shapes (0,) (82,)\n")
+    result = doctor("--target", target, "--draft", draft, "--engine", "llama.cpp", "--log", log, code=1)
+    assert "vocabulary-same" in ids(result)
+    explained = next(f for f in result["findings"] if f["id"] == "log-draft-object")
+    assert "draft_model" in explained["cause"] + explained["fix"]
+    assert not {"vocabulary-tokens", "vocabulary-size"} & ids(result)
+
+
+def test_a_draft_of_another_vocabulary_is_refused_with_the_first_ids_that_differ(tmp_path: Path) -> None:
+    target = gguf_file(tmp_path / "miqu.gguf")
+    draft = gguf_file(tmp_path / "tiny.gguf", tokens=lambda i, token: f"x{i}" if i >= 5 else token)
+    result = doctor("--target", target, "--draft", draft, "--engine", "llama.cpp", code=1)
+    blocking = [f for f in result["findings"] if f["severity"] == "blocks"]
+    assert any("id 5" in f["evidence"] and "x5" in f["evidence"] for f in blocking)
+    assert result["verdict"].startswith("blocked")
+    assert "vocabulary-translate" in ids(doctor("--target", target, "--draft", draft))  # Slipstream itself can
+
+
+def test_vllm_on_a_t4_an_unreadable_draft_and_a_start_that_never_finished(tmp_path: Path) -> None:
+    log, config = tmp_path / "vllm.log", tmp_path / "serve.sh"
+    log.write_text("ValueError: could not determine the shape of object type 'torch.storage.UntypedStorage'\n")
+    config.write_text(VLLM_COMMAND)
+    result = doctor("--engine", "vllm", "--log", log, "--config", config, code=1)
+    assert "log-tensor-read" in ids(result)
+    assert "AWQ" in next(f for f in result["findings"] if f["id"] == "log-tensor-read")["cause"]
+
+
+def test_a_loop_that_verifies_one_by_one_is_recognised_from_its_counters(tmp_path: Path) -> None:
+    log = tmp_path / "counters.txt"
+    log.write_text("target forwards: 130, tokens: 100, drafted: 120, accepted: 45\n")
+    assert "log-one-by-one" in ids(doctor("--log", log))
+
+
+def test_tabbyapis_draft_section_has_another_name(tmp_path: Path) -> None:
+    config = tmp_path / "config.yml"
+    config.write_text("model:\n  model_name: miqu\ndraft:\n  draft_model_dir: /models\n  draft_model_name: TinyLlama\n")
+    result = doctor("--engine", "tabbyapi", "--config", config)
+    assert any("draft_model:" in f["fix"] for f in result["findings"] if f["severity"] == "slows")
+
+
+def test_a_short_draft_context_is_warned_of(tmp_path: Path) -> None:
+    target = gguf_file(tmp_path / "a.gguf", context=131072)
+    draft = gguf_file(tmp_path / "b.gguf", context=2048)
+    result = doctor("--target", target, "--draft", draft, "--context", "8192")
+    assert any("2,048" in f["evidence"] + f["cause"] for f in result["findings"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--draft", "x.gguf"), "give --target too"),
+        (("--engine", "vlm", "--target", "smollm2-135m"), "engine"),
+        (("--log", "/nowhere/log"), "can't be read"),
+    ],
+)
+def test_a_case_that_can_not_be_is_bad_use(arguments: tuple[str, ...], message: str) -> None:
+    command = [sys.executable, "-m", "slipstream", "doctor", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_start_up_refuses_with_the_doctors_findings(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF" + b"\0" * 100)
+    command = [sys.executable, "-m", "slipstream", "generate", "--model", str(broken), "hello"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "weights-" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_page_of_rules_is_up_to_date() -> None:
+    written = Path(__file__).parents[2] / "docs" / "doctor-rules.md"
+    assert written.read_text() == page(), "run: python -m slipstream.doctor.reference > docs/doctor-rules.md"
