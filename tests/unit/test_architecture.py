@@ -20,6 +20,8 @@ ALLOWED = {
     "drafters": {"core"},
     "backends": {"core", "models"},
     "models": set(),
+    "engines": {"core"},
+    "doctor": {"core", "models", "drafters", "engines"},
     "errors": set(),
     "cache": {"errors"},
 }

@@ -6,6 +6,7 @@ import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slipstream.cli import options as opt
+from slipstream.errors import SlipstreamError
 
 if TYPE_CHECKING:
     from slipstream.bench.results import BenchResult
@@ -89,6 +91,8 @@ def bench(
     models = load_synthetic(chosen, synthetic) if synthetic else load_models(chosen)
     drafters = opt.split_drafters(drafter) if drafter else default_drafters(models)
     result = bench_models(models, drafters, workload, settings, shlex.join(["slipstream", *sys.argv[1:]]))
+    if result.verdict.word in ("does not pay", "no difference") and not synthetic:
+        result = replace(result, notes=[*result.notes, *what_would_help(chosen.model)])
     if report:
         from dataclasses import asdict
 
@@ -98,6 +102,20 @@ def bench(
     print_result(result, as_json)
     if result.verdict.word == "broken":
         raise typer.Exit(1)
+
+
+def what_would_help(spec: str) -> list[str]:
+    """In place of speculation, by this machine's figures: the most promising first."""
+    from slipstream.doctor.alternatives import alternatives
+    from slipstream.doctor.fit import Sizes
+    from slipstream.doctor.machine import inspect
+    from slipstream.doctor.model_facts import describe
+
+    try:
+        sizes = Sizes.of(describe(spec))
+    except SlipstreamError:  # its files don't say enough
+        return []
+    return [f"what would help: {finding.cause} {finding.fix}" for finding in alternatives(inspect(), sizes)[:3]]
 
 
 def default_drafters(models: Models) -> list[str]:

@@ -12,8 +12,11 @@ import typer
 from slipstream.cli import options as opt
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from slipstream.doctor.examine import Diagnosis
     from slipstream.doctor.findings import Finding
+    from slipstream.doctor.machine import Machine
 
 _COLOURS = {"blocks": "red", "slows": "yellow", "note": "dim"}
 
@@ -76,6 +79,23 @@ def doctor(
         raise typer.Exit(1)
 
 
+def _show_models(console: Console, here: Machine) -> None:
+    """What could be run here: models by vocabulary, and the best pair of each."""
+    from slipstream.doctor.model_scan import find
+    from slipstream.doctor.pairs import groups, rank
+
+    for members in groups(find()).values():
+        names = ", ".join(member.spec for member in members)
+        console.print(f"models of one vocabulary: {names}")
+        best = next((r for r in rank(members[0], members, here) if r.prediction), None)
+        if best and best.prediction:
+            p = best.prediction
+            console.print(
+                f"  {members[0].spec} with {best.candidate.spec} as draft: {p.speedup:.1f}x predicted, "
+                f"{p.tokens_per_s:.0f} tokens/s; slipstream doctor --target … --draft … says more"
+            )
+
+
 def _measured(result: Diagnosis) -> list[Finding]:
     """Runs the target, or the built-in model, for 24 tokens after a warm-up."""
     from slipstream.cli.loading import fetch
@@ -106,6 +126,8 @@ def _show(result: Diagnosis) -> None:
         console.print(f"[bold]{gpu.name}[/bold], {gpu.memory_total / 1e9:.0f} GB")
     if not m.gpus:
         console.print("no GPU")
+    if not result.facts:
+        _show_models(console, m)
     for role, facts in result.facts.items():
         size = f"{facts.weight_bytes / 1e9:.1f} GB" if facts.weight_bytes else "size unknown"
         console.print(f"{role}: [bold]{facts.name}[/bold], {facts.quantisation_kind or facts.format}, {size}")

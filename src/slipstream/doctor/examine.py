@@ -14,6 +14,7 @@ from slipstream.doctor.findings import Finding, blocks, worst_first
 from slipstream.doctor.fit import Prediction, Sizes
 from slipstream.doctor.machine import Machine
 from slipstream.doctor.model_facts import ModelFacts, describe
+from slipstream.doctor.weight_files import MISSING
 from slipstream.errors import ModelError, UnsupportedModelError, UsageError
 
 Role = Literal["target", "draft"]
@@ -110,7 +111,7 @@ def _check_model(result: Diagnosis, role: Role, spec: str) -> list[Finding]:
     try:
         facts = result.facts[role] = describe(spec)
     except ModelError as error:
-        return found or [weights.MISSING.finding(str(error), meaning="it was not found.", fix="Check its name.")]
+        return found or [MISSING.finding(str(error), meaning="it was not found.", fix="Check its name.")]
     found += quantisation.check_quantisation(facts, result.case.engine, role)
     for gpu in result.machine.gpus:
         if gpu.compute_capability:
