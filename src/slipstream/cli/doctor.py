@@ -45,6 +45,9 @@ def doctor(
     context: Annotated[int | None, typer.Option("--context", help="Tokens of prompt and answer you need.")] = None,
     batch: Annotated[int, typer.Option("--batch", help="Requests at the same time.", min=1)] = 1,
     temperature: opt.Temperature = 0.0,
+    python: Annotated[
+        str, typer.Option("--python", help="The Python of the engine's environment: its torch is tried on the files.")
+    ] = "",
     measure: Annotated[
         bool, typer.Option("--measure", help="Also run the target for a moment, and judge its speed.")
     ] = False,
@@ -67,7 +70,8 @@ def doctor(
 
     if log == Path("-"):
         log = Path("/dev/stdin")
-    case = Case(target, draft, engine, config, log, context, batch, Sampling(temperature=temperature))
+    sampling = Sampling(temperature=temperature)
+    case = Case(target, draft, engine, config, log, context, batch, sampling, python or sys.executable)
     result = examine(case, lambda line: print(f"slipstream: {line}", file=sys.stderr))
     if measure:
         result.findings += _measured(result)

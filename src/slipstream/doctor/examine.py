@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -34,6 +35,7 @@ class Case:
     context: int | None = None  # tokens of prompt and answer that the work needs
     batch: int = 1  # requests at the same time
     sampling: Sampling = field(default_factory=Sampling)
+    python: str = sys.executable  # of the environment whose torch and safetensors are tried on sound files
 
 
 @dataclass(slots=True)
@@ -112,6 +114,8 @@ def _check_model(result: Diagnosis, role: Role, spec: str) -> list[Finding]:
         facts = result.facts[role] = describe(spec)
     except ModelError as error:
         return found or [MISSING.finding(str(error), meaning="it was not found.", fix="Check its name.")]
+    if not found and facts.format == "safetensors":
+        found += weights.load_one_tensor(spec, result.case.python)
     found += quantisation.check_quantisation(facts, result.case.engine, role)
     for gpu in result.machine.gpus:
         if gpu.compute_capability:
