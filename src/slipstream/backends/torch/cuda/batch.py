@@ -18,7 +18,7 @@ from slipstream.core.tree import ROOT, DraftTree
 from slipstream.models.config import DecoderConfig
 
 MAX_CHUNKS_BYTES = 1 << 28  # scratch of attention: chunks of all tiles of a forward
-_ROW_FIELDS = ("tokens", "position", "slot", "page_from")
+_ROW_FIELDS = ("tokens", "position", "slot", "page_from", "source")
 TILE_FIELDS = ("row", "rows", "position", "base", "tail_from", "chunk", "scratch", "page_from")
 _IN_ORDER = 1 << 30  # as `tile_base`: no position is looked up in `tail`
 _CHUNK_TIERS = ((2048, 128), (8192, 256), (1 << 31, 512))  # up to this position: keys of a chunk
@@ -35,6 +35,8 @@ class CudaBatch:
     position: torch.Tensor
     slot: torch.Tensor
     page_from: torch.Tensor  # where the pages of the row's sequence begin in `pages`
+    source: torch.Tensor  # for a draft: the row of the step before that chooses this row's token
+    progress: torch.Tensor  # [2] for a draft: steps taken, streams
     tiles: torch.Tensor  # [tiles * 8], as TILE_FIELDS
     tail: torch.Tensor
     pages: torch.Tensor
@@ -52,6 +54,7 @@ class CudaBatch:
         self._max_chunks = MAX_CHUNKS_BYTES // (4 * config.num_kv_heads * self.block_m * config.head_dim)
         self._spare_page = spare_page
         sizes = dict.fromkeys(_ROW_FIELDS, capacity) | {
+            "progress": 2,
             "tiles": capacity * len(TILE_FIELDS),
             "tail": capacity * min(capacity, 64),
             "pages": max_pages + 1,
@@ -64,9 +67,15 @@ class CudaBatch:
             setattr(self, name, self._device[place])
         self.logit_rows = torch.arange(capacity, device=device)
 
-    def fill(self, parts: Seq[Part], ahead: int = 0) -> None:
-        """Lays out the rows of `parts` and sends them over. `ahead`: steps the device will take on from there."""
-        self._send(*self._lay_out(parts, ahead))
+    def fill(self, parts: Seq[Part], ahead: int = 0, source: Seq[int] = ()) -> None:
+        """Lays out the rows of `parts` and sends them over.
+
+        `ahead`: steps the device will take on from there. `source`: where it finds the tokens of the first of them.
+        """
+        host, tiles, num_pages = self._lay_out(parts, ahead)
+        host.fields["source"][: len(source)] = source
+        host.fields["progress"][:] = 0, len(parts)
+        self._send(host, tiles, num_pages)
 
     def fit(self, parts: Seq[Part]) -> None:
         """Like `fill`, for one launch of just these rows, with logits only where they are asked for."""

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from itertools import accumulate
 
+import numpy as np
 import torch
 import triton
 import triton.language as tl
@@ -66,11 +67,10 @@ class DraftLoop:
         self._plan = torch.zeros(MAX_STEPS + 1, MAX_STREAMS, 2, dtype=torch.int64, device=device)
         self._plan_host = torch.zeros(MAX_STEPS + 1, MAX_STREAMS, 2, dtype=torch.int64, pin_memory=pinned)
         self._is_greedy = True  # what the plan on the device says
-        self._setup = torch.zeros(2 + MAX_STREAMS, dtype=torch.int32, device=device)  # progress, then source
-        self._setup_host = torch.zeros(2 + MAX_STREAMS, dtype=torch.int32, pin_memory=pinned)
         self._in_place = torch.arange(MAX_STREAMS, dtype=torch.int32, device=device)
         self._drafted = torch.zeros(MAX_STEPS, 2, MAX_STREAMS, dtype=torch.int32, device=device)
         self._drafted_host = torch.zeros(MAX_STEPS, 2, MAX_STREAMS, dtype=torch.int32, pin_memory=pinned)
+        self._tokens, self._chances = self._drafted_host[:, 0].numpy(), self._drafted_host[:, 1].numpy()
 
     def warm_up(self) -> None:
         """Captures the steps of a single stream."""
@@ -92,7 +92,6 @@ class DraftLoop:
         steps, streams = min(MAX_STEPS, max(request.steps for request in requests)), len(requests)
         ends = list(accumulate(part.num_rows for part in parts))
         self._send_plan(requests, steps)
-        self._send_setup(ends)
         first, then = self._bucket(ends[-1]), self._bucket(streams)
         in_place = ends[-1] == streams  # one row each: the first step is like those that follow
         first.batch.fill(parts, ahead=steps if in_place else 0)
@@ -104,8 +103,9 @@ class DraftLoop:
         if not in_place:
             first.run()
             first.narrow([(r.sampling, slice(end - 1, end)) for r, end in zip(requests, ends, strict=True)])
-            then.batch.fill([Part(p.sequence, p.start + len(p.pending), [0]) for p in parts], ahead=steps)
-            self._hand_on(first, then, self._setup[2:], advance=False)
+            following = [Part(p.sequence, p.start + len(p.pending), [0]) for p in parts]
+            then.batch.fill(following, ahead=steps, source=[end - 1 for end in ends])
+            self._hand_on(first, then, then.batch.source, advance=False)
             left -= 1
         self._go_on(then, requests, left)
         if not self._is_greedy:
@@ -129,22 +129,15 @@ class DraftLoop:
     def _graph(self, bucket: Bucket, count: int) -> torch.cuda.CUDAGraph:
         key = (bucket.batch.capacity, count)
         if key not in self._graphs:
-            saved = self._setup.clone()
-            self._setup[1] = 0  # no streams: for the compiler alone
+            progress = bucket.batch.progress.clone()
+            bucket.batch.progress.zero_()  # no streams: for the compiler alone
             self._hand_on(bucket, bucket, self._in_place, advance=True)
-            self._setup.copy_(saved)
+            bucket.batch.progress.copy_(progress)
             with bucket.capturing() as self._graphs[key]:
                 for _ in range(count):
                     bucket.run_uncaptured()
                     self._hand_on(bucket, bucket, self._in_place, advance=True)
         return self._graphs[key]
-
-    def _send_setup(self, ends: Seq[int]) -> None:
-        """No step was taken yet; which rows are the streams' own."""
-        host = self._setup_host.numpy()
-        host[0], host[1] = 0, len(ends)
-        host[2 : 2 + len(ends)] = [end - 1 for end in ends]
-        self._setup.copy_(self._setup_host, non_blocking=True)
 
     def _send_plan(self, requests: Seq[ExtendRequest], steps: int) -> None:
         is_greedy = all(request.sampling.is_greedy for request in requests)
@@ -161,8 +154,8 @@ class DraftLoop:
     def _hand_on(self, before: Bucket, after: Bucket, source: torch.Tensor, advance: bool) -> None:
         batch, chooser = after.batch, after.chooser
         hand_on_kernel[(1,)](
-            before.chooser.chosen, before.batch.capacity, source, self._setup, self._plan, self._drafted, batch.tokens,
-            batch.position, batch.slot, batch.tiles, chooser.settings, MAX=MAX_STREAMS, ADVANCE=advance,
+            before.chooser.chosen, before.batch.capacity, source, batch.progress, self._plan, self._drafted,
+            batch.tokens, batch.position, batch.slot, batch.tiles, chooser.settings, MAX=MAX_STREAMS, ADVANCE=advance,
             num_warps=2,
         )  # fmt: skip
 
@@ -171,6 +164,6 @@ class DraftLoop:
         self._drafted_host[:steps].copy_(self._drafted[:steps], non_blocking=True)
         if self._drafted.is_cuda:
             torch.cuda.current_stream().synchronize()
-        tokens = self._drafted_host[:steps, 0, : len(requests)].T.tolist()
-        chances = self._drafted_host[:steps, 1, : len(requests)].view(torch.float32).T.tolist()
+        tokens = self._tokens[:steps, : len(requests)].T.tolist()
+        chances = self._chances[:steps, : len(requests)].view(np.float32).T.tolist()
         return [Extension(t[: r.steps], c[: r.steps]) for r, t, c in zip(requests, tokens, chances, strict=True)]

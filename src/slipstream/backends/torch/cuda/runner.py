@@ -33,12 +33,13 @@ BUCKETS = (1, 2, 4, 8, 16, 32, MAX_SKINNY_ROWS)
 class CudaScores:
     """Logits of one request, on the device until they are asked for. Rows: ROOT first, then the nodes."""
 
-    logits: torch.Tensor | None  # [nodes + 1, vocab] float32; None where the next forward is under way already
+    logits: torch.Tensor | None  # [rows, vocab] float32; None where the next forward is under way already
+    rows: slice  # of them that are this request's
     tokens: Seq[int] | None  # the target's own token after each, where the device could choose it
     is_greedy: bool
 
     def row(self, node: int) -> npt.NDArray[np.float32]:
-        row: npt.NDArray[np.float32] = self._logits()[node + 1].cpu().numpy()
+        row: npt.NDArray[np.float32] = self._logits(node).cpu().numpy()
         return row
 
     def chosen(self, node: int) -> int | None:
@@ -47,12 +48,12 @@ class CudaScores:
     def argmax(self, node: int) -> int:
         if self.tokens is not None and self.is_greedy:
             return self.tokens[node + 1]
-        return int(self._logits()[node + 1].argmax())
+        return int(self._logits(node).argmax())
 
-    def _logits(self) -> torch.Tensor:
+    def _logits(self, node: int) -> torch.Tensor:
         if self.logits is None:
             raise RuntimeError("the logits of a request that `continues` are not kept: its token is `chosen`")
-        return self.logits
+        return self.logits[self.rows.start + node + 1]
 
 
 class CudaRunner:
@@ -93,7 +94,7 @@ class CudaRunner:
         bucket = self.bucket(num_rows)
         if bucket.is_captured and num_rows == len(parts) and RunAhead.fits(requests):
             tokens = self._run_ahead.score(bucket, requests, parts)
-            return [CudaScores(None, (token,), True) for token in tokens]
+            return [CudaScores(None, slice(0, 1), (token,), True) for token in tokens]
         self._run_ahead.forget()
         if num_rows <= MAX_SKINNY_ROWS:
             outputs = [slice(end - len(p.tree) - 1, end) for p, end in _ends([p.num_rows for p in parts], parts)]
@@ -113,8 +114,8 @@ class CudaRunner:
 def _scores(bucket: Bucket, request: ScoreRequest, at: slice, tokens: list[int]) -> CudaScores:
     sampling = request.sampling
     if sampling is None or not can_choose(sampling):
-        return CudaScores(bucket.logits[at], None, False)
-    return CudaScores(bucket.logits[at], tokens[at], sampling.is_greedy)
+        return CudaScores(bucket.logits, at, None, False)
+    return CudaScores(bucket.logits, at, tokens[at], sampling.is_greedy)
 
 
 def _ends(sizes: Seq[int], parts: Seq[Part]) -> Iterator[tuple[Part, int]]:
