@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from slipstream.doctor import vocabulary, weights
 from slipstream.doctor.findings import Finding
-from slipstream.errors import ModelError, SlipstreamError
+from slipstream.errors import ModelError, SlipstreamError, UnsupportedModelError
 
 
 class BlockedError(ModelError):
@@ -16,7 +16,9 @@ class BlockedError(ModelError):
 
 
 def explain_refusal(error: SlipstreamError, target: str, draft: str | None) -> SlipstreamError:
-    """The doctor's findings for a model that would not load; the error itself where the doctor finds nothing."""
+    """The doctor's findings for a model that would not load; the error itself where it says more than they do."""
+    if isinstance(error, UnsupportedModelError):  # it was read and understood
+        return error
     findings = [f for spec in (target, draft) if spec for f in weights.check_weights(spec)]
     blocking = [f for f in findings if f.severity == "blocks"]
     return BlockedError(blocking) if blocking else error
