@@ -124,7 +124,7 @@ def test_a_case_that_can_not_be_is_bad_use(arguments: tuple[str, ...], message: 
 
 def test_start_up_refuses_with_the_doctors_findings(tmp_path: Path) -> None:
     broken = tmp_path / "broken.gguf"
-    broken.write_bytes(b"GGUF" + b"\0" * 100)
+    broken.write_bytes(gguf_file(tmp_path / "whole.gguf").read_bytes()[:5000])
     command = [sys.executable, "-m", "slipstream", "generate", "--model", str(broken), "hello"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
