@@ -127,6 +127,8 @@ def _check_model(result: Diagnosis, role: Role, spec: str) -> list[Finding]:
 def _check_fit(result: Diagnosis) -> list[Finding]:
     """Sizes, contexts and settings against each other; what else would help where speculation can't pay."""
     case, found = result.case, fit.check_sampling(result.case.sampling) if result.case.draft else []
+    if case.context:
+        found += [f for facts in result.facts.values() for f in fit.check_rope(facts, case.context)]
     try:
         sizes = {role: Sizes.of(facts) for role, facts in result.facts.items()}
     except UnsupportedModelError:

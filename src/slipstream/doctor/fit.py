@@ -242,6 +242,26 @@ BATCH = rule(
 )  # fmt: skip
 
 
+ROPE = rule(
+    "fit-rope-scaling",
+    "note",
+    "The work is longer than a model was first trained for",
+    "{name} was trained for {original:,} tokens and stretched by rope scaling ({scaling}). Beyond that length its "
+    "guesses get worse: as a draft it is accepted less often.",
+    "Nothing has to be done; measure with texts of that length (slipstream bench --prompts FILE), or take a model that "
+    "was trained for them.",
+)
+
+
+def check_rope(facts: ModelFacts, context: int) -> list[Finding]:
+    """A model whose rope scaling is needed for a text of `context` tokens."""
+    original = facts.original_context_length
+    if not facts.rope_scaling or original is None or context <= original:
+        return []
+    evidence = f"{facts.name}: {context:,} tokens needed, {original:,} before scaling"
+    return [ROPE.finding(evidence, name=facts.name, original=original, scaling=facts.rope_scaling)]
+
+
 def check_context(target: Sizes, draft: Sizes | None, context: int) -> list[Finding]:
     """The workload's context against what both models were trained for. A length of 0 is unknown and passes."""
     findings = []

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from slipstream.core.sampling import Sampling
+from slipstream.doctor import fit
 from slipstream.doctor.alternatives import Workload, alternatives
 from slipstream.doctor.fit import (
     Device,
@@ -22,6 +23,7 @@ from slipstream.doctor.fit import (
 )
 from slipstream.doctor.gpus import parse_nvidia_smi
 from slipstream.doctor.machine import Machine
+from slipstream.doctor.model_facts import ModelFacts
 
 GPU_MACHINE = Machine(
     "a CPU", 16, 64 << 30, 48 << 30, 60e9,
@@ -198,3 +200,12 @@ def test_kv_type_flash_attention_and_right_size_depend_on_the_context() -> None:
     assert not {"fit-try-kv-type", "fit-try-flash-attention", "fit-try-right-size"} & set(short)
     quantised = alternatives_by_id(GPU_MACHINE, LLAMA_8B, workload=Workload(context=65536, kv="q8"))
     assert "fit-try-kv-type" not in quantised
+
+
+@pytest.mark.parametrize(("context", "found"), [(4096, False), (8192, False), (8193, True)])
+def test_rope_scaling_is_noted_where_the_work_needs_it(context: int, found: bool) -> None:
+    facts = ModelFacts(
+        "draft", "gguf", "llama", 10**9, 10**9, "none", "F16", 100, 131072, 16, 8, 64, 2048, "llama3 x8", 8192
+    )
+    assert bool(fit.check_rope(facts, context)) == found
+    assert not fit.check_rope(replace(facts, rope_scaling=None), context)

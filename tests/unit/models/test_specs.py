@@ -13,6 +13,7 @@ import slipstream.models
 from slipstream.errors import DamagedModelError, ModelNotFoundError
 from slipstream.models import open_checkpoint, pull, resolve
 from slipstream.models.spec import locate
+from unit.doctor.tiny_gguf import put_in_hub_cache
 
 
 def test_the_package_exports_three_functions() -> None:
@@ -105,20 +106,9 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def put_in_cache(hub: Path, repo: str, files: list[Path]) -> Path:
-    root = hub / f"models--{repo.replace('/', '--')}"
-    snapshot = root / "snapshots" / ("0" * 40)
-    snapshot.mkdir(parents=True)
-    (root / "refs").mkdir()
-    (root / "refs" / "main").write_text("0" * 40)
-    for file in files:
-        (snapshot / file.name).write_bytes(file.read_bytes())
-    return snapshot
-
-
 def test_cached_hub_models_open_offline(hub: Path, llama_folder: Path, sound_gguf: Path) -> None:
-    put_in_cache(hub, "org/folder-model", list(llama_folder.iterdir()))
-    put_in_cache(hub, "org/gguf-model", [sound_gguf])
+    put_in_hub_cache(hub, "org/folder-model", list(llama_folder.iterdir()))
+    put_in_hub_cache(hub, "org/gguf-model", [sound_gguf])
     assert open_checkpoint("org/folder-model").name == "folder-model"
     assert open_checkpoint("org/folder-model@main").name == "folder-model"
     assert open_checkpoint("org/gguf-model:tiny.gguf").name == "tiny"
@@ -126,7 +116,7 @@ def test_cached_hub_models_open_offline(hub: Path, llama_folder: Path, sound_ggu
 
 @pytest.mark.parametrize("spec", ["org/unknown", "org/half", "org/half:other.gguf", "org/half@v2"])
 def test_what_the_cache_lacks_is_one_clear_line_offline(hub: Path, llama_folder: Path, spec: str) -> None:
-    put_in_cache(hub, "org/half", [llama_folder / "config.json"])
+    put_in_hub_cache(hub, "org/half", [llama_folder / "config.json"])
     with pytest.raises(ModelNotFoundError, match="check the network") as caught:
         resolve(spec)
     assert spec in str(caught.value) and "\n" not in str(caught.value)
