@@ -1,9 +1,10 @@
 """The CUDA path on one GPU: speeds against the memory's limit, correctness, many streams, transformers beside it.
 
-    python benchmarks/gpu.py [--only plain,rows,…] [--tokens 256] [--json FILE]
+    python benchmarks/gpu.py [--only plain,rows,…] [--tokens 256] [--real smollm2-135m] [--json FILE]
 
 Models are random weights in the shapes of Llama 3 (1B, 3B, 8B), bf16; acceptance is by decree where it says synthetic.
-Everything else is the real engine on the real kernels. The whole takes under 8 minutes on an H200.
+Everything else is the real engine on the real kernels. `real` holds a real model's text on the GPU against its text on
+the CPU in float32. The whole takes under 8 minutes on an H200.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from slipstream.bench.row_cost import measure_row_cost
 from slipstream.bench.synthetic import forced_acceptance
 from slipstream.core.auto_policy import make_policy
 from slipstream.core.engine import Engine
+from slipstream.core.prefix import common_prefix
 from slipstream.core.protocols import Drafter, ScoreRequest, prefill
 from slipstream.core.sampling import Sampling
 from slipstream.core.stats import Stats
@@ -149,14 +151,14 @@ def graph_ms(model: LoadedModel, rows: int) -> float:
 
 
 def read_bandwidth() -> float:
-    """Bytes a second of the best large product: reading alone, as decoding does."""
-    weight = torch.randn(128 * 1024, 4096, device="cuda", dtype=torch.bfloat16)
+    """Bytes a second of reading alone: the best of a product and of a maximum over 2 GB."""
+    weight = torch.randn(256 * 1024, 4096, device="cuda", dtype=torch.bfloat16)
     x = torch.randn(1, 4096, device="cuda", dtype=torch.bfloat16)
     best = float("inf")
-    for _ in range(20):
+    for read in (lambda: torch.nn.functional.linear(x, weight), lambda: weight.view(torch.int32).amax()) * 20:
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()
-        torch.nn.functional.linear(x, weight)
+        read()
         end.record()
         torch.cuda.synchronize()
         best = min(best, start.elapsed_time(end))
@@ -164,8 +166,9 @@ def read_bandwidth() -> float:
 
 
 class Bench:
-    def __init__(self, tokens: int) -> None:
+    def __init__(self, tokens: int, real: str) -> None:
         self.tokens = tokens
+        self.real_model = real
         self.report: Report = {
             "date": date.today().isoformat(), "gpu": torch.cuda.get_device_name(), "torch": torch.__version__,
             "slipstream": slipstream.__version__, "read_bytes_per_s": read_bandwidth(),
@@ -360,6 +363,40 @@ class Bench:
                 f"({accepted:.0%} of drafted tokens accepted; plain alone and among 25: {lone} of 4 the same)"
             )
 
+    def real(self) -> None:
+        """A real model: its text on the GPU against the CPU's in float32, and its speed."""
+        from slipstream.bench.audit import logit_gap
+        from slipstream.bench.prompt_files import own_prompts
+
+        prompts = own_prompts()[:12]
+        limits = Limits(max_tokens=64)
+        self.report["real"] = {}
+        on_cpu = slipstream.load(self.real_model, drafter="none", options=TorchOptions(device="cpu", dtype="fp32"))
+        expected = [on_cpu.generate(p.request(), Sampling(), limits).result().tokens for p in prompts]
+        gap_of = logit_gap(on_cpu.target, lambda p: on_cpu.encode(p.request()))
+        for dtype in ("fp32", "bf16"):
+            options = TorchOptions(device="cuda", dtype=dtype, context_length=2048)
+            model = slipstream.load_model(self.real_model, options)
+            figures: Report = {"ties": []}
+            for drafter in ("none", "suffix"):
+                engine = slipstream.load(model, drafter=drafter)
+                answers = [engine.generate(p.request(), Sampling(), limits).result() for p in prompts]
+                for prompt, answer, truth in zip(prompts, answers, expected, strict=True):
+                    at = common_prefix(answer.tokens, truth)
+                    if at < max(len(truth), len(answer.tokens)):
+                        other, own = ([*t, -1][at] for t in (answer.tokens, truth))
+                        gap = gap_of(prompt, Sampling(), truth[:at], own, other)
+                        figures["ties"].append((drafter, prompt.id, at, gap))
+                seconds = sum(a.stats.total_s - a.stats.ttft_s for a in answers)
+                figures[drafter] = sum(len(a.tokens) - 1 for a in answers) / seconds
+            self.report["real"][dtype] = figures
+            gaps = "; ".join(f"{d} {i} at token {at}, logits {gap:.4f} apart" for d, i, at, gap in figures["ties"])
+            self.say(
+                f"{self.real_model}, {dtype}: {figures['none']:.0f} tok/s plain, {figures['suffix']:.0f} with suffix; "
+                f"text of {2 * len(prompts) - len(figures['ties'])} of {2 * len(prompts)} answers as on the CPU in "
+                f"fp32{'; others part at ' + gaps if gaps else ''}"
+            )
+
     def transformers(self) -> None:
         from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -386,17 +423,29 @@ class Bench:
         self.say(f"transformers, 8B, dynamic cache: {self.report['transformers']:.0f} tok/s")
 
 
-SECTIONS = ("plain", "kernels", "speculative", "rows", "streams", "pairs", "correctness", "exact", "transformers")
+SECTIONS = [
+    "plain",
+    "kernels",
+    "speculative",
+    "rows",
+    "streams",
+    "pairs",
+    "correctness",
+    "exact",
+    "real",
+    "transformers",
+]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default=",".join(SECTIONS), help=f"sections: {', '.join(SECTIONS)}")
     parser.add_argument("--tokens", type=int, default=256)
+    parser.add_argument("--real", default="smollm2-135m", help="a real model, for its text")
     parser.add_argument("--json", help="a file for all figures")
     options = parser.parse_args()
     began = time.perf_counter()
-    bench = Bench(options.tokens)
+    bench = Bench(options.tokens, options.real)
     for name in options.only.split(","):
         section: Callable[[], None] = getattr(bench, name)
         section()

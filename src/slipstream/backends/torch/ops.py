@@ -39,7 +39,7 @@ class Hidden:
 
     x: torch.Tensor  # [rows, width]
     scaled: torch.Tensor | None = None  # [rows, width] x * gain
-    squares: torch.Tensor | None = None  # [parts, rows] int64, parts of the sum of x * x
+    squares: torch.Tensor | None = None  # [norms to come, rows] int64: the sums of x * x, once x is complete
 
     def take(self, rows: torch.Tensor) -> Hidden:
         """Some of the rows, for a norm that starts from x."""

@@ -1,8 +1,8 @@
 """The skinny product: a few rows against a weight that is read once, at the speed of memory.
 
 What is small has no kernel of its own. A norm is a gain per column and a factor per row: whoever writes the residual
-stream also writes it times the next norm's gain, and its squares; the product runs on that, and 1 / rms multiplies the
-sum at the end. SwiGLU and the residual go in at the end too.
+stream also writes it times the next norm's gain, and adds up its squares; the product runs on that, and 1 / rms
+multiplies the sum at the end. SwiGLU and the residual go in at the end too.
 
 A row's sum runs over k in one order whatever other rows there are, and squares are added as integers: a row comes out
 bit-identical in any company.
@@ -26,7 +26,6 @@ MAX_SKINNY_ROWS = 64
 MAX_SPLIT = 4
 _SQUARES_UNIT = tl.constexpr(2.0**28)  # integers add up the same in any order; overflows beyond |x| of 180,000
 _SHARED_BYTES = 200_000  # of a multiprocessor, for the tiles on their way
-_PARTS = tl.constexpr(16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,19 +67,16 @@ def _is_last(arrived, SPLIT: tl.constexpr):
 def linear_kernel(
     x,  # [rows, K]
     weight,  # [N, K]; gated: [2 N, K], gates first. A pointer, or with TMA a descriptor
-    squares,  # [num_parts, row_stride] int64, of the rows that x was made from; for NORM
+    squares,  # [rows] int64, summed over the row: with NORM of what x was made from, with ADD of what out becomes
     bias,  # [N] float32
     out,  # [rows, N]; with ADD the residual stream, added to in place
     gain,  # [N] float32, of the norm that reads the residual stream next
     scaled,  # [rows, N] the residual stream times that gain
-    squares_out,  # [tiles of N, row_stride] int64
     scratch,  # [tiles, SPLIT, BLOCK_R, BLOCK_N] float32
     arrived,  # [tiles] int32, zero before and after
     rows,
     N,
     K,
-    num_parts,
-    row_stride,
     eps,
     BLOCK_R: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -107,11 +103,7 @@ def linear_kernel(
     if ADD:
         old = tl.load(out + at, mask=inside, other=0.0).to(tl.float32)
     if NORM:
-        sums = tl.zeros([BLOCK_R], tl.int64)
-        part = tl.arange(0, _PARTS)
-        for first in range(0, num_parts, _PARTS):
-            here = (first + part < num_parts)[:, None] & in_rows[None, :]
-            sums += tl.sum(tl.load(squares + (first + part)[:, None] * row_stride + r[None, :], mask=here, other=0), 0)
+        sums = tl.load(squares + r, mask=in_rows, other=0)
 
     k = tl.arange(0, BLOCK_K)
     x_at = x + r[:, None] * K + k[None, :]
@@ -155,7 +147,7 @@ def linear_kernel(
         next_gain = tl.load(gain + n, mask=n < N, other=0.0)[None, :]
         tl.store(scaled + at, (wide * next_gain).to(scaled.dtype.element_ty), mask=inside)
         integers = tl.where(inside, wide * wide * _SQUARES_UNIT, 0.0).to(tl.int64)
-        tl.store(squares_out + n_tile * row_stride + r, tl.sum(integers, 1), mask=in_rows)
+        tl.atomic_add(squares + r, tl.sum(integers, 1), mask=in_rows, sem="relaxed")
         tl.store(out + at, new, mask=inside)
     else:
         tl.store(out + at, total.to(out.dtype.element_ty), mask=inside)
@@ -165,7 +157,7 @@ def linear_kernel(
 def qkv_kernel(
     x,  # [rows, K]
     weight,  # [(HEADS + 2 KV_HEADS) * D, K]
-    squares,  # [num_parts, row_stride] int64, of the rows that x was made from
+    squares,  # [rows] int64, summed over the rows that x was made from
     bias,  # [(HEADS + 2 KV_HEADS) * D] float32
     queries,  # [rows, HEADS * D]
     position,  # [rows] int32, rotary
@@ -180,8 +172,6 @@ def qkv_kernel(
     arrived,  # [tiles] int32, zero before and after
     rows,
     K,
-    num_parts,
-    row_stride,
     eps,
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
@@ -217,11 +207,7 @@ def qkv_kernel(
     page = tl.load(pages + tl.load(page_from + r, mask=in_rows, other=0) + place // PAGE, mask=in_rows, other=0)
     cell = (page.to(tl.int64) * PAGE + place % PAGE)[:, None] * KV_HEADS
 
-    sums = tl.zeros([BLOCK_R], tl.int64)
-    part = tl.arange(0, _PARTS)
-    for first in range(0, num_parts, _PARTS):
-        here = (first + part < num_parts)[:, None] & in_rows[None, :]
-        sums += tl.sum(tl.load(squares + (first + part)[:, None] * row_stride + r[None, :], mask=here, other=0), 0)
+    sums = tl.load(squares + r, mask=in_rows, other=0)
     k = tl.arange(0, BLOCK_K)
     x_at = x + r[:, None] * K + k[None, :]
     w_at = weight + n[None, :].to(tl.int64) * K + k[:, None]
@@ -276,9 +262,11 @@ def embed_kernel(
     gain,  # [width] float32, of the first norm
     x,  # [rows, width]
     scaled,  # [rows, width]
-    squares,  # [1, rows] int64
+    squares,  # [norms, rows] int64: of the first norm, and zeros for the others to be added to
+    norms,
     width,
     BLOCK: tl.constexpr,
+    NORMS: tl.constexpr,  # as a power of two
 ):
     row = tl.program_id(0)
     c = tl.arange(0, BLOCK)
@@ -288,18 +276,21 @@ def embed_kernel(
     at = row.to(tl.int64) * width + c
     tl.store(x + at, value.to(x.dtype.element_ty), mask=inside)
     tl.store(scaled + at, (wide * tl.load(gain + c, mask=inside, other=0.0)).to(x.dtype.element_ty), mask=inside)
-    tl.store(squares + row, tl.sum((wide * wide * _SQUARES_UNIT).to(tl.int64), 0))
+    norm = tl.arange(0, NORMS)
+    own = tl.sum((wide * wide * _SQUARES_UNIT).to(tl.int64), 0)
+    tl.store(squares + norm * tl.num_programs(0) + row, tl.where(norm == 0, own, 0), mask=norm < norms)
 
 
 class SkinnyProducts:
     """Launches the kernels above, with the scratch they share."""
 
-    def __init__(self, dtype: torch.dtype, device: torch.device, max_outputs: int) -> None:
+    def __init__(self, dtype: torch.dtype, device: torch.device, max_outputs: int, num_norms: int) -> None:
         """Scratch has its final size from the start: captured graphs keep its address.
 
-        `max_outputs`: of a product that may be split.
+        `max_outputs`: of a product that may be split. `num_norms`: that read the residual stream in a forward.
         """
         self._dtype = dtype
+        self._num_norms = num_norms
         self._device = device
         self._scratch = torch.empty(MAX_SKINNY_ROWS * MAX_SPLIT * (max_outputs + 128), device=device)
         self._arrived = torch.zeros(max_outputs // 16 + 1, dtype=torch.int32, device=device)
@@ -308,10 +299,10 @@ class SkinnyProducts:
     def embed(self, table: Linear, tokens: torch.Tensor, then: Norm) -> Hidden:
         rows, width = len(tokens), table.inputs
         x, scaled = (torch.empty(rows, width, dtype=self._dtype, device=self._device) for _ in range(2))
-        squares = torch.empty(1, rows, dtype=torch.int64, device=self._device)
+        squares = torch.empty(self._num_norms, rows, dtype=torch.int64, device=self._device)
         embed_kernel[(rows,)](
-            tokens, table.data, then.gain, x, scaled, squares, width,
-            BLOCK=triton.next_power_of_2(width), num_warps=8,
+            tokens, table.data, then.gain, x, scaled, squares, self._num_norms, width,
+            BLOCK=triton.next_power_of_2(width), NORMS=triton.next_power_of_2(self._num_norms), num_warps=8,
         )  # fmt: skip
         return Hidden(x, scaled, squares)
 
@@ -339,7 +330,7 @@ class SkinnyProducts:
         qkv_kernel[(triton.cdiv(rows, block_r), triton.cdiv(weight.outputs // 2, cut.block_n), cut.split)](
             hidden.scaled, weight.data, hidden.squares, norm.gain if weight.bias is None else weight.bias, queries,
             batch.position, batch.slot, batch.page_from, batch.pages, rope.cosine, rope.sine, cache.keys, cache.values,
-            self._scratch, self._arrived, rows, weight.inputs, len(hidden.squares), rows, norm.eps,
+            self._scratch, self._arrived, rows, weight.inputs, norm.eps,
             HEADS=config.num_heads, KV_HEADS=config.num_kv_heads, D=config.head_dim, PAGE=PAGE_SIZE,
             BLOCK_R=block_r, BLOCK_N=cut.block_n, BLOCK_K=cut.block_k, STAGES=cut.stages, SPLIT=cut.split,
             BIAS=weight.bias is not None, PRECISION=self._precision,
@@ -360,18 +351,16 @@ class SkinnyProducts:
         block_r = block_rows(rows)
         cut = tiling.fitted(weight.inputs, x.element_size(), gated, block_r)
         row_tiles, n_tiles = triton.cdiv(rows, block_r), triton.cdiv(n, cut.block_n)
-        squares_out = hidden.squares
         if add:
-            squares_out = torch.empty(n_tiles, rows, dtype=torch.int64, device=self._device)
+            hidden.squares = hidden.squares[1:]
         data = TensorDescriptor.from_tensor(weight.data, [cut.block_n, cut.block_k]) if cut.tma else weight.data
         linear_kernel[(row_tiles, n_tiles, cut.split)](
             x, data, hidden.squares, norm.gain if weight.bias is None else weight.bias, out, norm.gain, hidden.scaled,
-            squares_out, self._scratch, self._arrived, rows, n, weight.inputs, len(hidden.squares), rows, norm.eps,
+            self._scratch, self._arrived, rows, n, weight.inputs, norm.eps,
             BLOCK_R=block_r, BLOCK_N=cut.block_n, BLOCK_K=cut.block_k, STAGES=cut.stages, SPLIT=cut.split,
             NORM=not add, GATED=gated, BIAS=weight.bias is not None, ADD=add, TMA=cut.tma, PRECISION=self._precision,
             num_warps=4, num_stages=cut.stages,
         )  # fmt: skip
-        hidden.squares = squares_out
 
 
 def block_rows(rows: int) -> int:

@@ -31,7 +31,7 @@ class TritonOps:
         self._config = config
         qkv_outputs = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
         self._many = ReferenceOps(dtype)
-        self._skinny = SkinnyProducts(dtype, device, max(config.hidden_size, qkv_outputs))
+        self._skinny = SkinnyProducts(dtype, device, max(config.hidden_size, qkv_outputs), 2 * config.num_layers + 1)
         self._attention = PagedAttention(config, dtype, device, MAX_TILES)
 
     def pack(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
@@ -84,7 +84,7 @@ class TritonOps:
         rows = len(batch.tokens)
         x = torch.zeros(rows, like.inputs, dtype=self.activation_dtype, device=like.data.device)
         norm = Norm(torch.ones(max(like.inputs, like.outputs), device=x.device), 1e-5)
-        squares = torch.ones(1, rows, dtype=torch.int64, device=x.device)
+        squares = torch.ones(2, rows, dtype=torch.int64, device=x.device)
         stream = torch.zeros(rows, like.outputs, dtype=x.dtype, device=x.device)
 
         def run(weight: Linear, tiling: Tiling) -> None:

@@ -21,22 +21,22 @@ log = logging.getLogger("slipstream")
 CANDIDATES: dict[str, tuple[Tiling, ...]] = {
     "qkv": (
         Tiling(32, 128, 4),
-        Tiling(32, 64, 6),
-        Tiling(16, 128, 6),
-        Tiling(16, 128, 6, split=2),
+        Tiling(32, 64, 8),
         Tiling(32, 64, 6, split=2),
-        Tiling(32, 128, 4, split=4),
+        Tiling(32, 64, 8, split=2),
+        Tiling(32, 128, 4, split=2),
+        Tiling(64, 128, 3, split=4),
     ),
     "project": (Tiling(32, 128, 6), Tiling(64, 128, 6), Tiling(64, 256, 3, tma=True), Tiling(32, 512, 3, tma=True)),
-    "gate": (Tiling(64, 128, 4), Tiling(64, 64, 4), Tiling(128, 64, 4, tma=True), Tiling(32, 256, 3, tma=True)),
+    "gate": (Tiling(64, 64, 4), Tiling(32, 64, 5), Tiling(32, 128, 5), Tiling(64, 128, 3, tma=True)),
     "add": (
-        Tiling(32, 128, 8, split=2),
-        Tiling(32, 256, 5),
-        Tiling(32, 512, 4, tma=True),
-        Tiling(32, 128, 6, split=4),
         Tiling(32, 128, 6, split=2),
+        Tiling(32, 128, 6, split=4),
+        Tiling(32, 64, 8, split=4),
+        Tiling(32, 256, 4, split=2, tma=True),
+        Tiling(32, 512, 4, tma=True),
     ),
-    "logits": (Tiling(64, 128, 5), Tiling(64, 256, 3, tma=True)),
+    "logits": (Tiling(64, 128, 5), Tiling(128, 128, 4), Tiling(64, 256, 3, tma=True)),
 }
 _REPEATS = 15
 _SPREAD_BYTES = 600_000_000  # weights that one measurement goes through: more than the L2 cache holds
