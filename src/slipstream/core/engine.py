@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol
 from slipstream.core.auto_policy import AutoPolicy
 from slipstream.core.drafter_guard import DrafterGuard
 from slipstream.core.generation import Generation
-from slipstream.core.naps import Naps
+from slipstream.core.nap import Nap
 from slipstream.core.policy import Policy, RoundCost
 from slipstream.core.protocols import Drafter, Model, Observation, ScoreRequest, Scores
 from slipstream.core.protocols import Sequence as CachePlace
@@ -105,7 +105,7 @@ class Engine:
         self._active: list[Stream] = []
         self._clock = clock
         self._drafters = DrafterGuard(target.info.vocab_size, clock)
-        self._naps = Naps()
+        self._nap = Nap()
         self._lock = threading.RLock()
 
     # -- requests -------------------------------------------------------------------------------------------------
@@ -232,8 +232,10 @@ class Engine:
         )
         self._account(turns, observations, gains, cost)
         self.policy.record(cost, observations)
-        if self.target.info.runs_ahead and not has_prefill:
-            self._naps.record(observations, cost.total_s)
+        if has_prefill:
+            self._nap.interrupt()
+        elif self.target.info.runs_ahead:
+            self._nap.record(any(t.tree for t in turns), cost.total_s)
 
     def _schedule(self) -> list[_Turn]:
         """Decoding streams first, then prompt chunks for as many rows as are left."""
@@ -245,7 +247,7 @@ class Engine:
                 break
             assert stream.sequence is not None
             rows_left -= len(pending)
-            next_is_plain = stream.drafter is None or self._naps.is_asleep(stream, ahead=1)
+            next_is_plain = stream.drafter is None or self._nap.is_on(ahead=1)
             chooses = len(pending) == len(stream.pending)
             turns.append(_Turn(stream, stream.sequence, pending, chooses, next_is_plain=next_is_plain))
         return turns
@@ -255,8 +257,8 @@ class Engine:
 
         Enters the seconds that each drafter took into `draft_s`.
         """
-        decoding = [t for t in turns if not t.is_prefill and not self._naps.is_asleep(t.stream)]
-        if not any(t.stream.drafter for t in decoding):
+        decoding = [t for t in turns if not t.is_prefill]
+        if self._nap.is_on() or not any(t.stream.drafter for t in decoding):
             return turns
         streams = [t.stream for t in decoding]
         budgets = self.policy.budgets(streams, [self._room(s) for s in streams])
@@ -367,10 +369,11 @@ class Engine:
         for stream in finished:
             self._drafters.end(stream)
             self.policy.forget(stream)
-            self._naps.forget(stream)
             if stream.sequence:
                 stream.sequence.close()
                 stream.sequence = None
             self.stats.num_prompt_tokens += stream.stats.num_prompt_tokens
             self.stats.num_reused += stream.stats.num_reused
             self.stats.drafter_error = self.stats.drafter_error or stream.stats.drafter_error
+        if not self._active:
+            self._nap.end()

@@ -96,7 +96,7 @@ class Stream:
     @property
     def goes_on_plainly(self) -> bool:
         """Whether, as far as can be known, a token will follow the next one that is just the target's choice."""
-        return self.verifier.name == "matching" and self.num_answer_tokens + 1 < self.limits.max_tokens
+        return self.verifier.couples and self.num_answer_tokens + 1 < self.limits.max_tokens
 
     def receive(self, token: int, drafted: bool, end_tokens: frozenset[int]) -> None:
         """Takes the next token into the answer, releases its text, and finishes where the limits say so."""
