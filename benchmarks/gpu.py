@@ -44,6 +44,7 @@ PROMPT_TOKENS = 256
 ROWS = (1, 2, 4, 8, 16, 32)
 STREAMS = (1, 2, 4, 8, 16, 32)
 Report = dict[str, Any]
+Answers = dict[tuple[int, ...], list[int]]  # by prompt
 
 
 class Guesses(FreeDrafter):
@@ -56,24 +57,26 @@ class Guesses(FreeDrafter):
 
 
 class Remembering(FreeDrafter):
-    """Proposes what plain decoding gave for the same prompt, some of it wrong, with side branches."""
+    """Proposes what plain decoding gave for the same prompt, some of it wrong; `branches`: the right token beside it."""
 
     name = "remembering"
 
-    def __init__(self, answers: dict[tuple[int, ...], list[int]], wrong: float = 0.2) -> None:
+    def __init__(self, answers: Answers, wrong: float = 0.2, branches: bool = True) -> None:
         self._answers = answers
         self._wrong = wrong
+        self._branches = branches
 
     def propose(self, streams: Sequence[Stream], budgets: Sequence[int]) -> list[DraftTree]:
         return [self._one(stream, budget) for stream, budget in zip(streams, budgets, strict=True)]
 
     def _one(self, stream: Stream, budget: int) -> DraftTree:
         at = stream.num_answer_tokens
-        right = self._answers[tuple(stream.tokens[: stream.prompt_length])][at : at + max(budget - 2, 1)]
+        count = max(budget - 2, 1) if self._branches else budget
+        right = self._answers[tuple(stream.tokens[: stream.prompt_length])][at : at + count]
         noise = random.Random(at)
         tokens = [t if noise.random() > self._wrong else t + 1 for t in right]
-        chain = DraftTree.chain(tokens, [0.8] * len(tokens))
-        if len(right) < 2 or tokens[0] == right[0] or budget < 3:
+        chain = DraftTree.chain(tokens, [1 - self._wrong] * len(tokens))
+        if not self._branches or len(right) < 2 or tokens[0] == right[0] or budget < 3:
             return chain
         return DraftTree((*tokens, right[0], right[1]), (*chain.parents, ROOT, len(tokens)))
 
@@ -96,8 +99,12 @@ def decode(
     acceptance: float | None = None,
     streams: int = 1,
     repeats: int = 3,
+    answers: Answers | None = None,
 ) -> Report:
-    """Medians over repeats: tokens a second, milliseconds and tokens a round, of all streams together."""
+    """Medians over repeats: tokens a second, milliseconds and tokens a round, of all streams together.
+
+    `answers` takes the text of each prompt.
+    """
     verifier = "matching" if acceptance is None else forced_acceptance(acceptance)
     seen: list[Report] = []
     engine = Engine(model.model, model.tokenizer, drafter, make_policy(policy), max_streams=max(streams, 1))
@@ -128,6 +135,8 @@ def decode(
                     "drafted": stats.num_drafted / max(stats.rounds - 1, 1),
                 }
             )
+        if answers is not None:
+            answers |= {tuple(prompt(seed=i)): g.stream.tokens[PROMPT_TOKENS:] for i, g in enumerate(running)}
     model.model.forget_prompts()
     return {key: statistics.median(run[key] for run in seen) for key in seen[0]}
 
@@ -323,17 +332,21 @@ class Bench:
             self.say(f"8B rows at {context}: {cells}")
 
     def streams(self) -> None:
-        """Throughput of many streams, plain and as the policy drafts, with free drafts of synthetic acceptance."""
+        """Throughput of many streams, plain and as the policy drafts, with free drafts of which so many are right."""
         model = self.model("llama-8b")
         self.report["streams"] = []
         for count in STREAMS:
-            plain = decode(model, 96, streams=count, repeats=3)["tokens_per_s"]
+            texts: Answers = {}
+            plain = decode(model, 128, streams=count, answers=texts)["tokens_per_s"]
             row = {"streams": count, "plain": plain}
-            for acceptance in (0.2, 0.8):
-                run = decode(model, 96, Guesses(), "auto", acceptance, streams=count, repeats=3)
-                row[f"at {acceptance}"] = run["tokens_per_s"]
+            for right in (0.0, 0.2, 0.8):
+                again: Answers = {}
+                drafter = Remembering(texts, 1 - right, branches=False)
+                run = decode(model, 128, drafter, "auto", streams=count, answers=again)
+                row[f"{right:.0%} right"] = run["tokens_per_s"] / plain
+                row["same"] = row.get("same", True) and again == texts
             self.report["streams"].append(row)
-            self.say("streams " + "  ".join(f"{k}: {v:.0f}" for k, v in row.items()))
+            self.say("streams " + "  ".join(f"{k}: {v:.2f}" for k, v in row.items()))
 
     def exact(self) -> None:
         """50 prompts x 256 tokens at 8B: speculative decoding against plain decoding, bit for bit."""

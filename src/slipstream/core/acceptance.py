@@ -1,8 +1,9 @@
 """AcceptanceModel: how likely a drafted token is taken, learned per stream and drafter.
 
 Each node falls in a cell by its depth and the drafter's own confidence. A stream's cell leans on the drafter's cell
-over all streams, and that one on the confidence itself, corrected by how far the drafter's confidence could be trusted
-so far. So a new stream starts from what is known, and a drafter that boasts is found out after a few tokens.
+over all streams, that one on the cell of the same confidence one less deep, and the first on the confidence itself,
+corrected by how far the drafter's confidence could be trusted so far. So a new stream starts from what is known, and a
+drafter that boasts is found out after a few tokens.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from slipstream.core.tree import ROOT, DraftTree
 
 _DECAY = 0.97  # an old observation fades: about 30 recent ones count
 _OWN_PRIOR = 3.0  # how many observations the drafter-wide estimate weighs against a stream's own
-_CONFIDENCE_PRIOR = 1.0  # and how many the corrected confidence weighs against the drafter-wide estimate
+_PRIOR = 1.0  # and how many the depth above, or the corrected confidence, weighs against the drafter-wide estimate
 _TRUST_PRIOR = 2.0  # how many certain tokens, all taken, a new drafter is taken to have behind it
 _DEPTH_PRIOR = 2.0
 _BUCKETS = 6
@@ -56,8 +57,10 @@ class AcceptanceModel:
 
     def chance(self, stream_id: int, drafter: str, depth: int, confidence: float) -> float:
         """That the target takes a node given that it took the parent."""
-        cell = _cell(depth, confidence)
-        everywhere = self._by_drafter[drafter, cell].mean(confidence * self._trust_in(drafter), _CONFIDENCE_PRIOR)
+        deepest, bucket = cell = _cell(depth, confidence)
+        everywhere = confidence * self._trust_in(drafter)
+        for d in range(1, deepest + 1):
+            everywhere = self._by_drafter[drafter, (d, bucket)].mean(everywhere, _PRIOR)
         return self._by_stream[stream_id][cell].mean(everywhere, _OWN_PRIOR)
 
     def _trust_in(self, drafter: str) -> float:

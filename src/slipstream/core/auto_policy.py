@@ -28,7 +28,7 @@ DEFAULT_MAX_DRAFT = 16
 _LEAST_GAIN = 1.01  # a predicted gain within the noise is none
 _PLAIN_SAMPLES = 3  # plain rounds measured before anything is drafted
 _FIRST_DRAFTS = 2  # a drafter's first drafts prepare what later ones find: their time says nothing
-_PLAIN_EVERY = 100  # rounds after which a plain one is measured again
+_PLAIN_EVERY = 100  # rounds of drafting for each that it takes to measure a plain one again
 
 
 class AutoPolicy:
@@ -46,7 +46,8 @@ class AutoPolicy:
         self._probe_s = 0.0
         self._probing = False
         self._kept: dict[int, int] = {}  # by stream: drafted tokens that were worth scoring, last time
-        self._rounds_since_plain = 0
+        self._until_plain = 0  # rounds of drafting before plain ones are wanted again
+        self._plain_rounds = 0  # since one was measured
         self._predicted = 1.0
         self._reason = "nothing was decoded yet"
         self._drafter = ""  # the last that proposed
@@ -78,7 +79,7 @@ class AutoPolicy:
 
     def _wants_plain_round(self, num_streams: int) -> bool:
         """Gains are measured against plain rounds, so some have to be seen, and seen again as the context grows."""
-        return self._costs.num_samples(num_streams) < _PLAIN_SAMPLES or self._rounds_since_plain >= _PLAIN_EVERY
+        return self._costs.num_samples(num_streams) < _PLAIN_SAMPLES or self._until_plain <= 0
 
     def _best_depth(self, drafter: str, num_streams: int, members: int, limit: int) -> int:
         """The depth at which drafting, scoring and keeping gives the most tokens a second; 0 where none pays."""
@@ -179,11 +180,21 @@ class AutoPolicy:
                 self._acceptance.observe(o.stream.id, self._drafter, o.proposed, o.verdict.tokens(o.scored))
         if cost.has_prefill:
             return
-        self._costs.record(cost.rows, cost.score_s)
+        if not cost.is_stalled:
+            self._costs.record(cost.rows, cost.score_s)
         self._rest_s.append(cost.rest_s)
         self._ledger.add(cost, observations)
-        self._rounds_since_plain = 0 if cost.rows == cost.num_streams else self._rounds_since_plain + 1
+        self._count_plain(cost)
         self._record_drafting(cost, observations)
+
+    def _count_plain(self, cost: RoundCost) -> None:
+        if cost.rows > cost.num_streams:
+            self._until_plain -= 1
+            return
+        self._plain_rounds += 1
+        if not cost.is_stalled:
+            self._until_plain = max(self._until_plain, _PLAIN_EVERY * self._plain_rounds)
+            self._plain_rounds = 0
 
     def _record_drafting(self, cost: RoundCost, observations: Sequence[Observation]) -> None:
         for drafter, seconds in cost.draft_s.items():

@@ -229,6 +229,7 @@ class Engine:
             score_s=score_s,
             rest_s=self._clock() - started - sum(draft_s.values()) - score_s,
             has_prefill=has_prefill,
+            is_stalled=self.target.info.runs_ahead and not any(t.tree for t in turns) and not self._nap.runs_ahead,
         )
         self._account(turns, observations, gains, cost)
         self.policy.record(cost, observations)

@@ -25,6 +25,7 @@ class RoundCost:
     score_s: float
     rest_s: float
     has_prefill: bool  # prompt chunks were in it, so it measures no decoding
+    is_stalled: bool = False  # a plain round that would have been quicker, had it been known to be one (see nap.py)
 
     @property
     def total_s(self) -> float:

@@ -73,9 +73,12 @@ class DraftLoop:
         self._tokens, self._chances = self._drafted_host[:, 0].numpy(), self._drafted_host[:, 1].numpy()
 
     def warm_up(self) -> None:
-        """Captures the steps of a single stream."""
+        """Captures the steps of a single stream, and compiles what comes before them."""
+        bucket = self._bucket(1)
         for count in (1, 2, 4):
-            self._graph(self._bucket(1), count)
+            self._graph(bucket, count)
+        bucket.batch.fill([])
+        self._hand_on(bucket, bucket, self._in_place, advance=False)
 
     def run(self, requests: Seq[ExtendRequest], parts: Seq[Part]) -> list[Extension]:
         """As many streams at a time as a graph has rows for. Their sequences have room for all steps."""

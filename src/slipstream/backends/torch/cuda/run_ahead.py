@@ -1,8 +1,8 @@
 """RunAhead: plain decoding that never waits for the host.
 
 Where the next request is known to be the token just chosen, its forward is started before the host has even seen that
-token: the host works on one step while the device is at the next. A guess that turns out wrong (the stream ended) has
-cost a forward and changed nothing: what it wrote lies behind the end of the stream.
+token: the host works on one step while the device is at the next. A guess that turns out wrong (the stream met its end)
+has cost a forward and changed nothing: what it wrote lies behind the end of the stream.
 """
 
 from __future__ import annotations
@@ -51,21 +51,26 @@ class RunAhead:
         self._under_way: _UnderWay | None = None
         self._hosts = [torch.zeros(64, dtype=torch.int32, pin_memory=device.type == "cuda") for _ in range(2)]
 
-    @staticmethod
-    def fits(requests: Seq[ScoreRequest]) -> bool:
-        """Whether all of these go on with the token they choose, on the device alone."""
-        return all(
-            r.continues and r.sampling is not None and not r.sampling.narrows and not r.sampling.changes_logits
-            for r in requests
-        )
+    def warm_up(self, bucket: Bucket) -> None:
+        self._follow(bucket, 0)
 
     def forget(self) -> None:
         self._under_way = None
 
-    def score(self, bucket: Bucket, requests: Seq[ScoreRequest], parts: Seq[Part]) -> list[int]:
-        """The chosen tokens of one row each. Starts the next step before it waits for this one."""
+    @property
+    def is_under_way(self) -> bool:
+        return self._under_way is not None
+
+    def score(self, bucket: Bucket, requests: Seq[ScoreRequest], parts: Seq[Part]) -> list[int] | None:
+        """The chosen tokens of one row each, where that is under way already or goes on; None elsewhere.
+
+        Starts the next step before it waits for this one.
+        """
         steps = self._steps_taken(bucket, parts)
+        continues = all(request.continues and _chooses_in_graph(request) for request in requests)
         if steps is None:
+            if not continues:
+                return None
             for part in parts:
                 self._make_room(part)
             bucket.batch.fill(parts, ahead=_AHEAD)
@@ -73,7 +78,7 @@ class RunAhead:
             bucket.run()
             steps = 0
         host, done = self._copy_chosen(bucket, len(parts))
-        goes_on = steps + 1 < _AHEAD and all(self._has_room(part) for part in parts)
+        goes_on = continues and steps + 1 < _AHEAD and all(self._has_room(part) for part in parts)
         if goes_on:
             self._follow(bucket, len(parts))
             bucket.chooser.ask([_asked(request, 1) for request in requests])
@@ -117,6 +122,11 @@ class RunAhead:
     def _has_room(self, part: Part) -> bool:
         """For one token more than this part has, in pages that the device knows."""
         return part.start + 2 <= min(len(part.sequence.pages) * PAGE_SIZE, self._context_length)
+
+
+def _chooses_in_graph(request: ScoreRequest) -> bool:
+    sampling = request.sampling
+    return sampling is not None and not sampling.narrows and not sampling.changes_logits
 
 
 def _asked(request: ScoreRequest, steps: int) -> Asked:

@@ -82,7 +82,7 @@ class CudaRunner:
         """Captures all graphs now, rather than when they are first needed."""
         for i, rows in enumerate(BUCKETS):
             report(i / len(BUCKETS))
-            self.bucket(rows)
+            self._run_ahead.warm_up(self.bucket(rows))
         self._draft_loop.warm_up()
 
     def extend(self, requests: Seq[ExtendRequest], parts: Seq[Part]) -> list[Extension]:
@@ -92,9 +92,11 @@ class CudaRunner:
     def score(self, requests: Seq[ScoreRequest], parts: Seq[Part]) -> list[Scores]:
         num_rows = sum(part.num_rows for part in parts)
         bucket = self.bucket(num_rows)
-        if bucket.is_captured and num_rows == len(parts) and RunAhead.fits(requests):
+        if bucket.is_captured and num_rows == len(parts):
             tokens = self._run_ahead.score(bucket, requests, parts)
-            return [CudaScores(None, slice(0, 1), (token,), True) for token in tokens]
+            if tokens:
+                logits = None if self._run_ahead.is_under_way else bucket.logits
+                return [_scores(logits, request, slice(i, i + 1), tokens) for i, request in enumerate(requests)]
         self._run_ahead.forget()
         if num_rows <= MAX_SKINNY_ROWS:
             outputs = [slice(end - len(p.tree) - 1, end) for p, end in _ends([p.num_rows for p in parts], parts)]
@@ -108,14 +110,14 @@ class CudaRunner:
             bucket.run_uncaptured()
         bucket.narrow([(r.sampling, at) for r, at in zip(requests, outputs, strict=True) if r.sampling])
         tokens = bucket.chooser.read()
-        return [_scores(bucket, request, at, tokens) for request, at in zip(requests, outputs, strict=True)]
+        return [_scores(bucket.logits, request, at, tokens) for request, at in zip(requests, outputs, strict=True)]
 
 
-def _scores(bucket: Bucket, request: ScoreRequest, at: slice, tokens: list[int]) -> CudaScores:
+def _scores(logits: torch.Tensor | None, request: ScoreRequest, at: slice, tokens: list[int]) -> CudaScores:
     sampling = request.sampling
     if sampling is None or not can_choose(sampling):
-        return CudaScores(bucket.logits, at, None, False)
-    return CudaScores(bucket.logits, at, tokens[at], sampling.is_greedy)
+        return CudaScores(logits, at, None, False)
+    return CudaScores(logits, at, tokens[at], sampling.is_greedy)
 
 
 def _ends(sizes: Seq[int], parts: Seq[Part]) -> Iterator[tuple[Part, int]]:
