@@ -57,7 +57,7 @@ class Guesses(FreeDrafter):
 
 
 class Remembering(FreeDrafter):
-    """Proposes what plain decoding gave for the same prompt, some of it wrong; `branches`: the right token beside it."""
+    """Proposes what plain decoding gave for the same prompt, some of it wrong; `branches`: the right one beside it."""
 
     name = "remembering"
 

@@ -2,8 +2,8 @@
 
 On a device that runs ahead of the host, a plain round costs less where it is known that the next is plain as well. So
 after a few rounds in which no draft was worth scoring, all streams are treated as if they had no drafter, except for a
-look every so many rounds: as often as looks cost no more than 0.5 % of the time, by what rounds were seen to take. It is
-one nap for all, since a single stream that is awake keeps all others from running ahead.
+look every so many rounds: as often as looks cost no more than 0.5 % of the time, by what rounds were seen to take. It
+is one nap for all, since a single stream that is awake keeps all others from running ahead.
 """
 
 from __future__ import annotations
