@@ -36,10 +36,10 @@ class AutoPolicy:
         if max_draft < 0:
             raise UsageError(f"auto({max_draft}): the longest draft is 0 or more")
         self._max_draft = max_draft
-        self._costs = CostModel()
+        self._costs = CostModel()  # of a round, by rows
+        self._plain_costs = CostModel()  # of a round of plain decoding, by streams
         self._acceptance = AcceptanceModel()
         self._ledger = Ledger()
-        self._rest_s: deque[float] = deque(maxlen=15)
         self._step_s: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=9))  # a depth of a drafter
         self._num_drafts: Counter[str] = Counter()  # by drafter
         self._elapsed_s = 0.0
@@ -79,19 +79,19 @@ class AutoPolicy:
 
     def _wants_plain_round(self, num_streams: int) -> bool:
         """Gains are measured against plain rounds, so some have to be seen, and seen again as the context grows."""
-        return self._costs.num_samples(num_streams) < _PLAIN_SAMPLES or self._until_plain <= 0
+        return not self._plain_costs.knows(num_streams, _PLAIN_SAMPLES) or self._until_plain <= 0
 
     def _best_depth(self, drafter: str, num_streams: int, members: int, limit: int) -> int:
         """The depth at which drafting, scoring and keeping gives the most tokens a second; 0 where none pays."""
-        step_s, base_s = self._draft_step_s(drafter), self._round_base_s()
-        plain_rate = num_streams / max(self._costs.seconds(num_streams) + base_s, 1e-9)
+        step_s = self._draft_step_s(drafter)
+        plain_rate = num_streams / max(self._plain_costs.seconds(num_streams), 1e-9)
         best, best_rate, expected = 0, plain_rate * _LEAST_GAIN, float(num_streams)
         for depth, chance in enumerate(self._acceptance.depth_chances(drafter, limit), start=1):
             rows = num_streams + members * depth
             if rows > self._reach(num_streams):
                 break
             expected += members * chance
-            rate = expected / max(self._costs.seconds(rows) + step_s * depth + base_s, 1e-9)
+            rate = expected / max(self._costs.seconds(rows) + step_s * depth, 1e-9)
             if rate > best_rate:
                 best, best_rate = depth, rate
         self._predicted = best_rate / plain_rate if best else 1.0
@@ -111,9 +111,6 @@ class AutoPolicy:
     def _draft_step_s(self, drafter: str) -> float:
         samples = self._step_s[drafter]
         return median(samples) if samples else 0.0
-
-    def _round_base_s(self) -> float:
-        return median(self._rest_s) if self._rest_s else 0.0
 
     def _reach(self, num_streams: int) -> int:
         """Rows worth trying: unseen sizes are approached by doubling, so that one bad guess costs little."""
@@ -149,7 +146,9 @@ class AutoPolicy:
     def _worthwhile(self, chances: Sequence[float], num_streams: int, fixed_rows: int) -> int:
         """How many of the nodes, likeliest first, give the most tokens a second."""
         most = min(len(chances), max(self._reach(num_streams) - fixed_rows, 0))
-        seconds = np.array([self._costs.seconds(fixed_rows + n) for n in range(most + 1)]) + self._round_base_s()
+        seconds = np.array([self._costs.seconds(fixed_rows + n) for n in range(most + 1)])
+        if fixed_rows == num_streams:
+            seconds[0] = self._plain_costs.seconds(num_streams)
         tokens = num_streams + np.concatenate(([0.0], np.cumsum(chances[:most])))
         gains = tokens / tokens[0] * seconds[0] / np.maximum(seconds, 1e-9)
         best = int(gains.argmax())
@@ -180,19 +179,20 @@ class AutoPolicy:
                 self._acceptance.observe(o.stream.id, self._drafter, o.proposed, o.verdict.tokens(o.scored))
         if cost.has_prefill:
             return
+        round_s = cost.total_s - _drafting_s(cost, observations)
         if not cost.is_stalled:
-            self._costs.record(cost.rows, cost.score_s)
-        self._rest_s.append(cost.rest_s)
+            self._costs.record(cost.rows, round_s)
         self._ledger.add(cost, observations)
-        self._count_plain(cost)
+        self._count_plain(cost, round_s)
         self._record_drafting(cost, observations)
 
-    def _count_plain(self, cost: RoundCost) -> None:
+    def _count_plain(self, cost: RoundCost, round_s: float) -> None:
         if cost.rows > cost.num_streams:
             self._until_plain -= 1
             return
         self._plain_rounds += 1
         if not cost.is_stalled:
+            self._plain_costs.record(cost.num_streams, round_s)
             self._until_plain = max(self._until_plain, _PLAIN_EVERY * self._plain_rounds)
             self._plain_rounds = 0
 
@@ -207,7 +207,7 @@ class AutoPolicy:
                 self._acceptance.observe_nothing(drafter)
         if self._probing:
             gained = sum(len(o.verdict.path) for o in observations) / max(cost.num_streams, 1)
-            plain_s = self._costs.seconds(cost.num_streams) + self._round_base_s()
+            plain_s = self._plain_costs.seconds(cost.num_streams)
             self._probe_s += max(0.0, cost.total_s - plain_s * (1 + gained))
             self._probing = False
 
@@ -221,10 +221,16 @@ class AutoPolicy:
             budget=self._ledger.budget(),
             reason=self._reason,
             predicted_speedup=self._predicted,
-            observed_speedup=self._ledger.speedup(self._costs, self._round_base_s()),
+            observed_speedup=self._ledger.speedup(self._plain_costs),
             cost_by_rows_s=self._costs.curve(),
             acceptance_by_depth=self._acceptance.depth_chances(self._drafter, 8),
         )
+
+
+def _drafting_s(cost: RoundCost, observations: Sequence[Observation]) -> float:
+    """What drafters took whose tokens cost time: counted by the token. Free ones are part of the round."""
+    free = {o.stream.drafter.name for o in observations if o.stream.drafter and o.stream.drafter.is_free}
+    return sum(seconds for drafter, seconds in cost.draft_s.items() if drafter not in free)
 
 
 def _budgeted(streams: Sequence[Stream]) -> dict[str, list[int]]:

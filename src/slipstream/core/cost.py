@@ -1,4 +1,4 @@
-"""CostModel: what a forward of n rows takes on this machine, learned while decoding."""
+"""CostModel: what a round with a forward of n rows takes on this machine, learned while decoding."""
 
 from __future__ import annotations
 
@@ -47,8 +47,9 @@ class CostModel:
             pools.append(pool)
         return [seconds for seconds, _, width in pools for _ in range(width)]
 
-    def num_samples(self, rows: int) -> int:
-        return len(self._samples.get(bucket_of(rows), ()))
+    def knows(self, rows: int, num_samples: int) -> bool:
+        """Whether so many samples were seen of something not far from `rows`."""
+        return any(len(s) >= num_samples and rows <= 2 * seen and seen <= 2 * rows for seen, s in self._samples.items())
 
     @property
     def largest(self) -> int:
@@ -56,7 +57,7 @@ class CostModel:
         return self._rows[-1] if self._rows else 0
 
     def seconds(self, rows: int) -> float:
-        """Expected cost of one forward of `rows` rows. 0 before the first record."""
+        """Expected cost of a round of `rows` rows. 0 before the first record."""
         if not self._rows:
             return 0.0
         bucket = bucket_of(rows)

@@ -84,9 +84,9 @@ class Ledger:
         streams = sum(r[0] for r in self._rounds)
         return sum(r[1] for r in self._rounds) / streams if streams else 0.0
 
-    def speedup(self, costs: CostModel, rest_s: float) -> float:
+    def speedup(self, costs: CostModel) -> float:
         """Tokens gained over those that plain rounds, as they were measured, would have given in the same time."""
-        plain_s = sum((costs.seconds(r[0]) + rest_s) * r[2] / r[0] for r in self._rounds if r[0])
+        plain_s = sum(costs.seconds(r[0]) * r[2] / r[0] for r in self._rounds if r[0])
         seconds = sum(r[3] for r in self._rounds)
         return plain_s / seconds if seconds else 1.0
 
@@ -114,7 +114,7 @@ class FixedPolicy:
 
     def record(self, cost: RoundCost, observations: Sequence[Observation]) -> None:
         if not cost.has_prefill:
-            self._costs.record(cost.rows, cost.score_s)
+            self._costs.record(cost.rows, cost.score_s + cost.rest_s)
             self._ledger.add(cost, observations)
         for o in observations:
             self._acceptance.observe(o.stream.id, self.name, o.proposed, o.verdict.tokens(o.scored))
@@ -123,7 +123,7 @@ class FixedPolicy:
         self._acceptance.forget(stream.id)
 
     def explain(self) -> PolicyReport:
-        speedup = self._ledger.speedup(self._costs, 0.0)
+        speedup = self._ledger.speedup(self._costs)
         return PolicyReport(
             policy=self.name,
             budget=self._ledger.budget(),

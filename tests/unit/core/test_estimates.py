@@ -45,7 +45,14 @@ def test_one_hiccup_does_not_change_a_cost():
     for seconds in (1.0, 1.1, 50.0, 0.9, 1.0):
         costs.record(1, seconds)
     assert costs.seconds(1) == 1.0
-    assert costs.num_samples(1) == 5
+    assert costs.knows(1, 5) and not costs.knows(1, 6)
+
+
+def test_a_cost_is_known_from_what_lies_within_a_factor_of_two():
+    costs = CostModel()
+    for _ in range(3):
+        costs.record(8, 1.0)
+    assert [rows for rows in range(1, 40) if costs.knows(rows, 3)] == list(range(4, 17))
 
 
 def test_a_cost_follows_a_machine_that_became_slower():
