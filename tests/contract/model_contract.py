@@ -92,10 +92,11 @@ class ModelContract:
         return np.stack([scores.row(node) for node in range(ROOT, len(tree))])
 
     def linear(self, model: Model, tokens: Sequence[int]) -> Logits:
-        """[vocab] logits after `tokens`, fed in one piece into an empty place."""
-        sequence = model.open()
+        """[vocab] logits after `tokens`, fed in as few pieces as can be into an empty place."""
+        sequence, last = model.open(), max(0, len(tokens) - model.info.max_rows)
         try:
-            return self.rows(model, sequence, tokens)[0]
+            prefill(model, sequence, tokens[:last])
+            return self.rows(model, sequence, tokens[last:])[0]
         finally:
             sequence.close()
 

@@ -23,6 +23,7 @@ class CostModel:
 
     def __init__(self) -> None:
         self._samples: dict[int, deque[float]] = {}
+        self._medians: dict[int, float] = {}
         self._rows: list[int] = []  # buckets seen, ascending
         self._seconds: list[float] = []  # their cost
 
@@ -32,14 +33,14 @@ class CostModel:
             self._samples[bucket] = deque(maxlen=_WINDOW)
             bisect.insort(self._rows, bucket)
         self._samples[bucket].append(seconds)
+        self._medians[bucket] = median(self._samples[bucket])
         self._seconds = self._fitted()
 
     def _fitted(self) -> list[float]:
         """More rows never cost less: where medians say so, one of them is a fluke, and neighbours are pooled."""
         pools: list[tuple[float, int, int]] = []  # seconds, samples, buckets
         for rows in self._rows:
-            samples = self._samples[rows]
-            pool = (median(samples), len(samples), 1)
+            pool = (self._medians[rows], len(self._samples[rows]), 1)
             while pools and pools[-1][0] > pool[0]:
                 seconds, weight, width = pools.pop()
                 total = weight + pool[1]

@@ -5,9 +5,9 @@ Everything the host has to say about a forward is one block of integers, and goe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 
 import torch
@@ -20,6 +20,7 @@ from slipstream.models.config import DecoderConfig
 MAX_CHUNKS_BYTES = 1 << 28  # scratch of attention: chunks of all tiles of a forward
 _ROW_FIELDS = ("tokens", "position", "slot", "page_from", "source")
 TILE_FIELDS = ("row", "rows", "position", "base", "tail_from", "chunk", "scratch", "page_from")
+_NO_TILE = [0, 0, 0, 0, 0, 1, 0, 0]
 _IN_ORDER = 1 << 30  # as `tile_base`: no position is looked up in `tail`
 _CHUNK_TIERS = ((2048, 128), (8192, 256), (1 << 31, 512))  # up to this position: keys of a chunk
 
@@ -61,7 +62,7 @@ class CudaBatch:
         }
         self._layout = dict(zip(sizes, _slices(sizes.values()), strict=True))
         length = sum(sizes.values())
-        self._hosts = [_Host(length, self._layout, device.type == "cuda") for _ in range(2)]
+        self._hosts = [_Host(length, device.type == "cuda") for _ in range(2)]
         self._device = torch.zeros(length, dtype=torch.int32, device=device)
         for name, place in self._layout.items():
             setattr(self, name, self._device[place])
@@ -72,52 +73,42 @@ class CudaBatch:
 
         `ahead`: steps the device will take on from there. `source`: where it finds the tokens of the first of them.
         """
-        host, tiles, num_pages = self._lay_out(parts, ahead)
-        host.fields["source"][: len(source)] = source
-        host.fields["progress"][:] = 0, len(parts)
-        self._send(host, tiles, num_pages)
+        self._send(self._laid_out(parts, ahead), source, len(parts))
 
     def fit(self, parts: Seq[Part]) -> None:
         """Like `fill`, for one launch of just these rows, with logits only where they are asked for."""
-        host, tiles, num_pages = self._lay_out(parts, 0)
-        rows = sum(part.num_rows for part in parts)
-        self.tokens = self._device[self._layout["tokens"]][:rows]
-        self.num_tiles = len(tiles)
+        laid = self._laid_out(parts, 0)
+        self.tokens = self._device[self._layout["tokens"]][: len(laid.tokens)]
+        self.num_tiles = len(laid.tiles)
         wanted = [i for part, end in _ends(parts) for i in range(end - len(part.tree) - 1, end)]
         self.logit_rows = torch.tensor(wanted, device=self._device.device)
-        self._send(host, tiles, num_pages)
+        self._send(laid, (), len(parts))
 
-    def _lay_out(self, parts: Seq[Part], ahead: int) -> tuple[_Host, _Tiles, int]:
-        self._hosts.reverse()  # the other one may still be on its way
-        host = self._hosts[0]
-        host.fields["pages"][0] = self._spare_page
-        tiles, num_pages, row = _Tiles(), 1, 0
+    def _laid_out(self, parts: Seq[Part], ahead: int) -> _LaidOut:
+        laid = _LaidOut(pages=[self._spare_page])
         for part in parts:
-            own = part.sequence.pages
-            host.fields["pages"][num_pages : num_pages + len(own)] = own
-            self._lay(host, part, row, num_pages, tiles, ahead)
-            row += part.num_rows
-            num_pages += len(own)
-        for name in _ROW_FIELDS:  # rows that are not used write to the spare page
-            host.fields[name][row:] = 0
-        return host, tiles, num_pages
+            self._lay(laid, part, ahead)
+            laid.pages += part.sequence.pages
+        return laid
 
-    def _lay(self, host: _Host, part: Part, row: int, page_from: int, tiles: _Tiles, ahead: int) -> None:
-        fields, tree, start, num_rows = host.fields, part.tree, part.start, part.num_rows
-        end = row + num_rows
-        fields["tokens"][row:end] = [*part.pending, *tree.tokens]
-        fields["slot"][row:end] = range(start, start + num_rows)
-        fields["page_from"][row:end] = page_from
-        chain = len(part.pending) + _length_of_chain(tree)
-        fields["position"][row : row + chain] = range(start, start + chain)
-        self._lay_chain(row, start, chain, page_from, tiles, ahead)
+    def _lay(self, laid: _LaidOut, part: Part, ahead: int) -> None:
+        tree, start, num_rows = part.tree, part.start, part.num_rows
+        row, page_from, num_pending = len(laid.tokens), len(laid.pages), len(part.pending)
+        laid.tokens += part.pending
+        laid.tokens += tree.tokens
+        laid.slot += range(start, start + num_rows)
+        laid.page_from += [page_from] * num_rows
+        chain = num_pending + _length_of_chain(tree)
+        laid.position += range(start, start + chain)
+        self._lay_chain(row, start, chain, page_from, laid.tiles, ahead)
         if chain == num_rows:
             return
-        base, depths = start + len(part.pending), tree.depths()
-        for node in range(chain - len(part.pending), len(tree)):
-            at, position = row + len(part.pending) + node, base + depths[node] - 1
-            fields["position"][at] = position
-            tiles.add(at, 1, position, page_from, base=base, tail=[base + i for i in tree.path(node)])
+        base, depths = start + num_pending, tree.depths()
+        for node in range(chain - num_pending, len(tree)):
+            position = base + depths[node] - 1
+            laid.position.append(position)
+            tail = [base + i for i in tree.path(node)]
+            laid.tiles.add(row + num_pending + node, 1, position, page_from, base=base, tail=tail)
 
     def _lay_chain(self, row: int, start: int, count: int, page_from: int, tiles: _Tiles, ahead: int) -> None:
         """Rows in the order of the text, in tiles of one size of chunks."""
@@ -129,23 +120,31 @@ class CudaBatch:
             tiles.add(row, take, start, page_from, ahead)
             row, start, count = row + take, start + take, count - take
 
-    def _send(self, host: _Host, tiles: _Tiles, num_pages: int) -> None:
-        laid = host.fields["tiles"]
-        laid[: 8 * len(tiles)] = tiles.laid_out(self._max_chunks)
-        laid[8 * len(tiles) :] = 0
-        laid[8 * len(tiles) + TILE_FIELDS.index("chunk") :: 8] = 1
-        host.fields["tail"][: len(tiles.tail)] = tiles.tail
-        used = self._layout["pages"].start + num_pages
+    def _send(self, laid: _LaidOut, source: Seq[int], num_streams: int) -> None:
+        """In as few writes as can be: each costs the host a microsecond or more, and there is a round of it a token."""
+        self._hosts.reverse()  # the other one may still be on its way
+        host, tiles = self._hosts[0], laid.tiles
+        block: list[int] = []
+        for values in (laid.tokens, laid.position, laid.slot, laid.page_from, source):
+            block += values
+            block += [0] * (self.capacity - len(values))  # rows that are not used write to the spare page
+        block += (0, num_streams)
+        block += tiles.laid_out(self._max_chunks)
+        block += _NO_TILE * (self.capacity - len(tiles))
+        host.whole[: len(block)] = block
+        tail, pages = self._layout["tail"].start, self._layout["pages"].start
+        host.whole[tail : tail + len(tiles.tail)] = tiles.tail
+        used = pages + len(laid.pages)
+        host.whole[pages:used] = laid.pages
         self._device[:used].copy_(host.data[:used], non_blocking=True)
 
 
 class _Host:
-    """What goes over in one copy, as one block and by field."""
+    """What goes over in one copy."""
 
-    def __init__(self, length: int, layout: Mapping[str, slice], pinned: bool) -> None:
+    def __init__(self, length: int, pinned: bool) -> None:
         self.data = torch.zeros(length, dtype=torch.int32, pin_memory=pinned)
-        whole = self.data.numpy()
-        self.fields = {name: whole[place] for name, place in layout.items()}
+        self.whole = self.data.numpy()
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +159,18 @@ class _Tile:
 
     def num_chunks(self, stretch: int) -> int:
         return (self.position + self.rows - 1 + self.ahead) // (chunk_keys(self.position) * stretch) + 1
+
+
+@dataclass(slots=True)
+class _LaidOut:
+    """The rows of a forward, one list for each field, and the pages of all sequences."""
+
+    pages: list[int]
+    tokens: list[int] = field(default_factory=list)
+    position: list[int] = field(default_factory=list)
+    slot: list[int] = field(default_factory=list)
+    page_from: list[int] = field(default_factory=list)
+    tiles: _Tiles = field(default_factory=lambda: _Tiles())
 
 
 class _Tiles:
