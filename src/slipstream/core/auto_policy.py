@@ -25,7 +25,7 @@ from slipstream.errors import UsageError
 PROBE_SHARE = 0.02  # of the time, for trying a drafter that does not pay
 PROBE_DEPTH = 3
 DEFAULT_MAX_DRAFT = 16
-_LEAST_GAIN = 1.01  # a predicted gain within the noise is none
+_LEAST_GAIN = 1.03  # a predicted gain within the noise is none
 _PLAIN_SAMPLES = 3  # plain rounds measured before anything is drafted
 _FIRST_DRAFTS = 2  # a drafter's first drafts prepare what later ones find: their time says nothing
 _PLAIN_EVERY = 100  # rounds of drafting for each that it takes to measure a plain one again
