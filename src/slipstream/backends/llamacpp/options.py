@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 from slipstream.errors import UsageError
 
@@ -17,6 +17,7 @@ MAX_SEQUENCES = 256  # llama.cpp's own limit, streams and branches of drafts tog
 class LlamaCppOptions:
     """None and `auto` are chosen by what the model, the library and the machine have."""
 
+    backend: ClassVar[str] = "llamacpp"
     n_gpu_layers: int | None = None  # 0: none, -1: all; None: all where the build has GPU support
     threads: int | None = None  # None: one a physical core
     threads_batch: int | None = None  # for prompts; None: as `threads`
