@@ -37,7 +37,7 @@ def load(architecture: str, folder: Path, **options: object) -> LlamaCppModel:
 
 
 def load_file(spec: str | Path, **options: object) -> LlamaCppModel:
-    settings = {"context_length": CONTEXT, "max_streams": 8, "kv_tokens": 4096} | options
+    settings = {"context_length": CONTEXT, "max_streams": 8, "kv_tokens": 4096, "threads": 1} | options
     if settings.get("exact"):
         del settings["kv_tokens"]
     return load_model(open_gguf_file(spec), LlamaCppOptions(**settings))  # type: ignore[arg-type]
