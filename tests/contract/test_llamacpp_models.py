@@ -63,8 +63,11 @@ class TestSmolLM2Shared(ModelContract):
         return tiny_llamacpp.load_file("smollm2-135m")
 
 
+@pytest.mark.slow
 @pytest.mark.real_model
 class TestSmolLM2Exact(ModelContract):
+    """Three rows at a time. What is run of it otherwise is `test_the_heart_of_the_contract_bit_for_bit`."""
+
     num_seeds = 1
 
     @pytest.fixture(scope="class")
@@ -85,6 +88,20 @@ class TestQwenShared(ModelContract):
         if not path.exists():
             pytest.skip(f"{path} is not here")
         return tiny_llamacpp.load_file(path)
+
+
+@pytest.mark.real_model
+def test_the_heart_of_the_contract_bit_for_bit() -> None:
+    model, contract, rng = (
+        tiny_llamacpp.load_file("smollm2-135m", exact=True),
+        ModelContract(),
+        np.random.default_rng(0),
+    )
+    assert model.info.batch_invariant
+    contract.num_seeds, contract.prompt_length = 1, 12
+    contract.test_scores_after_a_commit_equal_a_fresh_prefill(model, rng)
+    contract.test_a_branch_that_is_not_the_first_can_be_committed(model, rng)
+    contract.test_a_prompt_and_a_draft_share_a_forward(model, rng)
 
 
 # -- what the llama.cpp backend promises beyond the contract ------------------------------------------------------

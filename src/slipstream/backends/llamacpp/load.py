@@ -130,6 +130,8 @@ def _make_context(
 ) -> tuple[Context, CachePlan]:
     for types in _cache_types(options, on_gpu=gpu_layers > 0):
         plan = _plan(lib, model, file, options, types, on_gpu=gpu_layers > 0)
+        if gpu_layers == 0 and plan.total_bytes > free_bytes():
+            break  # the library would take what is not there, and the system would end the process
         context = lib.llama_init_from_model(model, _context_params(lib, options, plan, gpu_layers))
         if context:
             facts = ContextFacts(
@@ -142,9 +144,9 @@ def _make_context(
             )
             return Context(lib, model, context, facts), plan
     raise CapacityError(
-        f"llama.cpp could make no context for {file.name}: keys and values of {plan.cells} tokens take "
-        f"{plan.total_bytes / 1e9:.1f} GB ({free_bytes() / 1e9:.1f} GB are free). {last_complaint()}. Lower --context "
-        "or max_streams, or take a smaller type for keys and values (--kv-type q8_0)"
+        f"no room for a context of {file.name}: keys and values of {plan.cells} tokens take "
+        f"{plan.total_bytes / 1e9:.1f} GB, and {free_bytes() / 1e9:.1f} GB are free; {last_complaint()}. Lower "
+        "--context or max_streams, or take a smaller type for keys and values (--kv-type q8_0)"
     )
 
 
@@ -172,13 +174,11 @@ def _plan(lib: Any, model: Any, file: GgufFile, options: LlamaCppOptions, types:
     free = sum(device.free_bytes for device in find_devices()) if on_gpu else free_bytes()
     copies = num_ids if options.exact else 1
     affordable = int(free * _CACHE_SHARE) // (token_bytes * copies)
-    stretched = options.rope_freq_scale or 1.0
-    context = options.context_length or file.context_length
-    context = min(context, int(file.context_length / min(1.0, stretched)))
+    longest = int(file.context_length / min(1.0, options.rope_freq_scale or 1.0))
+    context = min(options.context_length or longest, longest)
     wanted = context if options.exact else max(context, min(_USUAL_TOKENS, context * max_streams))
-    tokens = options.kv_tokens or (
-        max(context, min(wanted, affordable)) if options.context_length else min(wanted, affordable)
-    )
+    at_least = context if options.context_length else 1  # what was asked for is not cut down to what is affordable
+    tokens = options.kv_tokens or max(at_least, min(wanted, affordable))
     return CachePlan(types, num_ids, max_streams, min(context, tokens), tokens + _MARGIN, token_bytes * copies)
 
 
