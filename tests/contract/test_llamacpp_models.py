@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +13,9 @@ pytest.importorskip("llama_cpp")
 from contract import tiny_llamacpp
 from contract.model_contract import ModelContract
 from slipstream.backends.llamacpp.model import LlamaCppModel
-from slipstream.core.protocols import ScoreRequest
+from slipstream.core.protocols import Model, ScoreRequest
 from slipstream.core.tree import ROOT, DraftTree
-from slipstream.errors import ContextFullError
+from slipstream.errors import ContextFullError, UnsupportedModelError
 
 pytestmark = pytest.mark.llamacpp
 
@@ -45,6 +46,39 @@ class TestTinyExact(ModelContract):
 
     def test_it_is_batch_invariant(self, model: LlamaCppModel) -> None:
         assert model.info.batch_invariant
+
+
+class TestTinyRecurrent(ModelContract):
+    """No part of its memory can be cut off: going back reads again. Drafts are chains."""
+
+    tolerance = 2e-2
+    supports_trees = False
+    num_seeds = 2
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def model(cls, tmp_path_factory: pytest.TempPathFactory) -> LlamaCppModel:
+        return tiny_llamacpp.load_file(tiny_llamacpp.write_mamba(tmp_path_factory.mktemp("mamba")))
+
+    test_the_last_token_is_never_reused = None  # only the whole of an earlier text can be gone on from
+    test_a_stream_reuses_what_one_still_open_holds = None
+
+    def reused(self, model: Model, tokens: list[int], at_least: int) -> Any:
+        return super().reused(model, tokens, at_least=0)
+
+    def test_the_whole_of_an_earlier_text_is_reused(self, model: LlamaCppModel, rng: np.random.Generator) -> None:
+        first = self.tokens(model, rng, 30)
+        self.filled(model, first).close()
+        sequence = model.open([*first, 1, 2])
+        assert sequence.length == 30
+        self.assert_same(model, self.rows(model, sequence, [1, 2])[0], self.linear(model, [*first, 1, 2]))
+        sequence.close()
+
+    def test_a_tree_is_refused(self, model: LlamaCppModel) -> None:
+        sequence = model.open()
+        with pytest.raises(UnsupportedModelError, match="drafts chains"):
+            model.score([ScoreRequest(sequence, [1], DraftTree((5, 6), (ROOT, ROOT)))])
+        sequence.close()
 
 
 @pytest.mark.real_model

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 from slipstream.cli.options import LoadSettings
 
 if TYPE_CHECKING:
-    from slipstream.backends import BackendOptions, MachineOptions
+    from slipstream.backends import BackendOptions, MachineOptions, Report
     from slipstream.backends.torch.options import TorchOptions
     from slipstream.bench.synthetic import SyntheticSettings
     from slipstream.core.engine import Engine
     from slipstream.core.verify import Verification
-    from slipstream.loading import LoadedModel, Report
+    from slipstream.loading import LoadedModel
 
 
 @dataclass(frozen=True, slots=True)
