@@ -3,19 +3,25 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo install test check lint types pytest format bench-cpu clean
+.PHONY: help demo demo-llamacpp install test test-llamacpp check lint types pytest format bench-cpu clean
 
 help:  ## this list
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 17
 
 demo: install  ## see it work: the built-in model, decoded plainly and speculatively
 	$(BIN)/slipstream demo
+
+demo-llamacpp: $(VENV)/.llamacpp-installed  ## the same through llama.cpp, compiled once (some minutes)
+	$(BIN)/slipstream demo --backend llamacpp
 
 install: $(VENV)/.installed  ## the package, in .venv
 
 test: $(VENV)/.test-installed lint types pytest  ## install what tests need, and run all that need no GPU
 
-check: test  ## what CI runs
+test-llamacpp: $(VENV)/.test-installed $(VENV)/.llamacpp-installed  ## the tests of the llama.cpp backend, compiled once
+	$(BIN)/pytest -q -m "llamacpp and not slow"
+
+check: test test-llamacpp  ## what CI runs
 
 lint: $(VENV)/.test-installed
 	$(BIN)/ruff check .
@@ -25,7 +31,7 @@ types: $(VENV)/.test-installed
 	$(BIN)/mypy
 
 pytest: $(VENV)/.test-installed
-	$(BIN)/pytest -q -m "not slow and not gpu"
+	$(BIN)/pytest -q -m "not slow and not gpu and not llamacpp"
 
 format: $(VENV)/.test-installed  ## put the code into shape
 	$(BIN)/ruff check --fix .
@@ -46,3 +52,10 @@ $(VENV)/.test-installed: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q -e '.[test]'
 	touch $@ $(VENV)/.installed
+
+# Leaves out what this backend does not use: the models that read images.
+LLAMACPP_CMAKE ?= -DLLAVA_BUILD=OFF
+
+$(VENV)/.llamacpp-installed: $(VENV)/.installed
+	CMAKE_ARGS="$(LLAMACPP_CMAKE) $(CMAKE_ARGS)" $(BIN)/pip install -q -e '.[llamacpp]'
+	touch $@

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from slipstream.backends import BACKENDS, Report, choose_backend
 from slipstream.core.auto_policy import make_policy
 from slipstream.core.engine import Engine
 from slipstream.core.policy import Policy
 from slipstream.core.protocols import Drafter, Model
 from slipstream.drafters import DraftSources, make_drafter, parse_drafter
 from slipstream.errors import UsageError
-from slipstream.models import open_checkpoint
 from slipstream.models.tokenizer import Tokenizer, same_vocabulary
 
 if TYPE_CHECKING:
-    from slipstream.backends.torch.options import TorchOptions
-
-Report = Callable[[str, float], None]  # what is being loaded, and the share that is
+    from slipstream.backends import BackendOptions
 
 
 def _silent(what: str, share: float) -> None:
@@ -35,21 +32,20 @@ class LoadedModel:
 
 
 def load_model(
-    spec: str | Path | LoadedModel, options: TorchOptions | None = None, report: Report = _silent
+    spec: str | Path | LoadedModel, options: BackendOptions | None = None, report: Report = _silent
 ) -> LoadedModel:
-    """A model by its spec, on the torch backend. What is loaded already is returned as it is."""
+    """A model by its spec, on the backend whose options are given, else on the one that suits it. What is loaded
+    already is returned as it is."""
     if isinstance(spec, LoadedModel):
         return spec
     if not isinstance(spec, str | Path):
         raise UsageError(
             f"a model is named by a spec, a path or a LoadedModel (see load_model); got {type(spec).__name__}"
         )
-    from slipstream.backends.torch import load as torch_backend
-
-    checkpoint = open_checkpoint(spec)
-    model = torch_backend.load_model(checkpoint, options, lambda share: report(checkpoint.name, share))
-    report(checkpoint.name, 1.0)
-    return LoadedModel(model, checkpoint.tokenizer)
+    backend = BACKENDS[options.backend if options else choose_backend(spec).backend]
+    model, tokenizer = backend.load(spec, options, report)
+    report(model.info.name, 1.0)
+    return LoadedModel(model, tokenizer)
 
 
 def load(
@@ -58,8 +54,8 @@ def load(
     draft: str | Path | LoadedModel | None = None,
     drafter: str | Drafter | None = None,
     policy: str | int | Policy = "auto",
-    options: TorchOptions | None = None,
-    draft_options: TorchOptions | None = None,
+    options: BackendOptions | None = None,
+    draft_options: BackendOptions | None = None,
     max_streams: int = 32,
     report: Report = _silent,
 ) -> Engine:
@@ -67,7 +63,9 @@ def load(
 
     `drafter` is a spec (`none`, `ngram`, `suffix`, `model`, `early-exit`, `translate`, `chained:…`, see
     `slipstream.drafters`) or a Drafter. Left out, it is `model` or `translate` where a draft is given, and `suffix`
-    otherwise. Raises ModelError, UsageError.
+    otherwise. `options` are a backend's own (`TorchOptions`, `LlamaCppOptions`); the draft takes them too, unless it
+    has options of its own, and where there are none each model goes to the backend that suits it. Raises ModelError,
+    UsageError.
     """
     plan = make_policy(policy)  # bad settings fail before gigabytes are read
     if isinstance(drafter, str):

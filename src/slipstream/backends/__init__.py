@@ -1,0 +1,154 @@
+"""Backends by name, imported when they are used, and which one a model goes to where nobody says."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from slipstream.errors import UsageError
+
+if TYPE_CHECKING:
+    from slipstream.backends.llamacpp.options import KVType, LlamaCppOptions
+    from slipstream.backends.torch.options import TorchOptions
+    from slipstream.core.protocols import Model
+    from slipstream.models.tokenizer import Tokenizer
+
+    BackendOptions = TorchOptions | LlamaCppOptions
+
+AUTO = "auto"
+Report = Callable[[str, float], None]  # what is being loaded, and the share that is
+
+
+@dataclass(frozen=True, slots=True)
+class MachineOptions:
+    """What a command line says of the machine; each backend makes its own options of it."""
+
+    device: str = AUTO
+    dtype: str = AUTO
+    context_length: int | None = None
+    threads: int | None = None
+    exact: bool = False
+    gpu_layers: int | None = None
+    kv_type: KVType = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    options: Callable[[MachineOptions], BackendOptions]
+    load: Callable[[str | Path, BackendOptions | None, Report], tuple[Model, Tokenizer]]
+
+
+def _torch_options(machine: MachineOptions) -> TorchOptions:
+    from slipstream.backends.torch.options import TorchOptions
+
+    for name, value, unset in (("--gpu-layers", machine.gpu_layers, None), ("--kv-type", machine.kv_type, AUTO)):
+        if value != unset:
+            raise UsageError(f"{name} belongs to the llamacpp backend; this model is on torch (--backend llamacpp)")
+    return TorchOptions(
+        device=machine.device,
+        dtype=machine.dtype,
+        context_length=machine.context_length,
+        threads=machine.threads,
+        exact=machine.exact,
+    )
+
+
+def _load_torch(spec: str | Path, options: BackendOptions | None, report: Report) -> tuple[Model, Tokenizer]:
+    from slipstream.backends.torch.load import load_model
+    from slipstream.models import open_checkpoint
+
+    checkpoint = open_checkpoint(spec)
+    model = load_model(checkpoint, options, lambda share: report(checkpoint.name, share))  # type: ignore[arg-type]
+    return model, checkpoint.tokenizer
+
+
+def _llamacpp_options(machine: MachineOptions) -> LlamaCppOptions:
+    from slipstream.backends.llamacpp.options import LlamaCppOptions
+
+    if machine.dtype != AUTO:
+        raise UsageError(f"--dtype {machine.dtype} belongs to the torch backend; llama.cpp keeps the file's own types")
+    if machine.device not in (AUTO, "cpu", "cuda"):
+        raise UsageError(f"--device {machine.device}: the llamacpp backend takes auto, cpu or cuda, and --gpu-layers")
+    asked = {"cpu": 0, "cuda": -1}.get(machine.device)
+    return LlamaCppOptions(
+        n_gpu_layers=asked if machine.gpu_layers is None else machine.gpu_layers,
+        context_length=machine.context_length,
+        threads=machine.threads,
+        exact=machine.exact,
+        kv_type=machine.kv_type,
+    )
+
+
+def _load_llamacpp(spec: str | Path, options: BackendOptions | None, report: Report) -> tuple[Model, Tokenizer]:
+    from slipstream.backends.llamacpp.library import library
+    from slipstream.backends.llamacpp.load import load_model
+    from slipstream.models.gguf_file import open_gguf_file
+
+    library()  # a missing extra is said before the file is read
+    file = open_gguf_file(spec)
+    model = load_model(file, options, lambda share: report(file.name, share))  # type: ignore[arg-type]
+    return model, file.tokenizer
+
+
+BACKENDS = {
+    "torch": Backend(_torch_options, _load_torch),
+    "llamacpp": Backend(_llamacpp_options, _load_llamacpp),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    backend: str
+    reason: str
+    was_open: bool = True  # there was something to choose: both backends could have taken it
+
+
+def choose_backend(spec: str | Path, wanted: str = AUTO, device: str = AUTO, needs_layers: bool = False) -> Choice:
+    """Which backend a model goes to, and why. `needs_layers`: a drafter wants parts of the model, such as early-exit.
+
+    Raises UsageError for an unknown name, ModelNotFoundError where the spec leads nowhere.
+    """
+    if wanted != AUTO:
+        if wanted not in BACKENDS:
+            raise UsageError(f"unknown backend {wanted!r}; expected {AUTO}, {', '.join(BACKENDS)}")
+        return Choice(wanted, "as asked", was_open=False)
+    from slipstream.models.builtin import BUILTIN_NAMES
+    from slipstream.models.spec import locate
+
+    if str(spec) in BUILTIN_NAMES:
+        return Choice("torch", "the built-in model says the same on every machine there", was_open=False)
+    if find_spec("llama_cpp") is None:
+        return Choice("torch", "llama-cpp-python is not installed", was_open=False)
+    path = locate(spec).path
+    if path.is_dir():
+        return Choice("torch", "safetensors", was_open=False)
+    if needs_layers:
+        return Choice("torch", "the drafter uses parts of the model, which llama.cpp does not give out")
+    if device != "cpu" and _torch_sees_a_gpu():
+        if _torch_can_run(path):
+            return Choice("torch", "a dense model of the Llama family, and a GPU")
+        return Choice("llamacpp", "a GGUF of a kind that the torch backend can't run")
+    return Choice("llamacpp", "a GGUF file, and no GPU that torch could use")
+
+
+def _torch_sees_a_gpu() -> bool:
+    if shutil.which("nvidia-smi") is None:  # spares the import of torch on most machines without one
+        return False
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def _torch_can_run(path: Path) -> bool:
+    from slipstream.errors import UnsupportedModelError
+    from slipstream.models.gguf import open_gguf
+
+    try:
+        open_gguf(path, path.stem)
+    except UnsupportedModelError:
+        return False
+    return True

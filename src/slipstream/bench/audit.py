@@ -26,6 +26,11 @@ Outcome = Literal["identical", "tie", "BUG"]
 # seen over 96 rows of SmolLM2 in plain torch, one row against eight; the others are scaled by the format's precision.
 # Generous on purpose: a wrong token is off by far more. A winner and a runner-up may each move by that much.
 _LOGIT_NOISE = {"fp32": 2e-3, "fp16": 5e-2, "bf16": 4e-1}
+# Quantised weights (llama.cpp's q4_1, q4_k_m …) are multiplied with activations rounded to 8 bits: the last bit of a
+# sum can turn a rounding over, which moves an activation by a whole 1/127 of its block's largest, and each layer
+# amplifies that. docs/llamacpp.md has the measurement: 0.4 was the most that any logit moved by default, 0.8 with an
+# f16 cache. Two logits that lead may each move by this; `--exact` leaves no such room.
+_QUANTISED_NOISE = 0.6
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +119,7 @@ def tie_tolerance(info: ModelInfo) -> float:
     """The largest gap of logits that rounding can explain: none where rows never depend on their company."""
     if info.batch_invariant:
         return 0.0
-    return 2 * _LOGIT_NOISE[info.dtype]
+    return 2 * _LOGIT_NOISE.get(info.dtype, _QUANTISED_NOISE)
 
 
 def logit_gap(model: Model, encode: Callable[[Prompt], list[int]]) -> GapOf:

@@ -41,6 +41,9 @@ def audit(
     dtype: opt.DType = "auto",
     context: opt.Context = None,
     threads: opt.Threads = None,
+    backend: opt.BackendOption = None,
+    gpu_layers: opt.GpuLayers = None,
+    kv_type: opt.KvType = "auto",
     as_json: opt.Json = False,
 ) -> None:
     """Compare speculative answers with plain ones, token by token. Exit 1 on a bug.
@@ -65,7 +68,10 @@ def audit(
         for t in opt.parse_numbers(temperatures, "--temperatures")
     ]
     limits = Limits(max_tokens)
-    settings = opt.LoadSettings.resolve(model, draft, None, policy, device, dtype, context, threads, exact)
+    settings = opt.LoadSettings.resolve(
+        model, draft, None, policy, device, dtype, context, threads, exact,
+        backend, gpu_layers, kv_type,
+    )  # fmt: skip
     models = load_models(settings)
     drafters = opt.split_drafters(drafter) if drafter else default_drafters(models)
     findings, complete = _run(models, drafters, workload, samplings, limits)

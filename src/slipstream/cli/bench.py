@@ -57,6 +57,9 @@ def bench(
     dtype: opt.DType = "auto",
     context: opt.Context = None,
     threads: opt.Threads = None,
+    backend: opt.BackendOption = None,
+    gpu_layers: opt.GpuLayers = None,
+    kv_type: opt.KvType = "auto",
     as_json: opt.Json = False,
 ) -> None:
     """Measure plain against speculative decoding: same loop, same timer, interleaved, text compared.
@@ -87,7 +90,10 @@ def bench(
         keep_learned=repeat_prompts,
     )
     synthetic = SyntheticSettings.checked(random_weights, draft_shape, synthetic_acceptance)
-    chosen = opt.LoadSettings.resolve(model, draft, None, policy, device, dtype, context, threads)
+    chosen = opt.LoadSettings.resolve(
+        model, draft, None, policy, device, dtype, context, threads, False,
+        backend, gpu_layers, kv_type,
+    )  # fmt: skip
     models = load_synthetic(chosen, synthetic) if synthetic else load_models(chosen)
     drafters = opt.split_drafters(drafter) if drafter else default_drafters(models)
     result = bench_models(models, drafters, workload, settings, shlex.join(["slipstream", *sys.argv[1:]]))

@@ -37,6 +37,9 @@ def chat(
     dtype: opt.DType = "auto",
     context: opt.Context = None,
     threads: opt.Threads = None,
+    backend: opt.BackendOption = None,
+    gpu_layers: opt.GpuLayers = None,
+    kv_type: opt.KvType = "auto",
 ) -> None:
     """Talk to a model. What was said before is not computed again.
 
@@ -51,7 +54,10 @@ def chat(
     from slipstream.cli.loading import load_engine
 
     sampling = opt.make_sampling(temperature, top_k, top_p, min_p, repetition_penalty, 0.0, 0.0, None, seed)
-    settings = opt.LoadSettings.resolve(model, draft, drafter, policy, device, dtype, context, threads, exact)
+    settings = opt.LoadSettings.resolve(
+        model, draft, drafter, policy, device, dtype, context, threads, exact,
+        backend, gpu_layers, kv_type,
+    )  # fmt: skip
     engine = load_engine(settings)
     print(f"{engine.target.info.name} on {engine.target.info.device}. {HELP}", file=sys.stderr)
     Conversation(engine, sampling, max_tokens, system, tint).run()

@@ -12,6 +12,7 @@ def demo(
     model: opt.Model = None,
     drafter: opt.Drafters = DEFAULT_DRAFTERS,
     max_tokens: opt.MaxTokens = 64,
+    backend: opt.BackendOption = None,
     as_json: opt.Json = False,
 ) -> None:
     """See it work: prompts of eight kinds decoded plainly and speculatively, the text compared word for word.
@@ -28,7 +29,7 @@ def demo(
     from slipstream.cli.loading import load_models
     from slipstream.core.stream import Limits
 
-    models = load_models(opt.LoadSettings.resolve(model, None, None, None))
+    models = load_models(opt.LoadSettings.resolve(model, None, None, None, backend=backend))
     settings = BenchSettings(limits=Limits(max_tokens), passes=1)
     result = bench_models(
         models, opt.split_drafters(drafter or DEFAULT_DRAFTERS), take(own_prompts(), 8), settings, "slipstream demo"

@@ -47,6 +47,9 @@ def generate(
     dtype: opt.DType = "auto",
     context: opt.Context = None,
     threads: opt.Threads = None,
+    backend: opt.BackendOption = None,
+    gpu_layers: opt.GpuLayers = None,
+    kv_type: opt.KvType = "auto",
     as_json: opt.Json = False,
     tint: Annotated[
         bool, typer.Option("--tint", help="Colour the tokens that were drafted.", rich_help_panel="Output")
@@ -74,7 +77,10 @@ def generate(
     )
     limits = Limits(max_tokens, tuple(stop or ()), ignore_eos=ignore_eos)
     text = _read_prompt(prompt)
-    settings = opt.LoadSettings.resolve(model, draft, drafter, policy, device, dtype, context, threads, exact)
+    settings = opt.LoadSettings.resolve(
+        model, draft, drafter, policy, device, dtype, context, threads, exact,
+        backend, gpu_layers, kv_type,
+    )  # fmt: skip
     engine = load_engine(settings)
     request = text if raw else _messages(text, system)
     generation = engine.generate(request, sampling, limits, verifier=verifier)

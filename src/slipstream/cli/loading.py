@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 from slipstream.cli.options import LoadSettings
 
 if TYPE_CHECKING:
+    from slipstream.backends import BackendOptions, MachineOptions, Report
     from slipstream.backends.torch.options import TorchOptions
     from slipstream.bench.synthetic import SyntheticSettings
     from slipstream.core.engine import Engine
     from slipstream.core.verify import Verification
-    from slipstream.loading import LoadedModel, Report
+    from slipstream.loading import LoadedModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +52,16 @@ def load_models(settings: LoadSettings) -> Models:
 
     make_policy(settings.policy)
     parse_drafter(settings.drafter or "none")
-    options = torch_options(settings)
     for spec in filter(None, (settings.model, settings.draft)):
         fetch(spec)
     if settings.draft:
         refuse_other_vocabulary(settings.model, settings.draft, settings.drafter)
     try:
         with progress() as report:
-            target = load_model(settings.model, options, report)
-            draft = load_model(settings.draft, options, report) if settings.draft else None
+            target = load_model(settings.model, options_for(settings.model, settings), report)
+            draft = (
+                load_model(settings.draft, options_for(settings.draft, settings), report) if settings.draft else None
+            )
     except ModelError as error:
         raise explain_refusal(error, settings.model, settings.draft) from error
     return Models(target, draft, settings)
@@ -84,16 +86,35 @@ def load_synthetic(settings: LoadSettings, synthetic: SyntheticSettings) -> Mode
     return Models(target, draft, named, synthetic=True, verifier=verifier)
 
 
-def torch_options(settings: LoadSettings) -> TorchOptions:
-    from slipstream.backends.torch.options import TorchOptions
+def options_for(spec: str, settings: LoadSettings) -> BackendOptions:
+    """The options of the backend that the model goes to. Says which and why, where there was something to choose."""
+    from slipstream.backends import BACKENDS, choose_backend
+    from slipstream.drafters import needs_layers
 
-    return TorchOptions(
+    choice = choose_backend(spec, settings.backend, settings.device, needs_layers(settings.drafter or "none"))
+    if choice.was_open:
+        print(f"slipstream: {spec} goes to the {choice.backend} backend: {choice.reason}", file=sys.stderr)
+    return BACKENDS[choice.backend].options(machine_options(settings))
+
+
+def machine_options(settings: LoadSettings) -> MachineOptions:
+    from slipstream.backends import MachineOptions
+
+    return MachineOptions(
         device=settings.device,
         dtype=settings.dtype,
         context_length=settings.context,
         threads=settings.threads,
         exact=settings.exact,
+        gpu_layers=settings.gpu_layers,
+        kv_type=settings.kv_type,  # type: ignore[arg-type]  # checked by the backend's options
     )
+
+
+def torch_options(settings: LoadSettings) -> TorchOptions:
+    from slipstream.backends import BACKENDS
+
+    return BACKENDS["torch"].options(machine_options(settings))  # type: ignore[return-value]
 
 
 def load_engine(settings: LoadSettings) -> Engine:

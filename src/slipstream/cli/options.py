@@ -69,6 +69,24 @@ Context = Annotated[
 Threads = Annotated[
     int | None, typer.Option("--threads", help="CPU threads; default: all cores.", rich_help_panel="Machine")
 ]
+BackendOption = Annotated[
+    str | None,
+    typer.Option(
+        "--backend",
+        help="auto (GGUF files go to llamacpp where it is installed and there is no GPU for torch), torch, llamacpp.",
+        rich_help_panel="Machine",
+    ),
+]
+GpuLayers = Annotated[
+    int | None,
+    typer.Option("--gpu-layers", help="llamacpp: layers on the GPU; 0 none, -1 all.", rich_help_panel="Machine"),
+]
+KvType = Annotated[
+    str,
+    typer.Option(
+        "--kv-type", help="llamacpp: keys and values as auto, f32, f16, q8_0, q4_0.", rich_help_panel="Machine"
+    ),
+]
 Temperature = Annotated[float, typer.Option("--temperature", "-t", help="0 is greedy.", rich_help_panel="Sampling")]
 Seed = Annotated[
     int, typer.Option("--seed", "-s", help="The same seed gives the same text.", rich_help_panel="Sampling")
@@ -139,6 +157,9 @@ class LoadSettings:
     context: int | None
     threads: int | None
     exact: bool
+    backend: str = "auto"
+    gpu_layers: int | None = None
+    kv_type: str = "auto"
 
     @classmethod
     def resolve(
@@ -152,6 +173,9 @@ class LoadSettings:
         context: int | None = None,
         threads: int | None = None,
         exact: bool = False,
+        backend: str | None = None,
+        gpu_layers: int | None = None,
+        kv_type: str = "auto",
     ) -> LoadSettings:
         """The file's draft and drafter belong to its model: a command line that names another takes none of them."""
         file = read_settings()
@@ -167,6 +191,9 @@ class LoadSettings:
             context=context,
             threads=threads,
             exact=exact,
+            backend=backend or file.backend or "auto",
+            gpu_layers=gpu_layers,
+            kv_type=kv_type,
         )
 
 

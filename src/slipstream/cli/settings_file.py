@@ -21,6 +21,7 @@ class FileSettings:
     draft: str | None = None
     drafter: str | None = None
     policy: str | None = None
+    backend: str | None = None
 
 
 def read_settings() -> FileSettings:

@@ -51,6 +51,9 @@ def tune(
     dtype: opt.DType = "auto",
     context: opt.Context = None,
     threads: opt.Threads = None,
+    backend: opt.BackendOption = None,
+    gpu_layers: opt.GpuLayers = None,
+    kv_type: opt.KvType = "auto",
     as_json: opt.Json = False,
 ) -> None:
     """Search drafter, draft length, p_min, tree width and draft model, "off" included, within a time budget.
@@ -76,7 +79,10 @@ def tune(
     drafters = opt.split_drafters(drafter or FREE_DRAFTERS) + (
         opt.split_drafters(DRAFT_DRAFTERS) if draft and not drafter else []
     )
-    settings = opt.LoadSettings.resolve(model, None, None, None, device, dtype, context, threads)
+    settings = opt.LoadSettings.resolve(
+        model, None, None, None, device, dtype, context, threads, False,
+        backend, gpu_layers, kv_type,
+    )  # fmt: skip
     models = _load_all(settings, draft or [])
     with _progress(seconds) as progress:
         costs = measure_row_cost(next(iter(models.values())).target.model)
@@ -89,7 +95,7 @@ def tune(
         result = tuner.run(grid(drafters, draft or []), costs, progress)
     if not dry_run:
         best = result.best.candidate
-        chosen = FileSettings(settings.model, best.draft, best.drafter, best.policy)
+        chosen = FileSettings(settings.model, best.draft, best.drafter, best.policy, backend)
         write_settings(chosen, output, _comments(result, settings.model))
     if as_json:
         print(json.dumps(_as_dict(result, settings.model)))

@@ -98,7 +98,10 @@ def _early_exit(sources: DraftSources, options: dict[str, str]) -> Drafter:
     settings = typed(EarlyExitOptions, options, "early-exit")
     target = sources.target
     if not isinstance(target, CuttableModel):
-        raise UsageError(f"early-exit needs a backend that can stop after some layers; {target.info.backend} cannot")
+        raise UsageError(
+            f"early-exit needs a backend that can stop after some layers; {target.info.backend} cannot: use --backend "
+            "torch, or another drafter"
+        )
     layers = settings.layers or max(1, target.num_layers // 4)
     return DraftModelDrafter(target.first_layers(layers), DraftModelOptions(p_min=settings.p_min), name="early-exit")
 
@@ -129,6 +132,7 @@ DRAFTERS: dict[str, Maker] = {
     "translate": _translate,
     "chained": _chained,
 }
+NEED_LAYERS = frozenset({"early-exit"})
 _SPEC = re.compile(r"(?P<name>[\w-]+)(?:\((?P<options>[^()]*)\))?")
 
 
@@ -149,6 +153,14 @@ def parse_drafter(spec: str) -> DrafterSpec:
     if match is None or match["name"] not in (*DRAFTERS, "none"):
         raise UsageError(f"unknown drafter {spec!r}; expected none, {', '.join(DRAFTERS)}")
     return DrafterSpec(match["name"], _parse_options(match["options"] or "", spec))
+
+
+def needs_layers(spec: str) -> bool:
+    """Whether the drafter asks a backend for parts of a model: its first layers, or a smaller head."""
+    parsed = parse_drafter(spec)
+    if parsed.members:
+        return any(member.name in NEED_LAYERS or "head" in member.options for member in parsed.members)
+    return parsed.name in NEED_LAYERS or "head" in parsed.options
 
 
 def make_drafter(spec: str, sources: DraftSources) -> Drafter | None:

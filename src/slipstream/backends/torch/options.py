@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -19,6 +20,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 class TorchOptions:
     """None and `auto` are chosen by what the machine has."""
 
+    backend: ClassVar[str] = "torch"
     device: str = "auto"  # auto, cpu, cuda, cuda:1 …
     dtype: str = "auto"  # fp32, bf16, fp16; auto: fp32 on the CPU, on a GPU bf16, or fp16 where it has no bf16
     context_length: int | None = None  # at most the model's own

@@ -1,0 +1,87 @@
+"""Context: a model in llama.cpp and its memory; the only place that calls the library while a model runs."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from slipstream.backends.llamacpp.batch import Batch
+from slipstream.backends.llamacpp.library import last_complaint
+from slipstream.errors import ModelError
+
+_NO_ROOM = 1  # what llama_decode returns where the cache has no free cells
+
+Logits = npt.NDArray[np.float32]  # [outputs, vocab]
+
+
+@dataclass(frozen=True, slots=True)
+class ContextFacts:
+    """What the library says of the context it made."""
+
+    vocab_size: int
+    num_ids: int  # sequence ids: 0 to num_ids - 1
+    num_cells: int  # tokens that the cache holds; of each stream where the streams are apart
+    max_rows: int  # of one llama_decode
+    is_shared: bool  # one cache for all streams, where a cell may belong to several
+    can_cut: bool  # any last part of a sequence can be removed: no recurrent state
+
+
+class NoRoomError(Exception):
+    """The cache has no free cells for a batch; nothing was changed."""
+
+
+class Context:
+    def __init__(self, llama_cpp: Any, model: Any, context: Any, facts: ContextFacts) -> None:
+        self.facts = facts
+        self.batch = Batch(llama_cpp, facts.max_rows, facts.num_ids)
+        self._lib = llama_cpp
+        self._context = context
+        self._memory = llama_cpp.llama_get_memory(context)
+        self.close = weakref.finalize(self, _free, llama_cpp, model, context)
+
+    def decode(self) -> Logits:
+        """Runs the batch and clears it. The logits are the library's own memory, valid until the next decode.
+
+        Raises NoRoomError, and ModelError where the library fails.
+        """
+        outputs = self.batch.num_outputs
+        code = self._lib.llama_decode(self._context, self.batch.raw)
+        if code == _NO_ROOM:
+            raise NoRoomError
+        self.batch.clear()
+        if code:
+            raise ModelError(f"llama_decode failed with {code}. {last_complaint()}")
+        if not outputs:
+            return np.empty((0, self.facts.vocab_size), np.float32)
+        pointer = self._lib.llama_get_logits(self._context)
+        address = ctypes.addressof(pointer.contents)
+        block = (ctypes.c_float * (outputs * self.facts.vocab_size)).from_address(address)
+        logits: Logits = np.ctypeslib.as_array(block).reshape(outputs, self.facts.vocab_size)
+        return logits
+
+    def share(self, source: int, target: int, length: int) -> None:
+        """The empty sequence `target` begins with the first `length` tokens of `source`."""
+        if self.facts.is_shared and self.facts.can_cut:
+            self._lib.llama_memory_seq_cp(self._memory, source, target, 0, length)
+            return
+        self._lib.llama_memory_seq_cp(self._memory, source, target, -1, -1)
+        if self.facts.can_cut:
+            self._lib.llama_memory_seq_rm(self._memory, target, length, -1)
+
+    def cut(self, sequence: int, length: int) -> bool:
+        """Forgets what lies after the first `length` tokens. False where the memory can't be cut there: unchanged."""
+        return bool(self._lib.llama_memory_seq_rm(self._memory, sequence, length, -1))
+
+    def drop(self, sequence: int) -> None:
+        """Forgets all of it."""
+        self._lib.llama_memory_seq_rm(self._memory, sequence, -1, -1)
+
+
+def _free(llama_cpp: Any, model: Any, context: Any) -> None:
+    llama_cpp.llama_free(context)
+    llama_cpp.llama_model_free(model)

@@ -1,0 +1,205 @@
+"""From a GGUF file to a LlamaCppModel."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from slipstream.backends.llamacpp.context import Context, ContextFacts
+from slipstream.backends.llamacpp.exactness import most_rows_that_keep_their_bits
+from slipstream.backends.llamacpp.forward import ExactForward, Forward, SharedForward
+from slipstream.backends.llamacpp.library import last_complaint, library, listening
+from slipstream.backends.llamacpp.machine import free_bytes, physical_cores
+from slipstream.backends.llamacpp.model import LlamaCppModel
+from slipstream.backends.llamacpp.offload import find_devices, read_report, warn_of_unused_gpu
+from slipstream.backends.llamacpp.options import MAX_SEQUENCES, LlamaCppOptions
+from slipstream.backends.llamacpp.sequences import Sequences
+from slipstream.core.protocols import ModelInfo
+from slipstream.errors import CapacityError, UnsupportedModelError
+from slipstream.models.gguf_file import GgufFile
+
+log = logging.getLogger("slipstream")
+
+Report = Callable[[float], None]
+
+_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q8_0": 8, "bf16": 30}  # ggml_type
+_TYPE_BYTES = {"f32": 4.0, "f16": 2.0, "q4_0": 18 / 32, "q8_0": 34 / 32, "bf16": 2.0}
+_FLASH = {"auto": -1, "off": 0, "on": 1}
+_ROPE_SCALING = {"none": 0, "linear": 1, "yarn": 2, "longrope": 3}
+_CACHE_SHARE = 0.25  # of the free memory, for keys and values: a draft may follow
+_USUAL_TOKENS = 8192  # what the cache holds at least, of all streams together, where memory allows
+_MARGIN = 256  # cells for drafts under way
+_EXACT_STREAMS = 8  # each has a cache of its own
+_RECURRENT_SNAPSHOTS = 16  # tokens that a recurrent state can go back
+
+
+@dataclass(frozen=True, slots=True)
+class CacheTypes:
+    keys: str
+    values: str
+
+    @property
+    def bytes_per_value(self) -> float:
+        """Of a key's and a value's element together."""
+        return _TYPE_BYTES[self.keys] + _TYPE_BYTES[self.values]
+
+
+@dataclass(frozen=True, slots=True)
+class CachePlan:
+    types: CacheTypes
+    num_ids: int
+    max_streams: int
+    context_length: int
+    cells: int  # of all streams, or of each where they are apart
+    token_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        return self.cells * self.token_bytes
+
+
+def load_model(
+    file: GgufFile, options: LlamaCppOptions | None = None, report: Report = lambda share: None
+) -> LlamaCppModel:
+    """Puts a GGUF file into llama.cpp. `report` is told the share that is loaded.
+
+    Raises UsageError, CapacityError, MissingDependencyError, and UnsupportedModelError where llama.cpp refuses it.
+    """
+    options = options or LlamaCppOptions()
+    lib = library()
+    gpu_layers = options.gpu_layers(file.num_layers, bool(lib.llama_supports_gpu_offload()) and bool(find_devices()))
+    with listening() as heard:
+        model = _load_weights(lib, file, options, gpu_layers, report)
+        with _freed_on_failure(lib, model):
+            context, plan = _make_context(lib, model, file, options, gpu_layers)
+    offload = read_report(heard, file.num_layers)
+    log.info("%s: %s", file.name, offload.text())
+    warn_of_unused_gpu(offload, gpu_layers)
+    sequences = Sequences(context, plan.max_streams)
+    forward: Forward = SharedForward(sequences)
+    if options.exact:
+        forward = ExactForward(sequences, 1 if gpu_layers else most_rows_that_keep_their_bits(context))
+    info = ModelInfo(
+        name=file.name,
+        backend="llamacpp",
+        device=offload.device,
+        dtype=file.quantisation,
+        vocab_size=context.facts.vocab_size,
+        context_length=plan.context_length,
+        weight_bytes=lib.llama_model_size(model),
+        batch_invariant=options.exact,
+        max_rows=options.max_rows,
+    )
+    return LlamaCppModel(info, context, sequences, forward, offload)
+
+
+def _load_weights(lib: Any, file: GgufFile, options: LlamaCppOptions, gpu_layers: int, report: Report) -> Any:
+    params = lib.llama_model_default_params()
+    params.n_gpu_layers = gpu_layers
+    params.use_extra_bufts = options.repack
+
+    def progress(share: float, _: object) -> bool:
+        report(share)
+        return True
+
+    params.progress_callback = callback = lib.llama_progress_callback(progress)
+    model = lib.llama_model_load_from_file(str(file.path).encode(), params)
+    del callback  # it had to live until here
+    if not model:
+        raise UnsupportedModelError(
+            f"llama.cpp ({lib.__version__}) can't load {file.path}, a sound GGUF of the architecture "
+            f"{file.architecture!r}. {last_complaint()}. A newer llama-cpp-python may know it"
+        )
+    return model
+
+
+@contextmanager
+def _freed_on_failure(lib: Any, model: Any) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        lib.llama_model_free(model)
+        raise
+
+
+def _make_context(
+    lib: Any, model: Any, file: GgufFile, options: LlamaCppOptions, gpu_layers: int
+) -> tuple[Context, CachePlan]:
+    for types in _cache_types(options, on_gpu=gpu_layers > 0):
+        plan = _plan(lib, model, file, options, types, on_gpu=gpu_layers > 0)
+        if gpu_layers == 0 and plan.total_bytes > free_bytes():
+            break  # the library would take what is not there, and the system would end the process
+        context = lib.llama_init_from_model(model, _context_params(lib, options, plan, gpu_layers))
+        if context:
+            facts = ContextFacts(
+                vocab_size=lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(model)),
+                num_ids=lib.llama_n_seq_max(context),
+                num_cells=lib.llama_n_ctx_seq(context),
+                max_rows=lib.llama_n_batch(context),
+                is_shared=not options.exact,
+                can_cut=not (lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model)),
+            )
+            return Context(lib, model, context, facts), plan
+    raise CapacityError(
+        f"no room for a context of {file.name}: keys and values of {plan.cells} tokens take "
+        f"{plan.total_bytes / 1e9:.1f} GB, and {free_bytes() / 1e9:.1f} GB are free; {last_complaint()}. Lower "
+        "--context or max_streams, or take a smaller type for keys and values (--kv-type q8_0)"
+    )
+
+
+def _cache_types(options: LlamaCppOptions, on_gpu: bool) -> list[CacheTypes]:
+    """What to try, best first.
+
+    On the CPU llama.cpp's flash attention sums keys in the order of their cells, whatever the number of rows, unless
+    keys and values have the same 16-bit type: then one row and many rows take different sums. Values in bf16 keep
+    one row's bits in any number of rows; their sums are in float32 besides, which those of f16 are not.
+    """
+    same = CacheTypes("f16", "f16")
+    if options.kv_type not in ("auto", "f16"):
+        return [CacheTypes(options.kv_type, options.kv_type)]
+    if on_gpu or options.flash_attention == "off" or (options.kv_type == "f16" and not options.exact):
+        return [same]
+    return [CacheTypes("f16", "bf16"), *([] if options.exact else [same])]
+
+
+def _plan(lib: Any, model: Any, file: GgufFile, options: LlamaCppOptions, types: CacheTypes, on_gpu: bool) -> CachePlan:
+    heads, kv_heads = max(1, lib.llama_model_n_head(model)), max(1, lib.llama_model_n_head_kv(model))
+    width = lib.llama_model_n_embd(model) // heads * kv_heads
+    token_bytes = int(lib.llama_model_n_layer(model) * width * types.bytes_per_value)
+    max_streams = min(options.max_streams, _EXACT_STREAMS) if options.exact else options.max_streams
+    num_ids = max_streams + _EXACT_STREAMS if options.exact else min(MAX_SEQUENCES, 2 * max_streams + 64)
+    free = sum(device.free_bytes for device in find_devices()) if on_gpu else free_bytes()
+    copies = num_ids if options.exact else 1
+    affordable = int(free * _CACHE_SHARE) // (token_bytes * copies)
+    longest = int(file.context_length / min(1.0, options.rope_freq_scale or 1.0))
+    context = min(options.context_length or longest, longest)
+    wanted = context if options.exact else max(context, min(_USUAL_TOKENS, context * max_streams))
+    at_least = context if options.context_length else 1  # what was asked for is not cut down to what is affordable
+    tokens = options.kv_tokens or max(at_least, min(wanted, affordable))
+    return CachePlan(types, num_ids, max_streams, min(context, tokens), tokens + _MARGIN, token_bytes * copies)
+
+
+def _context_params(lib: Any, options: LlamaCppOptions, plan: CachePlan, gpu_layers: int) -> Any:
+    params = lib.llama_context_default_params()
+    params.n_ctx = plan.cells * (plan.num_ids if options.exact else 1)
+    params.n_batch = 2 * options.max_rows  # what a stream reads again rides along
+    params.n_ubatch = options.max_rows
+    params.n_outputs_max = params.n_outputs_max_per_seq = options.max_rows
+    params.n_seq_max = plan.num_ids
+    params.n_rs_seq = _RECURRENT_SNAPSHOTS
+    params.n_threads = options.threads or physical_cores()
+    params.n_threads_batch = options.threads_batch or params.n_threads
+    params.kv_unified = not options.exact
+    params.swa_full = True  # a window that forgets could not be rewound
+    params.type_k, params.type_v = _TYPES[plan.types.keys], _TYPES[plan.types.values]
+    needs_flash = plan.types != CacheTypes("f16", "f16") or options.exact
+    params.flash_attn_type = _FLASH["on" if needs_flash else options.flash_attention]
+    params.offload_kqv = params.op_offload = gpu_layers > 0
+    params.rope_freq_base = options.rope_freq_base or 0.0
+    params.rope_freq_scale = options.rope_freq_scale or 0.0
+    if options.rope_scaling:
+        params.rope_scaling_type = _ROPE_SCALING[options.rope_scaling]
+    return params

@@ -1,0 +1,94 @@
+"""LlamaCppModel: a model in llama.cpp, as the core's Model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from slipstream.backends.llamacpp.context import Context, Logits
+from slipstream.backends.llamacpp.forward import Forward, Part
+from slipstream.backends.llamacpp.offload import OffloadReport
+from slipstream.backends.llamacpp.sequences import LlamaSequence, Sequences
+from slipstream.core.protocols import ModelInfo, ScoreRequest, Scores, Sequence
+from slipstream.errors import ContextFullError
+
+
+@dataclass(frozen=True, slots=True)
+class LlamaScores:
+    """Logits of one request, in the library's own memory."""
+
+    logits: Logits  # [nodes + 1, vocab]
+
+    def row(self, node: int) -> npt.NDArray[np.float32]:
+        row: npt.NDArray[np.float32] = self.logits[1 + node]
+        return row
+
+    def argmax(self, node: int) -> int:
+        return int(self.logits[1 + node].argmax())
+
+    def chosen(self, node: int) -> None:
+        return None
+
+
+class LlamaCppModel:
+    def __init__(
+        self, info: ModelInfo, context: Context, sequences: Sequences, forward: Forward, offload: OffloadReport
+    ) -> None:
+        self._info = info
+        self._context = context
+        self._sequences = sequences
+        self._forward = forward
+        self.offload = offload
+
+    @property
+    def info(self) -> ModelInfo:
+        return self._info
+
+    @property
+    def num_open(self) -> int:
+        """Streams that have a place in the cache now."""
+        return self._sequences.num_open
+
+    def open(self, tokens: Seq[int] = (), reserve: int = 0) -> LlamaSequence:
+        return self._sequences.open(list(tokens), reserve)
+
+    def can_open(self, reserve: int) -> bool:
+        return self._sequences.can_open(reserve)
+
+    def forget_prompts(self) -> None:
+        self._sequences.forget_closed()
+
+    def score(self, requests: Seq[ScoreRequest]) -> list[Scores]:
+        rows = sum(request.num_rows for request in requests)
+        if rows > self._info.max_rows or any(not request.pending for request in requests):
+            raise ValueError(
+                f"a forward takes 1 to {self._info.max_rows} rows and a pending token each; got {rows} rows"
+            )
+        parts = []
+        for request in requests:
+            self._check(request)
+            sequence = _own(request.sequence)
+            sequence.begin_score()
+            parts.append(Part(sequence, tuple(request.pending), request.tree))
+        return [LlamaScores(block) for block in self._forward.run(parts)]
+
+    def close(self) -> None:
+        """Frees the weights and the cache. Nothing may be scored after it."""
+        self._context.close()
+
+    def _check(self, request: ScoreRequest) -> None:
+        tokens = [*request.pending, *request.tree.tokens]
+        if min(tokens) < 0 or max(tokens) >= self._info.vocab_size:
+            raise ValueError(f"token ids are 0 to {self._info.vocab_size - 1}; got {min(tokens)} to {max(tokens)}")
+        depth = max(request.tree.depths(), default=0)
+        length = request.sequence.length + len(request.pending) + depth
+        if length > self._info.context_length:
+            raise ContextFullError(f"{length} tokens do not fit a context of {self._info.context_length}")
+
+
+def _own(sequence: Sequence) -> LlamaSequence:
+    assert isinstance(sequence, LlamaSequence)
+    return sequence

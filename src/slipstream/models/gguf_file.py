@@ -1,0 +1,63 @@
+"""GgufFile: a GGUF of any architecture, checked and with its tokenizer, for an engine that reads the weights itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from slipstream.errors import DamagedModelError
+from slipstream.models.gguf_header import GgufHeader, read_header
+from slipstream.models.gguf_quant import check_storage
+from slipstream.models.spec import locate
+from slipstream.models.tokenizer import Tokenizer
+from slipstream.models.tokenizer_gguf import tokenizer_from_metadata
+
+
+@dataclass(frozen=True, slots=True)
+class GgufFile:
+    name: str  # short, for tables
+    path: Path
+    tokenizer: Tokenizer
+    architecture: str
+    quantisation: str  # as its name has it: q4_1, q4_k_m, f16
+    num_layers: int
+    context_length: int  # that it was trained for
+
+
+def open_gguf_file(spec: str | Path) -> GgufFile:
+    """Reads and checks header and vocabulary; no weights. Raises ModelError subclasses."""
+    place = locate(spec)
+    header = read_header(place.path)
+    for info in header.tensors.values():
+        check_storage(header, info)
+    architecture = header.metadata.get("general.architecture")
+    return GgufFile(
+        name=place.name,
+        path=place.path,
+        tokenizer=tokenizer_from_metadata(header.metadata, place.path),
+        architecture=str(architecture),
+        quantisation=_quantisation(header),
+        num_layers=_count(header, f"{architecture}.block_count"),
+        context_length=_count(header, f"{architecture}.context_length"),
+    )
+
+
+def _count(header: GgufHeader, key: str) -> int:
+    value = header.metadata.get(key)
+    if not isinstance(value, int) or value < 1:
+        raise DamagedModelError(f"{header.path} states {key} as {value!r}; a number from 1 was expected.")
+    return value
+
+
+def _quantisation(header: GgufHeader) -> str:
+    """What the file calls itself; files that don't say are called by the type most of their bytes have."""
+    import gguf
+
+    stated = header.metadata.get("general.file_type")
+    names = {int(kind): kind.name for kind in gguf.LlamaFileType}
+    if stated in names:
+        return names[stated].removeprefix("MOSTLY_").removeprefix("ALL_").lower()
+    sizes: dict[int, int] = {}
+    for info in header.tensors.values():
+        sizes[info.type_id] = sizes.get(info.type_id, 0) + check_storage(header, info)
+    return gguf.GGMLQuantizationType(max(sizes, key=lambda kind: sizes[kind])).name.lower()
