@@ -9,7 +9,7 @@ import sys
 import typer
 
 from slipstream import __version__
-from slipstream.cli import audit, bench, chat, compare, demo, doctor, generate, pairs, plan, pull, tune
+from slipstream.cli import audit, bench, chat, compare, convert, demo, doctor, generate, pairs, plan, pull, tune
 from slipstream.errors import SlipstreamError
 
 app = typer.Typer(
@@ -24,6 +24,7 @@ app = typer.Typer(
 app.command("generate")(generate.generate)
 app.command("chat")(chat.chat)
 app.command("pull")(pull.pull)
+app.command("convert")(convert.convert)
 app.command("demo")(demo.demo)
 app.command("bench")(bench.bench)
 app.command("audit")(audit.audit)
