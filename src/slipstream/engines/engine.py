@@ -35,6 +35,7 @@ class EngineSettings:
     p_min: float | None = None
     context: int | None = None  # tokens of prompt and answer, of one stream
     streams: int = 1  # requests at the same time
+    draft_streams: int | None = None  # with more requests than this at the same time, plain decoding
     host: str = "127.0.0.1"
     port: int = 8080
     tensor_parallel: int = 1
@@ -60,6 +61,7 @@ class Method:
     like: tuple[str, ...] = ()
     lengths: tuple[int, ...] = (2, 4, 8)  # draft lengths worth a try; empty where the engine takes none
     takes_p_min: bool = False
+    takes_draft_streams: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +255,8 @@ def check_settings(engine: ExternalEngine, settings: EngineSettings) -> Method |
         raise UsageError(f"{engine.name} {method.name} takes no draft length: leave it out")
     if settings.p_min is not None and not method.takes_p_min:
         raise UsageError(f"{engine.name} {method.name} takes no p_min: leave it out")
+    if settings.draft_streams is not None and not method.takes_draft_streams:
+        raise UsageError(f"{engine.name} {method.name} drafts for any number of streams: leave the limit out")
     return method
 
 
