@@ -11,6 +11,7 @@ import socket
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -29,14 +30,20 @@ class Timeouts:
 
 
 class Client:
-    """Of one engine at `url`. Every call opens a connection of its own, so that threads may share a client."""
+    """Of one engine at `url`. Every call opens a connection of its own, so that threads may share a client.
 
-    def __init__(self, url: str, api_key: str | None = None, timeouts: Timeouts | None = None) -> None:
+    `log` is where the engine writes on this machine, for those that tell figures nowhere else; None where unknown.
+    """
+
+    def __init__(
+        self, url: str, api_key: str | None = None, timeouts: Timeouts | None = None, log: Path | None = None
+    ) -> None:
         """Raises UsageError for a URL that is none."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise UsageError(f"{url!r} is no address of an engine; expected for example http://127.0.0.1:8080")
         self.url = url.rstrip("/")
+        self.log = log
         self.timeouts = timeouts or Timeouts()
         self._parts = parts
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}

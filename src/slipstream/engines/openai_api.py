@@ -32,19 +32,17 @@ def openai_request(
 
 
 def sampling_fields(sampling: Sampling) -> dict[str, Any]:
-    """What the API has a field for; names beyond OpenAI's own are those that vLLM, SGLang and llama-server share.
+    """What OpenAI has a field for, all of it said: engines have defaults of their own, and a model's files too.
 
-    Values that are off are left out, so that an engine that does not know a field is not asked about it.
+    Top-k, min-p and the repetition penalty are the engines' own additions: see their `request`.
     """
-    fields: dict[str, Any] = {"temperature": sampling.temperature, "seed": sampling.seed}
-    optional = {
-        "top_p": (sampling.top_p, 1.0),
-        "top_k": (sampling.top_k, 0),
-        "min_p": (sampling.min_p, 0.0),
-        "presence_penalty": (sampling.presence_penalty, 0.0),
-        "frequency_penalty": (sampling.frequency_penalty, 0.0),
+    fields: dict[str, Any] = {
+        "temperature": sampling.temperature,
+        "seed": sampling.seed,
+        "top_p": sampling.top_p,
+        "presence_penalty": sampling.presence_penalty,
+        "frequency_penalty": sampling.frequency_penalty,
     }
-    fields |= {name: value for name, (value, off) in optional.items() if value != off}
     if sampling.logit_bias:
         fields["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias.items()}
     return fields
