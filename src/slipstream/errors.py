@@ -11,6 +11,7 @@ SlipstreamError                one clear line for the user; the command line pri
 ├── MissingDependencyError     an optional dependency is missing; names the pip command (exit 1)
 └── EngineError                an external engine, and what it did (exit 1)
     ├── EngineStartError       it did not start, or did not become ready
+    ├── SilentFallbackError    it was asked to speculate, started, and decodes plainly
     └── EngineRequestError     it could not be asked, refused, broke off or fell silent; keeps the partial text
 """
 
@@ -60,6 +61,10 @@ class EngineError(SlipstreamError):
 
 
 class EngineStartError(EngineError):
+    pass
+
+
+class SilentFallbackError(EngineError):
     pass
 
 

@@ -74,7 +74,7 @@ def _fine_print(result: BenchResult) -> str:
     lines = [
         "tok/s: after the first token; speed-up: median over prompts and passes (95 % interval); "
         "accepted: of the drafted tokens; tok/round: with the target's own token",
-        f"cost of rows in one forward: {rows}",
+        *([f"cost of rows in one forward: {rows}"] if rows else []),
         *result.notes,
     ]
     if plain and result.machine.copy_gb_per_s:

@@ -85,7 +85,9 @@ class Plan:
     arguments: tuple[Argument, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)  # on top of this process's own
     files: Mapping[str, str] = field(default_factory=dict)
-    before: tuple[tuple[str, ...], ...] = ()  # commands that are run to their end first
+    after: tuple[tuple[str, ...], ...] = ()  # commands that are run to their end once it is ready
+    fallback: tuple[str, ...] = ()  # instead of `program` where that is not installed
+    install: str = ""  # how to get it where neither is
     notes: tuple[str, ...] = ()  # what a reader should know beyond the single values
 
     @property
@@ -101,6 +103,7 @@ class Speculation:
     num_accepted: int = 0
     num_drafts: int | None = None  # rounds that drafted; None where the engine does not say
     accepted_by_position: tuple[int, ...] = ()  # rounds that accepted this deep; empty where it does not say
+    num_tokens: int | None = None  # all that were generated; None where it does not say
 
     @property
     def acceptance_rate(self) -> float:
@@ -114,7 +117,11 @@ class Speculation:
         earlier = [*before.accepted_by_position, *[0] * len(self.accepted_by_position)]
         by_position = tuple(now - then for now, then in zip(self.accepted_by_position, earlier, strict=False))
         return Speculation(
-            self.num_drafted - before.num_drafted, self.num_accepted - before.num_accepted, drafts, by_position
+            num_drafted=self.num_drafted - before.num_drafted,
+            num_accepted=self.num_accepted - before.num_accepted,
+            num_drafts=drafts,
+            accepted_by_position=by_position,
+            num_tokens=None if self.num_tokens is None else self.num_tokens - (before.num_tokens or 0),
         )
 
 
@@ -197,9 +204,10 @@ class ExternalEngine(Protocol):
     def readiness(self) -> Readiness: ...
 
     def plan(self, settings: EngineSettings, folder: Path) -> Plan:
-        """How to start it; starts and writes nothing. `folder` is where `Plan.files` will be.
+        """How to start it; starts, writes and looks up nothing. `folder` is where `Plan.files` will be.
 
-        Raises UsageError for settings that it can't have, MissingDependencyError where the program is not installed.
+        Raises UsageError for settings that it can't have. Whether the program is installed shows at the start: a plan
+        is also made for other machines.
         """
         ...
 

@@ -11,7 +11,7 @@ from slipstream.core.sampling import Sampling
 from slipstream.core.stats import Stats
 from slipstream.core.stream import Limits
 from slipstream.engines.client import Client
-from slipstream.engines.engine import Candidate, ExternalEngine, Piece, Speculation
+from slipstream.engines.engine import Candidate, ExternalEngine, Piece, Request, Speculation
 from slipstream.errors import EngineRequestError
 
 
@@ -46,17 +46,26 @@ class _Heard:
 class HttpGenerator:
     """Answers over HTTP with the engine's own counters in `Stats`.
 
-    `cold`: prompts never come from the engine's cache, since a plain and a speculative run would not find the same
-    there. Where the engine tells no counters of an answer, its counters before and after it are taken, which is only
-    right for one answer at a time: `counts_apart=False` leaves them alone for runs of many streams.
+    `model` names the one that is meant, for engines that hold several. `cold`: prompts never come from the engine's
+    cache, since a plain and a speculative run would not find the same there. Where the engine tells no counters of an
+    answer, its counters before and after it are taken, which is only right for one answer at a time:
+    `counts_apart=False` leaves them alone for runs of many streams.
     """
 
     def __init__(
-        self, engine: ExternalEngine, client: Client, label: str, *, cold: bool = True, counts_apart: bool = True
+        self,
+        engine: ExternalEngine,
+        client: Client,
+        label: str,
+        *,
+        model: str | None = None,
+        cold: bool = True,
+        counts_apart: bool = True,
     ) -> None:
         self.label = label
         self.engine = engine
         self.client = client
+        self._model = model
         self._cold = cold
         self._counts_apart = counts_apart
 
@@ -65,10 +74,9 @@ class HttpGenerator:
         before = self._counters()
         heard = self._ask(prompt, sampling, limits, top=0)
         told = heard.last("speculation")
-        counted = told if isinstance(told, Speculation) else None
-        if counted is None and before is not None:
-            after = self._counters()
-            counted = after.since(before) if after else None
+        own = told if isinstance(told, Speculation) else None
+        after = self._counters() if before else None
+        counted = _counted(own, after.since(before) if before and after else None)
         return Answer(heard.text, heard.tokens, str(heard.last("finish_reason")), _stats(heard, counted))
 
     def candidates(
@@ -86,6 +94,8 @@ class HttpGenerator:
 
     def _ask(self, prompt: str | Conversation, sampling: Sampling, limits: Limits, top: int) -> _Heard:
         request = self.engine.request(prompt, sampling, limits, cold=self._cold, top=top)
+        if self._model:
+            request = Request(request.path, {**request.body, "model": self._model})
         heard = _Heard(time.perf_counter())
         try:
             for event in self.client.stream(request):
@@ -109,6 +119,13 @@ class HttpGenerator:
             return self.engine.read_speculation(self.client)
         except EngineRequestError:
             return None
+
+
+def _counted(own: Speculation | None, moved: Speculation | None) -> Speculation | None:
+    """What the engine told of the answer itself; the movement of its counters where that agrees, as it says more."""
+    if own is None or (moved and moved.num_drafted == own.num_drafted and not own.accepted_by_position):
+        return moved
+    return own
 
 
 def _stats(heard: _Heard, counted: Speculation | None) -> Stats:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -29,12 +28,13 @@ from slipstream.engines.engine import (
 from slipstream.engines.flags.llama_server import FLAGS
 from slipstream.engines.metrics import Metrics
 from slipstream.engines.openai_api import openai_request, read_openai_event
-from slipstream.errors import EngineRequestError, MissingDependencyError
+from slipstream.errors import EngineRequestError
 
 if TYPE_CHECKING:
     from slipstream.engines.client import Client
 
 _COUNTER = "llamacpp:spec_decode_num_{}_total"
+_INSTALL = "pip install 'slipstream[llama-server]', or put llama.cpp's llama-server on PATH"
 _SLOT_CONTEXT = "the context is shared out over the streams: so much for each of them"
 
 
@@ -79,7 +79,8 @@ class LlamaServer:
         if method:
             _add_speculation(line, method, settings)
         line.pass_on(settings.extra)
-        return Plan(_program(settings.program), line.arguments)
+        program = (settings.program or "llama-server",)
+        return Plan(program, line.arguments, fallback=() if settings.program else _wheel(), install=_INSTALL)
 
     def request(
         self, prompt: str | Conversation, sampling: Sampling, limits: Limits, *, cold: bool = True, top: int = 0
@@ -140,6 +141,7 @@ class LlamaServer:
             int(accepted or 0),
             None if drafts is None else int(drafts),
             tuple(count for _, count in by_position),
+            int(metrics.total("llamacpp:tokens_predicted_total") or 0),
         )
 
 
@@ -161,19 +163,9 @@ def _length_flags(method: str, length: int) -> list[tuple[str, int, str]]:
     return [(f"--spec-{method}-size-m", length, why)]
 
 
-def _program(given: str | None) -> tuple[str, ...]:
-    """The binary that was named, the one on PATH, or the wheel. Raises MissingDependencyError where there is none."""
-    if given:
-        return (given,)
-    binary = shutil.which("llama-server")
-    if binary:
-        return (binary,)
-    if find_spec("xllamacpp"):
-        return (sys.executable, "-m", "slipstream.engines.xllamacpp_server")
-    raise MissingDependencyError(
-        "there is no llama-server on PATH and no xllamacpp. Run: pip install 'slipstream[llama-server]', or name the "
-        "binary with --program"
-    )
+def _wheel() -> tuple[str, ...]:
+    """The server out of the xllamacpp wheel; nothing where that is not installed."""
+    return (sys.executable, "-m", "slipstream.engines.xllamacpp_server") if find_spec("xllamacpp") else ()
 
 
 ENGINE = LlamaServer()

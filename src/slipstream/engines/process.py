@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
 from slipstream.engines import guard
 from slipstream.engines.engine import Plan
-from slipstream.errors import EngineStartError
+from slipstream.errors import EngineStartError, MissingDependencyError
 
 GRACE_S = 15.0  # from being asked to end to being killed
 _TAIL_BYTES = 64 * 1024
@@ -34,25 +36,23 @@ class EngineProcess:
 
     @classmethod
     def start(cls, plan: Plan, folder: Path, *, detached: bool = False) -> EngineProcess:
-        """Writes the plan's files into `folder`, runs what has to run before, and starts it; its log is there too.
+        """Writes the plan's files into `folder` and starts it; its log is there too.
 
         Does not wait for it to be ready (see readiness.py). `detached`: it lives on after this process. Raises
-        EngineStartError where the program is not there or something before it fails.
+        MissingDependencyError where the program is not there.
         """
+        plan = find_program(plan)
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in plan.files.items():
             (folder / name).write_text(text)
         log = folder / "engine.log"
-        environment = os.environ | dict(plan.env)
         with log.open("wb") as output:
-            for command in plan.before:
-                _run_before(command, output.fileno(), environment, log)
             child = subprocess.Popen(
                 [*_guard("detached" if detached else "attached"), *plan.argv],
                 stdin=subprocess.DEVNULL if detached else subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=environment,
+                env=os.environ | dict(plan.env),
                 cwd=folder,
                 start_new_session=True,
             )
@@ -123,11 +123,27 @@ def _guard(mode: str) -> list[str]:
     return [sys.executable, "-I", str(Path(guard.__file__)), mode, str(GRACE_S)]
 
 
-def _run_before(command: tuple[str, ...], output: int, environment: dict[str, str], log: Path) -> None:
+def find_program(plan: Plan) -> Plan:
+    """The plan with a program that is there. Raises MissingDependencyError that says how to get it."""
+    if shutil.which(plan.program[0]):
+        return plan
+    if plan.fallback:
+        return replace(plan, program=plan.fallback)
+    how = f" Install it ({plan.install}), or" if plan.install else ""
+    raise MissingDependencyError(f"there is no {plan.program[0]} on PATH.{how} name it with --program.")
+
+
+def run_to_end(command: tuple[str, ...], plan: Plan, folder: Path, limit_s: float) -> None:
+    """A command of the plan in its environment. Raises EngineStartError with its last words where it fails."""
+    log = folder / f"{Path(command[0]).name}.log"
     try:
-        done = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, env=environment, check=False)
-    except OSError as error:
-        raise EngineStartError(f"{command[0]} can't be run: {error.strerror}") from error
+        with log.open("wb") as output:
+            done = subprocess.run(
+                command, stdout=output, stderr=subprocess.STDOUT, env=os.environ | dict(plan.env), cwd=folder,
+                timeout=limit_s, check=False,
+            )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise EngineStartError(f"{' '.join(command)} failed: {error}") from error
     if done.returncode:
-        said = "\n".join(tail(log, 5))
+        said = "\n".join(f"  {line}" for line in tail(log, 5))
         raise EngineStartError(f"{' '.join(command)} ended with status {done.returncode}:\n{said}")
