@@ -38,7 +38,7 @@ def main() -> int:
         return 127
     _then(engine.wait, over)
     if attached:
-        _then(sys.stdin.buffer.read, over)
+        _then(lambda: os.read(0, 1), over)  # not sys.stdin, whose lock Python would wait for when it ends
     over.wait()
     _end(engine, grace_s)
     status = engine.wait()
