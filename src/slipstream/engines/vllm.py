@@ -37,6 +37,7 @@ from slipstream.engines.openai_api import openai_request, read_openai_event
 from slipstream.errors import MissingDependencyError, UsageError
 
 RAY_PORT = 6379
+RAY_ENV = {"RAY_AUTH_MODE": "token"}  # Ray 2.60's head turns it on by itself where a token exists, its clients do not
 MOST_STREAMS = 1024  # where a schedule by streams ends; vLLM goes on with its last entry
 NUM_DRAFTS = "vllm:spec_decode_num_drafts_total"
 NUM_DRAFTED = "vllm:spec_decode_num_draft_tokens_total"
@@ -115,7 +116,7 @@ class Vllm:
             line.add("--speculative-config", json.dumps(config), _why(settings))
             line.add("--per-request-spec-decode-metrics", "summary", "answers tell their own acceptance")
         line.pass_on(settings.extra)
-        return Plan(_program(settings), line.arguments, notes=_notes(settings))
+        return Plan(_program(settings), line.arguments, _environment(settings), notes=_notes(settings))
 
     def request(
         self, prompt: str | Conversation, sampling: Sampling, limits: Limits, *, cold: bool = True, top: int = 0
@@ -210,28 +211,39 @@ def _add_parallel(line: CommandLine, settings: EngineSettings) -> None:
 # -- machines ---------------------------------------------------------------------------------------------------------
 
 
-def ray_head(ray: str = "ray") -> tuple[str, ...]:
-    """Run on the machine that vLLM is started on. Returns when Ray is up."""
-    return (ray, "start", "--head", f"--port={RAY_PORT}")
+def ray_head(ray: str = "ray") -> str:
+    """Shell command for the machine that vLLM is started on. Returns when Ray is up.
+
+    Whoever reaches a Ray cluster may run code on it, so a token is asked for; one is made where there is none.
+    """
+    make_token = f"{shlex.join((ray, 'get-auth-token', '--generate'))} > /dev/null"
+    start = shlex.join((ray, "start", "--head", f"--port={RAY_PORT}", "--disable-usage-stats"))
+    return f"{make_token} && {start}"
 
 
 def ray_worker(head: str, ray: str = "ray") -> tuple[str, ...]:
-    """Run on every other machine; stays until the head ends."""
+    """Run on every other machine, with the head's token; stays until the head ends."""
     return (ray, "start", f"--address={head}:{RAY_PORT}", "--block")
 
 
 def _program(settings: EngineSettings) -> tuple[str, ...]:
-    """With several machines a shell starts Ray's head first, unless RAY_ADDRESS names a cluster that is there.
-
-    Both run under the engine's guard, so that the head ends with vLLM.
-    """
+    """With several machines a shell starts Ray's head first. Under the engine's guard it ends with vLLM."""
     vllm = settings.program or shutil.which("vllm")
     if vllm is None:
         raise MissingDependencyError("vllm is not on PATH. Install it (pip install vllm), or name it with --program.")
     serve = (vllm, "serve", settings.model)
-    if settings.nodes == 1 or os.environ.get("RAY_ADDRESS"):
+    if not _starts_ray(settings):
         return serve
-    return ("sh", "-c", f'{shlex.join(ray_head(_beside(vllm, "ray")))} && exec "$@"', "vllm", *serve)
+    return ("sh", "-c", f'{ray_head(_beside(vllm, "ray"))} && exec "$@"', "vllm", *serve)
+
+
+def _starts_ray(settings: EngineSettings) -> bool:
+    """A cluster that RAY_ADDRESS names is used as it is."""
+    return settings.nodes > 1 and not os.environ.get("RAY_ADDRESS")
+
+
+def _environment(settings: EngineSettings) -> dict[str, str]:
+    return {"RAY_ADDRESS": f"127.0.0.1:{RAY_PORT}"} | RAY_ENV if _starts_ray(settings) else {}
 
 
 def _beside(program: str, name: str) -> str:
@@ -244,9 +256,10 @@ def _notes(settings: EngineSettings) -> tuple[str, ...]:
     if settings.nodes == 1:
         return ()
     others, each = settings.nodes - 1, settings.tensor_parallel * settings.pipeline_parallel // settings.nodes
+    worker = shlex.join(ray_worker("THIS_MACHINE"))
     return (
-        f"on each of the {others} other machines, with {each} GPUs, the same vLLM and the model at the same path: "
-        f"{shlex.join(ray_worker('THIS_MACHINE'))}",
+        f"on each of the {others} other machines, with {each} GPUs, the same vLLM, the model at the same path and this "
+        f"machine's ~/.ray/auth_token: RAY_AUTH_MODE=token {worker}",
     )
 
 

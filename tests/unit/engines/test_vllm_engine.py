@@ -122,13 +122,16 @@ def test_several_machines_start_rays_head_first(monkeypatch: pytest.MonkeyPatch,
     (tmp_path / "ray").touch()
     vllm = str(tmp_path / "vllm")
     plan = ENGINE.plan(settings(program=vllm, nodes=2, tensor_parallel=8, pipeline_parallel=2), Path("unused"))
-    assert plan.program[:3] == ("sh", "-c", f'{tmp_path / "ray"} start --head --port=6379 && exec "$@"')
+    ray = tmp_path / "ray"
+    head = f"{ray} get-auth-token --generate > /dev/null && {ray} start --head --port=6379 --disable-usage-stats"
+    assert plan.program[:3] == ("sh", "-c", f'{head} && exec "$@"')
+    assert plan.env == {"RAY_ADDRESS": "127.0.0.1:6379", "RAY_AUTH_MODE": "token"}
     assert plan.program[3:] == ("vllm", vllm, "serve", "org/model")
     assert "the 1 other machines, with 8 GPUs" in plan.notes[0]
     assert "ray start --address=THIS_MACHINE:6379 --block" in plan.notes[0]
     monkeypatch.setenv("RAY_ADDRESS", "head:6379")  # a cluster that is there is used
     plan = ENGINE.plan(settings(program=vllm, nodes=2, tensor_parallel=8, pipeline_parallel=2), Path("unused"))
-    assert plan.program == (vllm, "serve", "org/model")
+    assert plan.program == (vllm, "serve", "org/model") and plan.env == {}
 
 
 # -- requests and answers
