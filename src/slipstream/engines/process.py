@@ -17,7 +17,7 @@ from slipstream.engines import guard
 from slipstream.engines.engine import Plan
 from slipstream.errors import EngineStartError, MissingDependencyError
 
-GRACE_S = 15.0  # from being asked to end to being killed
+GRACE_S = 15.0
 _TAIL_BYTES = 64 * 1024
 
 
@@ -28,18 +28,19 @@ class EngineProcess:
     when Slipstream ends in any way, kill -9 included, the guard ends the engine and all that it started.
     """
 
-    def __init__(self, child: subprocess.Popen[bytes], log: Path) -> None:
+    def __init__(self, child: subprocess.Popen[bytes], log: Path, grace_s: float) -> None:
         self.log = log
+        self._grace_s = grace_s
         self._child = child
         self._read_up_to = 0
         self._partial_line = ""
 
     @classmethod
-    def start(cls, plan: Plan, folder: Path, *, detached: bool = False) -> EngineProcess:
+    def start(cls, plan: Plan, folder: Path, *, detached: bool = False, grace_s: float = GRACE_S) -> EngineProcess:
         """Writes the plan's files into `folder` and starts it; its log is there too.
 
-        Does not wait for it to be ready (see readiness.py). `detached`: it lives on after this process. Raises
-        MissingDependencyError where the program is not there.
+        Does not wait for it to be ready (see readiness.py). `detached`: it lives on after this process. `grace_s`:
+        from being asked to end to being killed. Raises MissingDependencyError where the program is not there.
         """
         plan = find_program(plan)
         folder.mkdir(parents=True, exist_ok=True)
@@ -48,7 +49,7 @@ class EngineProcess:
         log = folder / "engine.log"
         with log.open("wb") as output:
             child = subprocess.Popen(
-                [*_guard("detached" if detached else "attached"), *plan.argv],
+                [*_guard("detached" if detached else "attached", grace_s), *plan.argv],
                 stdin=subprocess.DEVNULL if detached else subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -56,7 +57,7 @@ class EngineProcess:
                 cwd=folder,
                 start_new_session=True,
             )
-        return cls(child, log)
+        return cls(child, log, grace_s)
 
     def __enter__(self) -> EngineProcess:
         return self
@@ -86,14 +87,14 @@ class EngineProcess:
     def last_lines(self, count: int = 15) -> list[str]:
         return tail(self.log, count)
 
-    def stop(self, grace_s: float = GRACE_S) -> None:
+    def stop(self) -> None:
         """Ends the engine and everything it started. Does nothing where it has ended already."""
         if self._child.poll() is None:
             self._child.send_signal(signal.SIGTERM)
         if self._child.stdin:
             self._child.stdin.close()
         try:
-            self._child.wait(grace_s + 10)
+            self._child.wait(self._grace_s + 10)
         except subprocess.TimeoutExpired:
             os.killpg(self._child.pid, signal.SIGKILL)
             self._child.wait()
@@ -119,8 +120,8 @@ def tail(log: Path, count: int) -> list[str]:
         return file.read().decode(errors="replace").rstrip("\n").splitlines()[-count:]
 
 
-def _guard(mode: str) -> list[str]:
-    return [sys.executable, "-I", str(Path(guard.__file__)), mode, str(GRACE_S)]
+def _guard(mode: str, grace_s: float) -> list[str]:
+    return [sys.executable, "-I", str(Path(guard.__file__)), mode, str(grace_s)]
 
 
 def find_program(plan: Plan) -> Plan:
