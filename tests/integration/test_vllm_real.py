@@ -41,7 +41,7 @@ pytestmark = [
 PLUGIN = Path(__file__).parents[1] / "ray_on_cpu"
 # Weights as they are in the file, and no compiling, which takes minutes on few cores.
 QUICK = ("--dtype", "float32", "--enforce-eager", "--max-num-batched-tokens", "512")
-# Where vLLM 0.32 does not compile on a CPU it skips the run that makes a pipeline's buffers; traced only, it makes them.
+# On a CPU vLLM 0.32 makes a pipeline's buffers in a run that it skips where it does not compile; tracing is enough.
 TRACED = json.dumps({"mode": 2, "backend": "eager"})
 PROMPTS = [
     "Rewrite this and fix only the spelling: The quick brown fox jumsp over the lazy dog. The lazy dog sleeps.",

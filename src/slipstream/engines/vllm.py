@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import shlex
 import shutil
 import uuid
@@ -116,7 +115,7 @@ class Vllm:
             line.add("--speculative-config", json.dumps(config), _why(settings))
             line.add("--per-request-spec-decode-metrics", "summary", "answers tell their own acceptance")
         line.pass_on(settings.extra)
-        return Plan(_program(settings), line.arguments, _environment(settings), notes=_notes(settings))
+        return Plan(_program(settings), line.arguments, notes=_notes(settings))
 
     def request(
         self, prompt: str | Conversation, sampling: Sampling, limits: Limits, *, cold: bool = True, top: int = 0
@@ -212,17 +211,19 @@ def _add_parallel(line: CommandLine, settings: EngineSettings) -> None:
 
 
 def ray_head(ray: str = "ray") -> str:
-    """Shell command for the machine that vLLM is started on. Returns when Ray is up.
+    """Shell commands for the machine that vLLM is started on; a cluster that RAY_ADDRESS names is used as it is.
 
     Whoever reaches a Ray cluster may run code on it, so a token is asked for; one is made where there is none.
     """
-    make_token = f"{shlex.join((ray, 'get-auth-token', '--generate'))} > /dev/null"
+    token = shlex.join((ray, "get-auth-token", "--generate"))
     start = shlex.join((ray, "start", "--head", f"--port={RAY_PORT}", "--disable-usage-stats"))
-    return f"{make_token} && {start}"
+    exports = " ".join(f"{name}={value}" for name, value in RAY_ENV.items())
+    address = f"export RAY_ADDRESS=127.0.0.1:{RAY_PORT}"
+    return f'if [ -z "$RAY_ADDRESS" ]; then export {exports}; {token} > /dev/null; {start}; {address}; fi'
 
 
 def ray_worker(head: str, ray: str = "ray") -> tuple[str, ...]:
-    """Run on every other machine, with the head's token; stays until the head ends."""
+    """Run on every other machine, with the head's token and RAY_ENV; stays until the head ends."""
     return (ray, "start", f"--address={head}:{RAY_PORT}", "--block")
 
 
@@ -232,18 +233,9 @@ def _program(settings: EngineSettings) -> tuple[str, ...]:
     if vllm is None:
         raise MissingDependencyError("vllm is not on PATH. Install it (pip install vllm), or name it with --program.")
     serve = (vllm, "serve", settings.model)
-    if not _starts_ray(settings):
+    if settings.nodes == 1:
         return serve
-    return ("sh", "-c", f'{ray_head(_beside(vllm, "ray"))} && exec "$@"', "vllm", *serve)
-
-
-def _starts_ray(settings: EngineSettings) -> bool:
-    """A cluster that RAY_ADDRESS names is used as it is."""
-    return settings.nodes > 1 and not os.environ.get("RAY_ADDRESS")
-
-
-def _environment(settings: EngineSettings) -> dict[str, str]:
-    return {"RAY_ADDRESS": f"127.0.0.1:{RAY_PORT}"} | RAY_ENV if _starts_ray(settings) else {}
+    return ("sh", "-e", "-c", f'{ray_head(_beside(vllm, "ray"))}; exec "$@"', "vllm", *serve)
 
 
 def _beside(program: str, name: str) -> str:

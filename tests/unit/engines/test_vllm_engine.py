@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -117,21 +118,30 @@ def test_a_missing_program_names_the_way_out(monkeypatch: pytest.MonkeyPatch, tm
         ENGINE.plan(EngineSettings("org/model"), Path("unused"))
 
 
-def test_several_machines_start_rays_head_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+def test_several_machines_start_rays_head_first(tmp_path: Path):
     (tmp_path / "ray").touch()
     vllm = str(tmp_path / "vllm")
     plan = ENGINE.plan(settings(program=vllm, nodes=2, tensor_parallel=8, pipeline_parallel=2), Path("unused"))
-    ray = tmp_path / "ray"
-    head = f"{ray} get-auth-token --generate > /dev/null && {ray} start --head --port=6379 --disable-usage-stats"
-    assert plan.program[:3] == ("sh", "-c", f'{head} && exec "$@"')
-    assert plan.env == {"RAY_ADDRESS": "127.0.0.1:6379", "RAY_AUTH_MODE": "token"}
-    assert plan.program[3:] == ("vllm", vllm, "serve", "org/model")
+    assert plan.program[:3] == ("sh", "-e", "-c") and plan.program[4:] == ("vllm", vllm, "serve", "org/model")
     assert "the 1 other machines, with 8 GPUs" in plan.notes[0]
-    assert "ray start --address=THIS_MACHINE:6379 --block" in plan.notes[0]
-    monkeypatch.setenv("RAY_ADDRESS", "head:6379")  # a cluster that is there is used
-    plan = ENGINE.plan(settings(program=vllm, nodes=2, tensor_parallel=8, pipeline_parallel=2), Path("unused"))
-    assert plan.program == (vllm, "serve", "org/model") and plan.env == {}
+    assert "RAY_AUTH_MODE=token ray start --address=THIS_MACHINE:6379 --block" in plan.notes[0]
+
+
+@pytest.mark.parametrize("cluster", ["", "elsewhere:6379"])
+def test_the_shell_starts_a_head_only_where_no_cluster_is_named(tmp_path: Path, cluster: str):
+    """The shell for real, with a ray and a vllm that only say what they were asked."""
+    for name in ("ray", "vllm"):
+        program = tmp_path / name
+        program.write_text(f'#!/bin/sh\necho {name} "$@" at "$RAY_ADDRESS" with "$RAY_AUTH_MODE" >> {tmp_path}/said\n')
+        program.chmod(0o755)
+    plan = ENGINE.plan(settings(program=str(tmp_path / "vllm"), nodes=2, pipeline_parallel=2), Path("unused"))
+    subprocess.run(plan.argv, env={"PATH": "/usr/bin:/bin", "RAY_ADDRESS": cluster}, check=True, timeout=10)
+    said = (tmp_path / "said").read_text().splitlines()
+    assert said[-1].startswith("vllm serve org/model --host")
+    assert said[-1].endswith("at elsewhere:6379 with " if cluster else "at 127.0.0.1:6379 with token")
+    assert [line.split(" at ")[0] for line in said[:-1]] == (
+        [] if cluster else ["ray get-auth-token --generate", "ray start --head --port=6379 --disable-usage-stats"]
+    )
 
 
 # -- requests and answers
