@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
 import subprocess
 import time
@@ -25,7 +26,7 @@ from slipstream.engines.flags.vllm import FLAGS
 from slipstream.engines.ports import free_port
 from slipstream.engines.process import EngineProcess
 from slipstream.engines.session import Running, require_speculation, running
-from slipstream.engines.vllm import ENGINE, RAY_ENV, SPECULATING, ray_worker
+from slipstream.engines.vllm import ENGINE, RAY_ENV, SPECULATING, ray_head, ray_worker
 from slipstream.models import open_checkpoint
 from slipstream.models.export import export_folder
 
@@ -149,7 +150,7 @@ def test_command_lines_pass_vllms_own_parser() -> None:
     program = (
         "import json, sys\n"
         "from vllm.utils.argparse_utils import FlexibleArgumentParser\n"
-        "from vllm.entrypoints.openai.cli_args import make_arg_parser\n"
+        "from vllm.entrypoints.launchers.cli_args import make_arg_parser\n"
         "from vllm.v1.spec_decode.dynamic.utils import validate_and_normalize_dynamic_sd_schedule as check\n"
         "parser = make_arg_parser(FlexibleArgumentParser())\n"
         "for line in json.loads(sys.argv[1]):\n"
@@ -157,16 +158,40 @@ def test_command_lines_pass_vllms_own_parser() -> None:
         "    if config: check(config['num_speculative_tokens_per_batch_size'])\n"
         "print(json.dumps(sorted({s for a in parser._actions for s in a.option_strings})))\n"
     )
-    python = PYTHON or str(Path(str(VLLM)).parent / "python")
-    result = subprocess.run([python, "-c", program, json.dumps(lines)], capture_output=True, text=True, timeout=300)
+    result = subprocess.run([_python(), "-c", program, json.dumps(lines)], capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stderr[-2000:]
     known = set(json.loads(result.stdout.splitlines()[-1]))
-    assert wanted - known - {"--omni", "--grpc", "--config", "--version", "-v"} == set()
+    # Of the commands around it, or spelled in a way that the parser takes apart before.
+    assert wanted - known - {"-O", "--omni", "--grpc", "--config", "--version", "-v"} == set()
+
+
+def test_ray_takes_its_command_lines() -> None:
+    """As Ray's own command parses them, without running them."""
+    head = ray_head().partition("; ray start ")[2].partition(";")[0].split()
+    lines = [head, list(ray_worker("10.0.0.1")[2:])]
+    program = (
+        "import json, sys\n"
+        "from ray.scripts.scripts import get_auth_token, start\n"
+        "parsed = [start.make_context('start', line).params for line in json.loads(sys.argv[1])]\n"
+        "get_auth_token.make_context('get-auth-token', ['--generate'])\n"
+        "print(json.dumps([[p['head'], p['port'], p['address'], p['block']] for p in parsed]))\n"
+    )
+    result = subprocess.run([_python(), "-c", program, json.dumps(lines)], capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr[-2000:]
+    assert json.loads(result.stdout.splitlines()[-1]) == [
+        [True, 6379, None, False],
+        [False, None, "10.0.0.1:6379", True],
+    ]
+
+
+def _python() -> str:
+    return PYTHON or str(Path(str(VLLM)).parent / "python")
 
 
 def test_ray_places_two_workers(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two Ray nodes on this machine stand for two machines, with a layer group each. See ray_on_cpu for the catch."""
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(_token(tmp_path)))
     monkeypatch.setenv("PYTHONPATH", str(PLUGIN))
     monkeypatch.setenv("RAY_OVERRIDE_RESOURCES", json.dumps({"GPU": 1, "CPU": 1}))
     extra = ("--dtype", "float32", "--max-num-batched-tokens", "256", "--compilation-config", TRACED)
@@ -178,6 +203,13 @@ def test_ray_places_two_workers(folder: Path, tmp_path: Path, monkeypatch: pytes
     assert "Worker_PP0" in log and "Worker_PP1" in log
     with running(ENGINE, settings(folder)) as server:
         assert answers(server) == text
+
+
+def _token(folder: Path) -> Path:
+    """One for this test alone."""
+    path = folder / "ray-token"
+    path.write_text(secrets.token_hex(32))
+    return path
 
 
 def _join_when_up() -> str:
