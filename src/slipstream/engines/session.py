@@ -18,8 +18,8 @@ from slipstream.engines.process import EngineProcess, run_to_end
 from slipstream.engines.readiness import Explain, Say, wait_until_ready
 from slipstream.errors import SilentFallbackError
 
-# Text that repeats itself: whatever drafts finds something to draft here.
-_PROBE = "one two three four five six seven eight nine ten " * 6
+# Text that repeats itself: whatever drafts finds something to draft here. Short, for small contexts.
+_PROBE = "1 2 3 4 5 6 7 8 9 " * 4
 
 
 @dataclass(frozen=True, slots=True)
