@@ -93,7 +93,9 @@ class Vllm:
             Stage("loading the weights", ("Starting to load model", "Loading safetensors checkpoint shards")),
             Stage("loading the draft", ("Loading drafter model",)),
             Stage("measuring memory", ("Loading weights took", "Model loading took")),
-            Stage("compiling", ("Warming up model for the compilation", "torch.compile", "Compiling a graph")),
+            Stage(
+                "compiling", ("Warming up model for the compilation", "for vLLM's torch.compile", "Compiling a graph")
+            ),
             Stage("making the KV cache", ("Available KV cache memory", "KV cache size")),
             Stage("capturing CUDA graphs", ("Capturing CUDA graph",)),
             Stage("starting the server", ("Graph capturing finished", "init engine (profile", "Starting vLLM server")),
