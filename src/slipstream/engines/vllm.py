@@ -54,6 +54,7 @@ class Speculating:
     like: tuple[str, ...] = ()
     length: int | None = 4  # where nothing was said; None leaves it to vLLM
     lengths: tuple[int, ...] = (2, 4, 8)
+    needs: str = ""  # beyond vLLM itself
 
     @property
     def method(self) -> Method:
@@ -71,7 +72,10 @@ SPECULATING = {
         ),
         Speculating("ngram", {"method": "ngram"} | _LOOKUP, like=("ngram",)),
         Speculating("ngram_gpu", {"method": "ngram_gpu"} | _LOOKUP),
-        Speculating("suffix", {"method": "suffix"}, like=("suffix",), length=None, lengths=(8, 16, 24)),
+        Speculating(
+            "suffix", {"method": "suffix"}, like=("suffix",), length=None, lengths=(8, 16, 24),
+            needs="suffix decoding needs arctic-inference in vLLM's environment: pip install arctic-inference",
+        ),
         Speculating("eagle", {"method": "eagle"}, "required"),
         Speculating("eagle3", {"method": "eagle3"}, "required"),
         Speculating("medusa", {"method": "medusa"}, "required"),
@@ -247,11 +251,14 @@ def _beside(program: str, name: str) -> str:
 
 
 def _notes(settings: EngineSettings) -> tuple[str, ...]:
+    way = SPECULATING.get(settings.method)
+    needs = (way.needs,) if way and way.needs else ()
     if settings.nodes == 1:
-        return ()
+        return needs
     others, each = settings.nodes - 1, settings.tensor_parallel * settings.pipeline_parallel // settings.nodes
     worker = shlex.join(ray_worker("THIS_MACHINE"))
     return (
+        *needs,
         f"on each of the {others} other machines, with {each} GPUs, the same vLLM, the model at the same path and this "
         f"machine's ~/.ray/auth_token: RAY_AUTH_MODE=token {worker}",
     )
