@@ -18,6 +18,7 @@ from slipstream.models.tokenizer import Tokenizer
 # power of two as their first context, so the settings are found by trying.
 LOW_FREQ_FACTOR, HIGH_FREQ_FACTOR = 1.0, 4.0
 ORIGINAL_CONTEXTS = tuple(1 << power for power in range(6, 21))
+READ_BY = "5.0.0"  # without a version transformers warns of flaws that tokenizers had before
 SAME_DIVISOR = 1e-5  # relative; files carry them as float32
 
 
@@ -42,6 +43,7 @@ def config_json(checkpoint: Checkpoint, torch_dtype: str) -> dict[str, Any]:
         "tie_word_embeddings": config.tied_head,
         "torch_dtype": torch_dtype,
         "use_cache": True,
+        "transformers_version": READ_BY,
         **_rope_scaling(checkpoint.path, config),
         **_window(config),
         **_token_ids(tokenizer),
