@@ -43,6 +43,15 @@ def test_the_guides_tables_are_what_the_code_computes():
         )
 
 
+def test_the_guides_comparison_with_an_h200_is_what_the_code_computes():
+    at = {streams: load(streams, Gpus("H200"), context=384) for streams in (1, 8, 32)}
+    one, eight, many = (at[streams].tokens_per_s() * streams for streams in at)
+    gains = [at[streams].speedup(Drafter("free", 0.8), 4) for streams in (1, 32)]
+    text = " ".join(GUIDE.read_text().split())
+    assert f"the model says {one:,.0f}, {eight:,.0f} and {many:,.0f}" in text
+    assert f"the model says {gains[0]:.2f}x" in text and f"the model says {gains[1]:.1f}x" in text
+
+
 def test_one_stream_reads_the_weights_once():
     reading_s = LLAMA_8B.weight_bytes / (3350e9 * 0.6)
     assert 1 / load(1).tokens_per_s() == pytest.approx(reading_s + FORWARD_S, rel=0.03)
