@@ -43,7 +43,7 @@ def _compose_hints(layout: Layout) -> list[str]:
     if layout.nodes == 1:
         return ["docker compose -f THIS_FILE up"]
     return [
-        "on all machines, the same secret: export RAY_AUTH_TOKEN=$(openssl rand -hex 32)",
+        "make a secret once (openssl rand -hex 32), and set it on all machines: export RAY_AUTH_TOKEN=SECRET",
         "on the first machine: docker compose -f THIS_FILE --profile head up",
         f"on the {layout.nodes - 1} others: RAY_HEAD=FIRST_MACHINE docker compose -f THIS_FILE --profile worker up",
     ]

@@ -14,7 +14,7 @@ def compose_documents(layout: Layout) -> list[Object]:
     if layout.nodes == 1:
         service = _service(layout, layout.command) | {"ports": [f"{layout.port}:{layout.port}"]}
         return [_file(layout, {"server": service | _healthcheck(layout)})]
-    head = _service(layout, layout.command) | {"profiles": ["head"], "network_mode": "host"}
+    head = _service(layout, layout.head_command) | {"profiles": ["head"], "network_mode": "host"}
     worker = _service(layout, layout.worker_command("${RAY_HEAD}"), expands=True)
     services = {
         "head": head | _healthcheck(layout),

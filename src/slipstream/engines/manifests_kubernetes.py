@@ -28,7 +28,7 @@ def kubernetes_documents(layout: Layout) -> list[Object]:
         _service(layout, head),
         _headless(layout, head, publish=True),
         _headless(layout, workers, publish=False),
-        _stateful_set(layout, head, 1, layout.command),
+        _stateful_set(layout, head, 1, layout.head_command),
         _stateful_set(layout, workers, layout.nodes - 1, layout.worker_command(f"{head}-0.{head}-peers")),
     ]
 

@@ -241,13 +241,19 @@ def _program(settings: EngineSettings) -> tuple[str, ...]:
     serve = (vllm, "serve", settings.model)
     if settings.nodes == 1:
         return serve
-    return ("sh", "-e", "-c", f'{ray_head(_beside(vllm, "ray"))}; exec "$@"', "vllm", *serve)
+    return ("sh", "-e", "-c", f'{ray_head(_ray_of(vllm))}; exec "$@"', "vllm", *serve)
 
 
-def _beside(program: str, name: str) -> str:
-    """A program of the same environment, where there is one."""
-    path = Path(program).parent / name
-    return str(path) if path.is_file() else name
+def _ray_of(vllm: str) -> str:
+    """Ray of the same environment, or on PATH. A vLLM that is not on this disk is on a machine that has its own."""
+    beside = Path(vllm).parent / "ray"
+    if beside.is_file():
+        return str(beside)
+    if Path(vllm).is_file() and not shutil.which("ray"):
+        raise MissingDependencyError(
+            f"Ray joins machines, and vLLM does not bring it: install it beside {vllm} (pip install ray)."
+        )
+    return "ray"
 
 
 def _notes(settings: EngineSettings) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import compose_spec
@@ -98,7 +99,21 @@ def test_several_machines_have_a_head_and_workers_apart():
     joined = workers["spec"]["template"]["spec"]["containers"][0]["command"][-1]
     address = f"{head['metadata']['name']}-0.{head['spec']['serviceName']}"
     assert f"ray start --address={address}:6379 --block" in joined
-    assert "ray start --head" in head["spec"]["template"]["spec"]["containers"][0]["command"][3]
+    command = head["spec"]["template"]["spec"]["containers"][0]["command"]
+    assert "pip install" in command[3] and "ray start --head" in command[8]
+    assert command[9:12] == ["vllm", "vllm", "serve"]
+
+
+def test_the_heads_command_runs_to_vllm(tmp_path: Path):
+    """The shells for real, with programs that only say what they were asked."""
+    for name in ("ray", "vllm"):
+        (tmp_path / name).write_text(f'#!/bin/sh\necho {name} "$@" >> {tmp_path}/said\n')
+        (tmp_path / name).chmod(0o755)
+    head = by_kind(kubernetes(CASES["two machines"]), "StatefulSet")[0]
+    command = head["spec"]["template"]["spec"]["containers"][0]["command"]
+    subprocess.run(command, env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, check=True, timeout=10)
+    said = (tmp_path / "said").read_text().splitlines()
+    assert said[1].startswith("ray start --head") and said[2].startswith("vllm serve org/model --host 0.0.0.0")
 
 
 def test_the_text_says_why_and_what_to_do():
@@ -139,7 +154,8 @@ def test_compose_takes_the_file(case: str):
 
 def test_compose_leaves_the_shells_dollars_alone():
     services = yaml.safe_load(write_manifest("compose", ENGINE, CASES["two machines"]))["services"]
-    assert 'exec "$$@"' in services["head"]["entrypoint"][3] and "$$RAY_ADDRESS" in services["head"]["entrypoint"][3]
+    install, start = services["head"]["entrypoint"][3], services["head"]["entrypoint"][8]
+    assert 'exec "$$@"' in install and 'exec "$$@"' in start and "$$RAY_ADDRESS" in start
     assert "--address=${RAY_HEAD}:6379" in services["worker"]["entrypoint"][-1]
 
 

@@ -118,6 +118,13 @@ def test_a_missing_program_names_the_way_out(monkeypatch: pytest.MonkeyPatch, tm
         ENGINE.plan(EngineSettings("org/model"), Path("unused"))
 
 
+def test_several_machines_need_ray(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    (tmp_path / "vllm").touch()
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    with pytest.raises(MissingDependencyError, match="pip install ray"):
+        ENGINE.plan(settings(program=str(tmp_path / "vllm"), nodes=2, pipeline_parallel=2), Path("unused"))
+
+
 def test_several_machines_start_rays_head_first(tmp_path: Path):
     (tmp_path / "ray").touch()
     vllm = str(tmp_path / "vllm")
