@@ -305,21 +305,19 @@ def test_an_engine_that_dies_in_mid_benchmark_leaves_its_figures(tiny):
     from slipstream.bench.workload import Prompt
     from slipstream.cli.bench_engine import started
 
-    asked = settings(tiny, method="draft-simple", draft=tiny, draft_length=3)
-    prompts = [Prompt(f"p{i}", "chat", ("a b a b",), raw=True) for i in range(50)]
+    mortal = settings(tiny, method="draft-simple", draft=tiny, draft_length=3)
+    prompts = [Prompt(f"p{i}", "chat", ("a b a b",), raw=True) for i in range(20)]
 
     def kill_later(done: int, total: int, what: str) -> None:
         if what == "draft: 2 streams":  # the load of one stream is through
-            server = max(processes_on(asked.port))  # the guard came first
+            server = max(processes_on(mortal.port))  # the guard came first
             os.kill(server, signal.SIGKILL)
 
-    run_ = run_load(
-        {"draft": lambda: started(ENGINE, asked, "draft")}, prompts, BenchSettings(limits=Limits(8), passes=1), [1, 2],
-        kill_later,
-    )  # fmt: skip
-    assert not run_.complete
-    assert len(run_.samples) >= 50
-    assert "llama-server ended with status 137 while it was asked. Its last lines:" in (run_.error or "")
+    openers = {"draft": lambda: started(ENGINE, mortal, "draft")}
+    measured = run_load(openers, prompts, BenchSettings(limits=Limits(8), passes=1), [1, 2], kill_later)
+    assert not measured.complete
+    assert len(measured.samples) >= 20
+    assert "llama-server ended with status 137 while it was asked. Its last lines:" in (measured.error or "")
 
 
 def test_audit_starts_both_and_compares(smollm2_path, prompt_file):

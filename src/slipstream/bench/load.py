@@ -85,14 +85,12 @@ def _run_streams(
 
     work = _enough(prompts, streams)
     began = time.perf_counter()
-    with ThreadPoolExecutor(streams) as pool:
+    pool = ThreadPoolExecutor(streams)
+    try:
         futures = [pool.submit(one, prompt) for prompt in work]
-        try:
-            tokens = sum(future.result() for future in futures)
-        except BaseException:
-            for future in futures:
-                future.cancel()
-            raise
+        tokens = sum(future.result() for future in futures)
+    finally:  # after a failure nobody waits for the others: their engine is about to be ended
+        pool.shutdown(wait=False, cancel_futures=True)
     run.throughputs.append(Throughput(generator.label, streams, tokens / (time.perf_counter() - began)))
 
 

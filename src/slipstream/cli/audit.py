@@ -78,6 +78,7 @@ def audit(
     ]
     limits = Limits(max_tokens)
     if engine:
+        eng.refuse_with_engine(device=device, dtype=dtype, threads=threads, exact=exact)
         choice = eng.EngineChoice(engine, program, engine_args, start_limit, context)
         drafting = eng.Drafting.resolve(engine, model, draft, None, policy)
         contest = Contest(choice, drafting, drafter.split(",") if drafter else [], url, plain_url, api_key)
@@ -86,6 +87,7 @@ def audit(
         facts: dict[str, object] = {"name": drafting.model, "engine": engine}
         _finish(findings, _Audited(f"{drafting.model} on {engine}", facts), complete, as_json)
         return
+    eng.refuse_without_engine(url=url, plain_url=plain_url, program=program, engine_args=engine_args)
     settings = opt.LoadSettings.resolve(model, draft, None, policy, device, dtype, context, threads, exact)
     models = load_models(settings)
     drafters = opt.split_drafters(drafter) if drafter else default_drafters(models)

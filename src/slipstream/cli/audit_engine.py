@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from slipstream.cli.bench_engine import Contest, attached, contestants, started
+from slipstream.cli.bench_engine import Contest, attached, attached_urls, check_all, contestants, started
 from slipstream.errors import UsageError
 
 if TYPE_CHECKING:
@@ -56,15 +56,14 @@ def audit_engine(
 
 def _openers(contest: Contest) -> dict[str, AbstractContextManager[Generator]]:
     from slipstream.cli.engine_runs import on_free_port
-    from slipstream.engines.engine import PLAIN
 
-    engine = contest.choice.find()
     if contest.url:
         if not contest.plain_url:
             raise UsageError("an audit compares two: give --plain-url of one without speculation too")
-        urls = {"running": contest.url, PLAIN: contest.plain_url}
-        return {label: attached(engine, url, contest.api_key, label) for label, url in urls.items()}
-    return {label: started(engine, on_free_port(settings), label) for label, settings in contestants(contest).items()}
+        return {label: attached(contest, label) for label in attached_urls(contest)}
+    engine, chosen = contest.choice.find(), contestants(contest)
+    check_all(engine, list(chosen.values()))
+    return {label: started(engine, on_free_port(settings), label) for label, settings in chosen.items()}
 
 
 def _gap_at(generator: Generator, limits: Limits) -> GapAt:

@@ -109,6 +109,8 @@ def bench(
     )
     command = shlex.join(["slipstream", *sys.argv[1:]])
     if engine:
+        eng.refuse_with_engine(device=device, dtype=dtype, threads=threads, random_weights=random_weights,
+                               random_draft=draft_shape, synthetic_acceptance=synthetic_acceptance)  # fmt: skip
         counts = read_streams(streams)
         choice = eng.EngineChoice(engine, program, engine_args, start_limit, context, max(counts))
         drafting = eng.Drafting.resolve(engine, model, draft, None, policy)
@@ -116,6 +118,7 @@ def bench(
         contest = Contest(choice, drafting, names, url, plain_url, api_key, one_at_a_time)
         _finish(bench_engine(contest, workload, settings, counts, command), report, as_json)
         return
+    eng.refuse_without_engine(url=url, plain_url=plain_url, program=program, engine_args=engine_args)
     synthetic = SyntheticSettings.checked(random_weights, draft_shape, synthetic_acceptance)
     chosen = opt.LoadSettings.resolve(model, draft, None, policy, device, dtype, context, threads)
     models = load_synthetic(chosen, synthetic) if synthetic else load_models(chosen)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from slipstream.bench.workload import Prompt
     from slipstream.core.generator import Generator
     from slipstream.engines.engine import EngineSettings, ExternalEngine
+    from slipstream.engines.session import Running
 
 DEFAULT_STREAMS = "1,4,16"
 
@@ -78,19 +79,17 @@ def label_of(settings: EngineSettings) -> str:
 
 
 def _openers(contest: Contest, stack: ExitStack) -> dict[str, Callable[[], AbstractContextManager[Generator]]]:
-    from slipstream.cli.engine_runs import on_free_port
-    from slipstream.engines.engine import PLAIN
+    from slipstream.cli.engine_runs import engine_running, on_free_port
 
     engine = contest.choice.find()
     if contest.url:
-        running = {"running": contest.url} | ({PLAIN: contest.plain_url} if contest.plain_url else {})
-        return {label: partial(attached, engine, url, contest.api_key, label) for label, url in running.items()}
+        return {label: partial(attached, contest, label) for label in attached_urls(contest)}
     chosen = {label: on_free_port(settings) for label, settings in contestants(contest).items()}
     check_all(engine, list(chosen.values()))
     if contest.one_at_a_time:
         return {label: partial(started, engine, settings, label) for label, settings in chosen.items()}
-    ready = {label: stack.enter_context(started(engine, settings, label)) for label, settings in chosen.items()}
-    return {label: partial(_as_it_is, generator) for label, generator in ready.items()}
+    instances = {label: stack.enter_context(engine_running(engine, settings)) for label, settings in chosen.items()}
+    return {label: partial(asked, running, label) for label, running in instances.items()}
 
 
 def check_all(engine: ExternalEngine, settings: Sequence[EngineSettings]) -> None:
@@ -106,22 +105,38 @@ def started(engine: ExternalEngine, settings: EngineSettings, label: str) -> Ite
     """An engine of its own, for as long as the block lasts."""
     from slipstream.cli.engine_runs import engine_running
 
-    with engine_running(engine, settings) as running:
-        yield running.generator(label, counts_apart=settings.streams == 1)
+    with engine_running(engine, settings) as running, asked(running, label) as generator:
+        yield generator
 
 
 @contextmanager
-def attached(engine: ExternalEngine, url: str, api_key: str | None, label: str) -> Iterator[Generator]:
-    """An engine that runs already, and runs on."""
+def asked(running: Running, label: str) -> Iterator[Generator]:
+    """An engine that was started before. Its death inside the block is explained."""
+    from slipstream.cli.engine_runs import deaths_explained
+
+    with deaths_explained(running):
+        yield running.generator(label, counts_apart=running.settings.streams == 1)
+
+
+def attached_urls(contest: Contest) -> dict[str, str]:
+    """Engines that run already, by label."""
+    from slipstream.engines.engine import PLAIN
+
+    given = {"running": contest.url, PLAIN: contest.plain_url}
+    return {label: url for label, url in given.items() if url}
+
+
+@contextmanager
+def attached(contest: Contest, label: str) -> Iterator[Generator]:
+    """An engine that runs already, and runs on. `ollama:NAME` names the model that is meant there."""
     from slipstream.engines.client import Client
     from slipstream.engines.http_generator import HttpGenerator
+    from slipstream.models.spec import OLLAMA_PREFIX
 
-    yield HttpGenerator(engine, Client(url, api_key), label)
-
-
-@contextmanager
-def _as_it_is(generator: Generator) -> Iterator[Generator]:
-    yield generator
+    model = contest.drafting.model
+    named = model.removeprefix(OLLAMA_PREFIX) if model.startswith(OLLAMA_PREFIX) else None
+    client = Client(attached_urls(contest)[label], contest.api_key)
+    yield HttpGenerator(contest.choice.find(), client, label, model=named)
 
 
 def _described(contest: Contest, num_prompts: int) -> dict[str, Any]:

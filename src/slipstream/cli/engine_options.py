@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,11 +20,12 @@ from slipstream.cli.settings_file import FileSettings, read_settings
 from slipstream.errors import UsageError
 
 if TYPE_CHECKING:
-    from slipstream.engines.engine import EngineSettings, ExternalEngine
+    from slipstream.engines.engine import EngineSettings, ExternalEngine, Method
 
 PANEL = "Engine"
 ENGINES_HELP = "vllm, llama-server, sglang, tabbyapi or ollama"
-_METHOD = re.compile(r"(?P<name>[\w.-]+)(\(p_min=(?P<p_min>[0-9.]+)\))?")
+_DRAFTER = re.compile(r"(?P<name>[\w.-]+)(\((?P<options>[^()]*)\))?")
+_P_MIN = re.compile(r"p_min=([0-9.]+)")
 _FIXED = re.compile(r"fixed\((\d+)\)")
 
 Engine = Annotated[
@@ -120,6 +122,23 @@ class Drafting:
         )
 
 
+def refuse_without_engine(**given: object) -> None:
+    """Raises UsageError where an option of another engine was given and none was named."""
+    for name, value in given.items():
+        if value:
+            raise UsageError(f"--{name.replace('_', '-')} belongs to another engine: name it with --engine")
+
+
+def refuse_with_engine(**given: object) -> None:
+    """Raises UsageError where an option of Slipstream's own engine was given for another one."""
+    for name, value in given.items():
+        if value not in (None, False, "auto"):
+            option = f"--{name.replace('_', '-')}"
+            raise UsageError(
+                f"{option} belongs to Slipstream's own engine; use --engine-args for another one's settings"
+            )
+
+
 def engine_settings(choice: EngineChoice, drafting: Drafting, *, fetch: bool = True) -> EngineSettings:
     """Settings of the engine with models as it is given them. `fetch=False` leaves models where they are."""
     from slipstream.engines.engine import PLAIN, EngineSettings
@@ -151,7 +170,7 @@ def with_method(
     """The settings with a way to draft. Raises UsageError for one that the engine does not have or can't have so."""
     from slipstream.engines.engine import check_settings, method_like
 
-    match = _METHOD.fullmatch(drafter)
+    match = _DRAFTER.fullmatch(drafter)
     if match is None:
         raise UsageError(f"drafter {drafter!r} of an engine; expected a name, or a name with (p_min=0.5)")
     method = method_like(engine, match["name"])
@@ -160,10 +179,23 @@ def with_method(
         method=method.name,
         draft=None if method.draft == "unused" else draft,
         draft_length=_length(policy),
-        p_min=float(match["p_min"]) if match["p_min"] else None,
+        p_min=_p_min(match["options"] or "", drafter, method),
     )
     check_settings(engine, chosen)
     return chosen
+
+
+def _p_min(options: str, drafter: str, method: Method) -> float | None:
+    """Options of Slipstream's own drafters that the engine has no like of are left out, and said."""
+    found = _P_MIN.fullmatch(options)
+    if found and method.takes_p_min:
+        return float(found[1])
+    if options and drafter.startswith(f"{method.name}("):
+        taken = "(p_min=0.5)" if method.takes_p_min else "none"
+        raise UsageError(f"options {options!r} of {method.name}; it takes {taken}")
+    if options:
+        print(f"slipstream: {method.name} has nothing like the options of {drafter}: left out", file=sys.stderr)
+    return None
 
 
 def _length(policy: str | None) -> int | None:
@@ -178,14 +210,16 @@ def _length(policy: str | None) -> int | None:
 def as_given(engine: str, spec: str, fetch: bool = True) -> str:
     """A model as the engine is told of it: a file or folder on this disk, or a name that it looks up itself."""
     from slipstream.engines import find_entry
+    from slipstream.models.builtin import BUILTIN_NAMES
     from slipstream.models.spec import OLLAMA_PREFIX, locate
 
     weights = find_entry(engine).weights
     if engine == spec.partition(":")[0]:  # ollama:NAME is a name of its own store
         return spec.removeprefix(OLLAMA_PREFIX)
     on_disk = Path(spec).expanduser()
-    looks_it_up = weights == "folder" and not on_disk.exists() and spec != DEFAULT_MODEL and ".gguf" not in spec
-    if looks_it_up or not fetch:
+    is_builtin = spec in BUILTIN_NAMES
+    looks_it_up = weights == "folder" and not on_disk.exists() and not is_builtin and ".gguf" not in spec
+    if looks_it_up or not (fetch or is_builtin):
         return str(on_disk.resolve()) if on_disk.exists() else spec
     path = locate(spec).path.resolve()
     if (path.suffix == ".gguf" or path.is_file()) != (weights == "gguf"):

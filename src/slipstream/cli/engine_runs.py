@@ -73,21 +73,25 @@ def _on_disk(model: str | None) -> str | None:
 def engine_running(
     engine: ExternalEngine, settings: EngineSettings, api_key: str | None = None, *, detached: bool = False
 ) -> Iterator[Running]:
-    """Starts it with its stages on stderr, and makes sure that it speculates where it was asked to.
-
-    An engine that dies inside the block is reported with its last lines and what they mean.
-    """
+    """Starts it with its stages on stderr, and makes sure that it speculates where it was asked to."""
     from slipstream.engines.session import require_speculation, start
 
     explain = explainer(engine)
     say(f"starting {engine.name} ({settings.method}) on port {settings.port}")
     with start(engine, settings, say, explain, api_key, detached=detached) as running:
-        state = require_speculation(engine, running.client, settings, explain)
+        with deaths_explained(running):
+            state = require_speculation(engine, running.client, settings, explain)
         say(f"ready after {running.ready_s:.1f} s; speculation: {state.evidence}")
-        try:
-            yield running
-        except EngineRequestError as error:
-            raise _died(running, error, explain) from error
+        yield running
+
+
+@contextmanager
+def deaths_explained(running: Running) -> Iterator[None]:
+    """An engine that dies inside the block is reported with its last lines and what they mean."""
+    try:
+        yield
+    except EngineRequestError as error:
+        raise _died(running, error, explainer(running.engine)) from error
 
 
 def _died(running: Running, error: EngineRequestError, explain: Explain) -> EngineError:

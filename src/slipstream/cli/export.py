@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 from dataclasses import asdict
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -75,7 +74,9 @@ def export(
 def _written(form: str, engine: ExternalEngine, settings: EngineSettings, plan: Plan) -> str:
     if form == "engine":
         return own_format(engine, settings, plan)
-    return str(import_module("slipstream.engines.manifests").write_manifest(form, engine, settings))
+    from slipstream.engines.manifests import write_manifest
+
+    return write_manifest(form, engine, settings)
 
 
 def own_format(engine: ExternalEngine, settings: EngineSettings, plan: Plan) -> str:

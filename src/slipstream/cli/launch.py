@@ -122,12 +122,14 @@ def _plain_answers(engine: ExternalEngine, settings: EngineSettings, api_key: st
 
 
 def _smoke_answers(running: Running) -> list[Answer]:
+    from slipstream.cli.engine_runs import deaths_explained
     from slipstream.core.sampling import Sampling
     from slipstream.core.stream import Limits
 
     generator = running.generator(running.settings.method)
     prompts = [[{"role": "user", "content": text}] for text in _SMOKE_PROMPTS]
-    return [generator.answer(prompt, Sampling(), Limits(_SMOKE_TOKENS)) for prompt in prompts]
+    with deaths_explained(running):
+        return [generator.answer(prompt, Sampling(), Limits(_SMOKE_TOKENS)) for prompt in prompts]
 
 
 def _run(

@@ -82,6 +82,7 @@ def tune(
 
     workload = opt.read_workload(prompts, limit)
     if engine:
+        eng.refuse_with_engine(device=device, dtype=dtype, threads=threads)
         choice = eng.EngineChoice(engine, program, engine_args, start_limit, context)
         target = model or read_settings().model or opt.DEFAULT_MODEL
         sampling, limits = Sampling(temperature=temperature, seed=seed), Limits(max_tokens)
@@ -92,6 +93,7 @@ def tune(
             )  # fmt: skip
         _finish(result, target, engine, None if dry_run else output, as_json)
         return
+    eng.refuse_without_engine(program=program, engine_args=engine_args)
     drafters = opt.split_drafters(drafter or FREE_DRAFTERS) + (
         opt.split_drafters(DRAFT_DRAFTERS) if draft and not drafter else []
     )
