@@ -79,7 +79,7 @@ def audit(
     limits = Limits(max_tokens)
     if engine:
         eng.refuse_with_engine(device=device, dtype=dtype, threads=threads, exact=exact)
-        choice = eng.EngineChoice(engine, program, engine_args, start_limit, context)
+        choice = eng.EngineChoice(engine, program, engine_args, start_limit, context or eng.BENCH_CONTEXT)
         drafting = eng.Drafting.resolve(engine, model, draft, None, policy)
         contest = Contest(choice, drafting, drafter.split(",") if drafter else [], url, plain_url, api_key)
         with progress_bar("auditing") as progress:

@@ -112,7 +112,7 @@ def bench(
         eng.refuse_with_engine(device=device, dtype=dtype, threads=threads, random_weights=random_weights,
                                random_draft=draft_shape, synthetic_acceptance=synthetic_acceptance)  # fmt: skip
         counts = read_streams(streams)
-        choice = eng.EngineChoice(engine, program, engine_args, start_limit, context, max(counts))
+        choice = eng.EngineChoice(engine, program, engine_args, start_limit, context or eng.BENCH_CONTEXT, max(counts))
         drafting = eng.Drafting.resolve(engine, model, draft, None, policy)
         names = drafter.split(",") if drafter else []
         contest = Contest(choice, drafting, names, url, plain_url, api_key, one_at_a_time)

@@ -83,7 +83,7 @@ def tune(
     workload = opt.read_workload(prompts, limit)
     if engine:
         eng.refuse_with_engine(device=device, dtype=dtype, threads=threads)
-        choice = eng.EngineChoice(engine, program, engine_args, start_limit, context)
+        choice = eng.EngineChoice(engine, program, engine_args, start_limit, context or eng.BENCH_CONTEXT)
         target = model or read_settings().model or opt.DEFAULT_MODEL
         sampling, limits = Sampling(temperature=temperature, seed=seed), Limits(max_tokens)
         with _progress(seconds) as progress:

@@ -7,7 +7,7 @@ and timing are the same for all of them and live in `process`, `readiness`, `cli
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -84,6 +84,7 @@ class Plan:
     program: tuple[str, ...]
     arguments: tuple[Argument, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)  # on top of this process's own
+    cwd: str | None = None  # the folder that it runs in; None is the current one
     files: Mapping[str, str] = field(default_factory=dict)
     after: tuple[tuple[str, ...], ...] = ()  # commands that are run to their end once it is ready
     fallback: tuple[str, ...] = ()  # instead of `program` where that is not installed
@@ -241,11 +242,15 @@ def find_method(engine: ExternalEngine, name: str) -> Method:
 
 
 def method_like(engine: ExternalEngine, drafter: str) -> Method:
-    """The engine's method that does what a drafter of Slipstream does. Raises UsageError where it has none."""
+    """The engine's method of this name, or the one that does what this drafter of Slipstream does.
+
+    Raises UsageError where it has neither.
+    """
     name = drafter.partition("(")[0]
-    for method in engine.methods:
-        if name == method.name or name in method.like:
-            return method
+    own = [method for method in engine.methods if method.name == name]
+    found = own or [method for method in engine.methods if name in method.like]
+    if found:
+        return found[0]
     alike = "; ".join(f"{m.name} ({', '.join(m.like)})" for m in engine.methods if m.like)
     raise UsageError(f"{engine.name} has nothing like the drafter {name!r}; it has {alike}")
 
@@ -266,7 +271,3 @@ def check_settings(engine: ExternalEngine, settings: EngineSettings) -> Method |
     if settings.draft_streams is not None and not method.takes_draft_streams:
         raise UsageError(f"{engine.name} {method.name} drafts for any number of streams: leave the limit out")
     return method
-
-
-def names(methods: Sequence[Method]) -> list[str]:
-    return [PLAIN, *(method.name for method in methods)]

@@ -35,6 +35,3 @@ class Metrics:
         """The sum over all labels; None where the engine publishes no such figure."""
         samples = self.samples(name)
         return sum(sample.value for sample in samples) if samples else None
-
-    def names(self) -> list[str]:
-        return sorted(self._samples)

@@ -54,7 +54,7 @@ class EngineProcess:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=os.environ | dict(plan.env),
-                cwd=folder,
+                cwd=plan.cwd,
                 start_new_session=True,
             )
         return cls(child, log, grace_s)
@@ -140,7 +140,7 @@ def run_to_end(command: tuple[str, ...], plan: Plan, folder: Path, limit_s: floa
     try:
         with log.open("wb") as output:
             done = subprocess.run(
-                command, stdout=output, stderr=subprocess.STDOUT, env=os.environ | dict(plan.env), cwd=folder,
+                command, stdout=output, stderr=subprocess.STDOUT, env=os.environ | dict(plan.env), cwd=plan.cwd,
                 timeout=limit_s, check=False,
             )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:

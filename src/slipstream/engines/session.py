@@ -14,7 +14,7 @@ from slipstream.engines.client import Client
 from slipstream.engines.engine import PLAIN, EngineSettings, ExternalEngine, Plan, SpeculationState
 from slipstream.engines.http_generator import HttpGenerator
 from slipstream.engines.ports import require_free_port
-from slipstream.engines.process import EngineProcess, run_to_end
+from slipstream.engines.process import EngineProcess, find_program, run_to_end
 from slipstream.engines.readiness import Explain, Say, wait_until_ready
 from slipstream.errors import SilentFallbackError
 
@@ -71,7 +71,7 @@ def start(
     """Like `running`; a `detached` engine lives on after the block unless the block fails."""
     require_free_port(settings.host, settings.port)
     folder = engine_folder(engine, settings.port)
-    plan = engine.plan(settings, folder)
+    plan = find_program(engine.plan(settings, folder))
     process = EngineProcess.start(plan, folder, detached=detached)
     try:
         client = Client(settings.url, api_key, log=process.log)

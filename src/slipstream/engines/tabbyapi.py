@@ -61,7 +61,14 @@ class TabbyApi:
         program = settings.program or "start.sh"
         command = ("python", program) if program.endswith(".py") else (program,)
         arguments = (Argument("--config", str(folder / _CONFIG), "the file below"), *_passed_on(settings))
-        return Plan(command, arguments, files={_CONFIG: _config(settings, method)}, install=_INSTALL)
+        return Plan(
+            command,
+            arguments,
+            files={_CONFIG: _config(settings, method)},
+            cwd=str(Path(program).parent) if settings.program else None,  # it looks for its own files there
+            install=_INSTALL,
+            notes=("start it in its own folder with: python main.py --config THIS_FILE",),
+        )
 
     def request(
         self, prompt: str | Conversation, sampling: Sampling, limits: Limits, *, cold: bool = True, top: int = 0

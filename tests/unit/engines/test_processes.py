@@ -23,8 +23,8 @@ from slipstream.errors import EngineStartError, MissingDependencyError
 FAMILY = 'sleep 1000 & echo $! >> pids; (setsid sh -c "echo \\$\\$ >> pids; sleep 1000" &); echo $$ >> pids; sleep 1000'
 
 
-def shell(text: str) -> Plan:
-    return Plan(("sh", "-c", text))
+def shell(text: str, cwd: Path | None = None) -> Plan:
+    return Plan(("sh", "-c", text), cwd=str(cwd) if cwd else None)
 
 
 def is_running(pid: int) -> bool:
@@ -54,7 +54,7 @@ def all_end(pids: list[int], within_s: float = 10) -> bool:
 
 
 def test_leaving_the_block_ends_the_engine_and_its_workers(tmp_path):
-    with EngineProcess.start(shell(FAMILY), tmp_path) as process:
+    with EngineProcess.start(shell(FAMILY, tmp_path), tmp_path) as process:
         pids = family(tmp_path)
         assert process.exit_code is None
     assert all_end(pids, 0.5)
@@ -74,7 +74,7 @@ def test_no_orphans_when_the_parent_is_killed(tmp_path, killed_by):
     program = (
         "import sys, time; from pathlib import Path; from slipstream.engines.engine import Plan\n"
         "from slipstream.engines.process import EngineProcess\n"
-        "EngineProcess.start(Plan(('sh', '-c', sys.argv[1])), Path(sys.argv[2])); time.sleep(1000)"
+        "EngineProcess.start(Plan(('sh', '-c', sys.argv[1]), cwd=sys.argv[2]), Path(sys.argv[2])); time.sleep(1000)"
     )
     parent = subprocess.Popen([sys.executable, "-c", program, FAMILY, str(tmp_path)])
     pids = family(tmp_path)
@@ -87,7 +87,8 @@ def test_a_detached_engine_outlives_its_parent_and_is_ended_by_its_guard(tmp_pat
     program = (
         "import sys; from pathlib import Path; from slipstream.engines.engine import Plan\n"
         "from slipstream.engines.process import EngineProcess\n"
-        "print(EngineProcess.start(Plan(('sh', '-c', sys.argv[1])), Path(sys.argv[2]), detached=True).pid)"
+        "plan = Plan(('sh', '-c', sys.argv[1]), cwd=sys.argv[2])\n"
+        "print(EngineProcess.start(plan, Path(sys.argv[2]), detached=True).pid)"
     )
     done = subprocess.run(
         [sys.executable, "-c", program, FAMILY, str(tmp_path)], capture_output=True, text=True, timeout=60, check=True
