@@ -23,7 +23,7 @@ def load_result(run: LoadRun, settings: BenchSettings, described: dict[str, Any]
         "temperature": settings.sampling.temperature,
         "seed": settings.sampling.seed,
         "passes": settings.passes,
-        "prompt_cache": "cold where the engine can be told so",
+        "prompt_cache": "warm" if settings.warm_prompts else "cold where the engine can be told so",
     }
     stopped = [f"stopped early: {run.error}"] if run.error else []
     return BenchResult(

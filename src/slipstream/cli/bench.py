@@ -115,7 +115,7 @@ def bench(
         choice = eng.EngineChoice(engine, program, engine_args, start_limit, context or eng.BENCH_CONTEXT, max(counts))
         drafting = eng.Drafting.resolve(engine, model, draft, None, policy)
         names = drafter.split(",") if drafter else []
-        contest = Contest(choice, drafting, names, url, plain_url, api_key, one_at_a_time)
+        contest = Contest(choice, drafting, names, url, plain_url, api_key, one_at_a_time, warm)
         _finish(bench_engine(contest, workload, settings, counts, command), report, as_json)
         return
     eng.refuse_without_engine(url=url, plain_url=plain_url, program=program, engine_args=engine_args)

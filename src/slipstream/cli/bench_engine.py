@@ -33,6 +33,7 @@ class Contest:
     plain_url: str | None = None
     api_key: str | None = None
     one_at_a_time: bool = False
+    warm: bool = False
 
 
 def bench_engine(
@@ -87,9 +88,9 @@ def _openers(contest: Contest, stack: ExitStack) -> dict[str, Callable[[], Abstr
     chosen = {label: on_free_port(settings) for label, settings in contestants(contest).items()}
     check_all(engine, list(chosen.values()))
     if contest.one_at_a_time:
-        return {label: partial(started, engine, settings, label) for label, settings in chosen.items()}
+        return {label: partial(started, engine, settings, label, contest.warm) for label, settings in chosen.items()}
     instances = {label: stack.enter_context(engine_running(engine, settings)) for label, settings in chosen.items()}
-    return {label: partial(asked, running, label) for label, running in instances.items()}
+    return {label: partial(asked, running, label, contest.warm) for label, running in instances.items()}
 
 
 def check_all(engine: ExternalEngine, settings: Sequence[EngineSettings]) -> None:
@@ -101,21 +102,21 @@ def check_all(engine: ExternalEngine, settings: Sequence[EngineSettings]) -> Non
 
 
 @contextmanager
-def started(engine: ExternalEngine, settings: EngineSettings, label: str) -> Iterator[Generator]:
+def started(engine: ExternalEngine, settings: EngineSettings, label: str, warm: bool = False) -> Iterator[Generator]:
     """An engine of its own, for as long as the block lasts."""
     from slipstream.cli.engine_runs import engine_running
 
-    with engine_running(engine, settings) as running, asked(running, label) as generator:
+    with engine_running(engine, settings) as running, asked(running, label, warm) as generator:
         yield generator
 
 
 @contextmanager
-def asked(running: Running, label: str) -> Iterator[Generator]:
-    """An engine that was started before. Its death inside the block is explained."""
+def asked(running: Running, label: str, warm: bool = False) -> Iterator[Generator]:
+    """An engine that was started before. Its death inside the block is explained. `warm`: prompts may be cached."""
     from slipstream.cli.engine_runs import deaths_explained
 
     with deaths_explained(running):
-        yield running.generator(label, counts_apart=running.settings.streams == 1)
+        yield running.generator(label, cold=not warm)
 
 
 def attached_urls(contest: Contest) -> dict[str, str]:
@@ -136,7 +137,7 @@ def attached(contest: Contest, label: str) -> Iterator[Generator]:
     model = contest.drafting.model
     named = model.removeprefix(OLLAMA_PREFIX) if model.startswith(OLLAMA_PREFIX) else None
     client = Client(attached_urls(contest)[label], contest.api_key)
-    yield HttpGenerator(contest.choice.find(), client, label, model=named)
+    yield HttpGenerator(contest.choice.find(), client, label, model=named, cold=not contest.warm)
 
 
 def _described(contest: Contest, num_prompts: int) -> dict[str, Any]:

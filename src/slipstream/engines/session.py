@@ -33,8 +33,9 @@ class Running:
     client: Client
     ready_s: float
 
-    def generator(self, label: str, *, counts_apart: bool = True) -> HttpGenerator:
-        return HttpGenerator(self.engine, self.client, label, counts_apart=counts_apart)
+    def generator(self, label: str, *, cold: bool = True) -> HttpGenerator:
+        """Counters of single answers are only taken apart where answers come one at a time."""
+        return HttpGenerator(self.engine, self.client, label, cold=cold, counts_apart=self.settings.streams == 1)
 
 
 def engine_folder(engine: ExternalEngine, port: int) -> Path:

@@ -38,6 +38,7 @@ from slipstream.errors import MissingDependencyError, UsageError
 RAY_PORT = 6379
 RAY_ENV = {"RAY_AUTH_MODE": "token"}  # Ray 2.60's head turns it on by itself where a token exists, its clients do not
 MOST_STREAMS = 1024  # where a schedule by streams ends; vLLM goes on with its last entry
+NUM_TOKENS = "vllm:generation_tokens_total"
 NUM_DRAFTS = "vllm:spec_decode_num_drafts_total"
 NUM_DRAFTED = "vllm:spec_decode_num_draft_tokens_total"
 NUM_ACCEPTED = "vllm:spec_decode_num_accepted_tokens_total"
@@ -287,6 +288,7 @@ def counted(metrics: Metrics) -> Speculation | None:
         num_accepted=int(metrics.total(NUM_ACCEPTED) or 0),
         num_drafts=int(drafts),
         accepted_by_position=tuple(int(at[position]) for position in sorted(at)),
+        num_tokens=None if (tokens := metrics.total(NUM_TOKENS)) is None else int(tokens),
     )
 
 
