@@ -6,6 +6,7 @@ beside the Python that SLIPSTREAM_VLLM_PYTHON names.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -61,10 +62,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setenv("SLIPSTREAM_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
     monkeypatch.setenv("VLLM_NO_USAGE_STATS", "1")
+    return tmp_path / "cache"
 
 
 def settings(folder: Path, **changes: object) -> EngineSettings:
@@ -77,24 +79,16 @@ def answers(server: Running) -> list[str]:
     return [generator.answer([{"role": "user", "content": p}], Sampling(), LIMITS).text for p in PROMPTS]
 
 
-def processes() -> set[str]:
-    """Everything that vLLM or Ray runs here, by command line."""
-    found = set()
-    for file in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            command = file.read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except OSError:
-            continue
-        if any(word in command for word in ("VLLM::", "vllm serve", "raylet", "gcs_server", "ray::")):
-            found.add(f"{file.parent.name} {command[:80]}")
-    return found
-
-
 @pytest.fixture(autouse=True)
-def no_process_is_left() -> Iterator[None]:
-    before = processes()
+def no_process_is_left(environment: Path) -> Iterator[None]:
+    """Whatever was started here, by whomever and in whatever session, has this test's cache in its environment."""
     yield
-    assert processes() <= before
+    mark, left = f"SLIPSTREAM_CACHE={environment}".encode(), []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if process.name != str(os.getpid()) and mark in (process / "environ").read_bytes():
+                left.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")[:100])
+    assert left == []
 
 
 def test_plain_and_ngram_write_the_same_text_as_slipstream(folder: Path) -> None:
