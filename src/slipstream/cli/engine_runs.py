@@ -74,15 +74,15 @@ def engine_running(
     engine: ExternalEngine, settings: EngineSettings, api_key: str | None = None, *, detached: bool = False
 ) -> Iterator[Running]:
     """Starts it with its stages on stderr, and makes sure that it speculates where it was asked to."""
-    from slipstream.engines.session import require_speculation, start
+    from slipstream.engines.session import require_speculation, running
 
     explain = explainer(engine)
     say(f"starting {engine.name} ({settings.method}) on port {settings.port}")
-    with start(engine, settings, say, explain, api_key, detached=detached) as running:
-        with deaths_explained(running):
-            state = require_speculation(engine, running.client, settings, explain)
-        say(f"ready after {running.ready_s:.1f} s; speculation: {state.evidence}")
-        yield running
+    with running(engine, settings, say, explain, api_key, detached=detached) as ready:
+        with deaths_explained(ready):
+            state = require_speculation(engine, ready.client, settings, explain)
+        say(f"ready after {ready.ready_s:.1f} s; speculation: {state.evidence}")
+        yield ready
 
 
 @contextmanager

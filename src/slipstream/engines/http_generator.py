@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from slipstream.core.generator import Answer, Conversation
 from slipstream.core.sampling import Sampling
@@ -17,30 +17,34 @@ from slipstream.errors import EngineRequestError
 
 @dataclass(slots=True)
 class _Heard:
-    """What the events of one answer have said so far."""
+    """What the events of one answer have said so far: texts and tokens add up, of figures the last one counts."""
 
     started: float
-    pieces: list[Piece] = field(default_factory=list)
+    text: str = ""
+    tokens: tuple[int, ...] = ()
+    candidates: tuple[tuple[Candidate, ...], ...] = ()
+    finish_reason: str | None = None
+    num_prompt_tokens: int = 0
+    num_reused: int = 0
+    num_tokens: int | None = None
+    num_pieces: int = 0  # with text
+    speculation: Speculation | None = None
     first_at: float | None = None
     last_at: float = 0.0
 
     def add(self, piece: Piece) -> None:
-        self.pieces.append(piece)
         if piece.text or piece.tokens:
             self.last_at = time.perf_counter()
             self.first_at = self.first_at or self.last_at
-
-    @property
-    def text(self) -> str:
-        return "".join(piece.text for piece in self.pieces)
-
-    @property
-    def tokens(self) -> tuple[int, ...]:
-        return tuple(token for piece in self.pieces for token in piece.tokens)
-
-    def last(self, name: str) -> object:
-        """The last value that any event gave for a field; None where none did."""
-        return next((value for p in reversed(self.pieces) if (value := getattr(p, name)) is not None), None)
+            self.num_pieces += 1
+        self.text += piece.text
+        self.tokens += piece.tokens
+        self.candidates += piece.candidates
+        self.finish_reason = piece.finish_reason or self.finish_reason
+        self.num_prompt_tokens = piece.num_prompt_tokens or self.num_prompt_tokens
+        self.num_reused = piece.num_reused or self.num_reused
+        self.num_tokens = piece.num_tokens or self.num_tokens
+        self.speculation = piece.speculation or self.speculation
 
 
 class HttpGenerator:
@@ -73,18 +77,16 @@ class HttpGenerator:
         """Raises EngineRequestError, which keeps the text that had come, where the answer did not come to its end."""
         before = self._counters()
         heard = self._ask(prompt, sampling, limits, top=0)
-        told = heard.last("speculation")
-        own = told if isinstance(told, Speculation) else None
         after = self._counters() if before else None
-        counted = _counted(own, after.since(before) if before and after else None)
-        return Answer(heard.text, heard.tokens, str(heard.last("finish_reason")), _stats(heard, counted))
+        counted = _counted(heard.speculation, after.since(before) if before and after else None)
+        return Answer(heard.text, heard.tokens, str(heard.finish_reason), _stats(heard, counted))
 
     def candidates(
         self, prompt: str | Conversation, sampling: Sampling, limits: Limits, top: int
     ) -> list[tuple[Candidate, ...]]:
         """For every token of an answer its likeliest alternatives; empty where the engine does not tell them."""
         heard = self._ask(prompt, sampling, limits, top)
-        return [entry for piece in heard.pieces for entry in piece.candidates]
+        return list(heard.candidates)
 
     def forget_prompts(self) -> None:
         """Nothing to do: requests of a cold generator say themselves that the cache is not to be used."""
@@ -103,7 +105,7 @@ class HttpGenerator:
         except EngineRequestError as error:
             error.partial_text = heard.text
             raise
-        if heard.last("finish_reason") is None:
+        if heard.finish_reason is None:
             raise EngineRequestError(
                 f"the stream from {self.client.url} ended in the middle of an answer ({len(heard.text)} characters had "
                 "come): the engine ended or was overloaded; its log says why",
@@ -131,14 +133,12 @@ def _counted(own: Speculation | None, moved: Speculation | None) -> Speculation 
 def _stats(heard: _Heard, counted: Speculation | None) -> Stats:
     """Rounds are derived: a round gives its accepted tokens and one of the target's own."""
     speculation = counted or Speculation()
-    told = heard.last("num_tokens")
-    num_tokens = told if isinstance(told, int) else len(heard.tokens) or sum(bool(p.text) for p in heard.pieces)
+    num_tokens = heard.num_tokens or len(heard.tokens) or heard.num_pieces
     rounds = max(num_tokens - speculation.num_accepted, 1)
-    prompt, reused = heard.last("num_prompt_tokens"), heard.last("num_reused")
     by_depth = dict(enumerate(speculation.accepted_by_position, start=1))
     return Stats(
-        num_prompt_tokens=prompt if isinstance(prompt, int) else 0,
-        num_reused=reused if isinstance(reused, int) else 0,
+        num_prompt_tokens=heard.num_prompt_tokens,
+        num_reused=heard.num_reused,
         num_tokens=num_tokens,
         rounds=rounds,
         target_forwards=rounds,

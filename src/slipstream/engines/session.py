@@ -50,26 +50,14 @@ def running(
     say: Say = lambda line: None,
     explain: Explain = lambda log: [],
     api_key: str | None = None,
-) -> Iterator[Running]:
-    """Starts it, waits until it is ready, and ends it with all that it started when the block ends.
-
-    Raises EngineStartError (a taken port, a program that fails or hangs) with the log's last lines.
-    """
-    with start(engine, settings, say, explain, api_key) as started:
-        yield started
-
-
-@contextmanager
-def start(
-    engine: ExternalEngine,
-    settings: EngineSettings,
-    say: Say,
-    explain: Explain,
-    api_key: str | None = None,
     *,
     detached: bool = False,
 ) -> Iterator[Running]:
-    """Like `running`; a `detached` engine lives on after the block unless the block fails."""
+    """Starts it, waits until it is ready, and ends it with all that it started when the block ends.
+
+    A `detached` engine lives on after the block, unless the block fails. Raises EngineStartError (a taken port, a
+    program that fails or hangs) with the log's last lines.
+    """
     require_free_port(settings.host, settings.port)
     folder = engine_folder(engine, settings.port)
     plan = find_program(engine.plan(settings, folder))
