@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from slipstream.core.generator import Generator
     from slipstream.core.sampling import Sampling
     from slipstream.core.stream import Limits
+    from slipstream.engines.engine import ExternalEngine
 
 _TOP = 5  # candidates that are asked for where texts differ
 
@@ -33,6 +35,7 @@ def audit_engine(
     from slipstream.bench.engine_audit import answer_all, compare
     from slipstream.engines.engine import PLAIN
 
+    samplings = comparable(contest.choice.find(), samplings)
     openers = _openers(contest)
     plain = openers.pop(PLAIN)
     total = len(prompts) * len(samplings) * (len(openers) + 1)
@@ -52,6 +55,19 @@ def audit_engine(
                 for other in openers:
                     findings += compare(answers, answered[other], other, prompts, samplings, gap_at)
     return findings, True
+
+
+def comparable(engine: ExternalEngine, samplings: Sequence[Sampling]) -> list[Sampling]:
+    """Those whose texts must be the same. Raises UsageError where there are none."""
+    if engine.keeps_seeds:
+        return list(samplings)
+    greedy = [sampling for sampling in samplings if sampling.temperature == 0]
+    why = f"{engine.name} keeps the distribution of sampled answers, not the text of a seed"
+    if not greedy:
+        raise UsageError(f"{why}: audit it with --temperatures 0")
+    if len(greedy) < len(samplings):
+        print(f"slipstream: {why}: only greedy answers are compared", file=sys.stderr)
+    return greedy
 
 
 def _openers(contest: Contest) -> dict[str, AbstractContextManager[Generator]]:

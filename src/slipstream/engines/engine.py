@@ -202,6 +202,14 @@ class ExternalEngine(Protocol):
     def default_port(self) -> int: ...
 
     @property
+    def keeps_seeds(self) -> bool:
+        """Whether a seed gives the same text with speculation as without.
+
+        Engines that verify by rejection keep the distribution of sampled answers, and not their texts.
+        """
+        ...
+
+    @property
     def readiness(self) -> Readiness: ...
 
     def plan(self, settings: EngineSettings, folder: Path) -> Plan:

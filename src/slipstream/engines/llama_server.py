@@ -42,6 +42,7 @@ class LlamaServer:
     name = "llama-server"
     version = FLAGS.version
     default_port = 8080
+    keeps_seeds = True
     methods = (
         Method("draft-simple", "required", like=("model",), lengths=(2, 3, 4, 6, 8), takes_p_min=True),
         Method("draft-eagle3", "required", takes_p_min=True),

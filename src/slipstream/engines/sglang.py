@@ -39,6 +39,7 @@ class SgLang:
     name = "sglang"
     version = FLAGS.version
     default_port = 30000
+    keeps_seeds = False
     methods = (
         Method("STANDALONE", "required", like=("model",), lengths=(2, 3, 4, 6)),
         Method("EAGLE", "optional", lengths=(2, 3, 4, 6)),

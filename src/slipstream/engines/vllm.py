@@ -89,6 +89,7 @@ class Vllm:
     name = "vllm"
     version = VERSION
     default_port = 8000
+    keeps_seeds = False
     methods = tuple(way.method for way in SPECULATING.values())
     readiness = Readiness(
         stages=(

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from slipstream.cli.audit_engine import comparable
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
+from slipstream.engines import find_engine
 from slipstream.engines.engine import EngineSettings, Speculation, method_like
 from slipstream.engines.flags.vllm import FLAGS, KEYS_OF_METHODS, METHODS, SPECULATIVE
 from slipstream.engines.metrics import Metrics
@@ -162,6 +164,16 @@ def test_a_request_says_all_of_the_sampling():
     again = ENGINE.request([{"role": "user", "content": "hi"}], Sampling(), Limits(8))
     assert request.body["cache_salt"] != again.body["cache_salt"]
     assert "cache_salt" not in ENGINE.request("raw", Sampling(), Limits(8), cold=False).body
+
+
+def test_sampled_texts_are_no_matter_of_an_audit(capsys: pytest.CaptureFixture[str]):
+    """vLLM verifies by rejection: with a seed the texts may differ, and no audit may call that a bug."""
+    greedy, warm = Sampling(), Sampling(temperature=0.8)
+    assert comparable(ENGINE, [greedy, warm]) == [greedy]
+    assert "not the text of a seed" in capsys.readouterr().err
+    assert comparable(find_engine("llama-server"), [greedy, warm]) == [greedy, warm]
+    with pytest.raises(UsageError, match="--temperatures 0"):
+        comparable(ENGINE, [warm])
 
 
 def test_recorded_events():
