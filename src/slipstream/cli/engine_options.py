@@ -221,8 +221,8 @@ def as_given(engine: str, spec: str, fetch: bool = True) -> str:
     is_builtin = spec in BUILTIN_NAMES
     looks_it_up = weights == "folder" and not on_disk.exists() and not is_builtin and ".gguf" not in spec
     if looks_it_up or not (fetch or is_builtin):
-        return str(on_disk.resolve()) if on_disk.exists() else spec
-    path = locate(spec).path.resolve()
+        return str(on_disk.absolute()) if on_disk.exists() else spec
+    path = locate(spec).path.absolute()  # not resolved: the hub's cache links names to blobs without a suffix
     if (path.suffix == ".gguf" or path.is_file()) != (weights == "gguf"):
         what, how = (
             ("a folder of safetensors", f"write one with: slipstream convert {spec} FOLDER")
