@@ -191,10 +191,12 @@ def test_ray_places_two_workers(folder: Path, tmp_path: Path, monkeypatch: pytes
     extra = ("--dtype", "float32", "--max-num-batched-tokens", "256", "--compilation-config", TRACED)
     two = settings(folder, pipeline_parallel=2, nodes=2, extra=extra)
     join = Plan(("sh", "-c", _join_when_up()), env=RAY_ENV)
-    with EngineProcess.start(join, tmp_path / "other"), running(ENGINE, two) as server:
+    heard: list[str] = []
+    with EngineProcess.start(join, tmp_path / "other"), running(ENGINE, two, heard.append) as server:
         text = answers(server)
         log = server.process.log.read_text()
     assert "Worker_PP0" in log and "Worker_PP1" in log
+    assert "ray start --address=THIS_MACHINE:6379 --block" in heard[0]
     with running(ENGINE, settings(folder)) as server:
         assert answers(server) == text
 

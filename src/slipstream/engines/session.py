@@ -61,6 +61,8 @@ def running(
     require_free_port(settings.host, settings.port)
     folder = engine_folder(engine, settings.port)
     plan = find_program(engine.plan(settings, folder))
+    for note in plan.notes:  # what other machines have to run, for example: they are waited for
+        say(note)
     process = EngineProcess.start(plan, folder, detached=detached)
     try:
         client = Client(settings.url, api_key, log=process.log)

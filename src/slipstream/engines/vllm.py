@@ -33,10 +33,11 @@ from slipstream.engines.engine import (
 from slipstream.engines.flags.vllm import FLAGS, VERSION
 from slipstream.engines.metrics import Metrics
 from slipstream.engines.openai_api import openai_request, read_openai_event
-from slipstream.errors import MissingDependencyError, UsageError
+from slipstream.errors import UsageError
 
 RAY_PORT = 6379
 RAY_ENV = {"RAY_AUTH_MODE": "token"}  # Ray 2.60's head turns it on by itself where a token exists, its clients do not
+NO_RAY = "there is no ray, which joins machines: install it beside vLLM (pip install ray)"
 MOST_STREAMS = 1024  # where a schedule by streams ends; vLLM goes on with its last entry
 NUM_TOKENS = "vllm:generation_tokens_total"
 NUM_DRAFTS = "vllm:spec_decode_num_drafts_total"
@@ -123,7 +124,7 @@ class Vllm:
             line.add("--speculative-config", json.dumps(config), _why(settings))
             line.add("--per-request-spec-decode-metrics", "summary", "answers tell their own acceptance")
         line.pass_on(settings.extra)
-        return Plan(_program(settings), line.arguments, notes=_notes(settings))
+        return Plan(_program(settings), line.arguments, install="pip install vllm", notes=_notes(settings))
 
     def request(
         self, prompt: str | Conversation, sampling: Sampling, limits: Limits, *, cold: bool = True, top: int = 0
@@ -223,11 +224,12 @@ def ray_head(ray: str = "ray") -> str:
 
     Whoever reaches a Ray cluster may run code on it, so a token is asked for; one is made where there is none.
     """
+    found = f"command -v {shlex.quote(ray)} > /dev/null || {{ echo {shlex.quote(NO_RAY)} >&2; exit 127; }}"
     token = shlex.join((ray, "get-auth-token", "--generate"))
     start = shlex.join((ray, "start", "--head", f"--port={RAY_PORT}", "--disable-usage-stats"))
     exports = " ".join(f"{name}={value}" for name, value in RAY_ENV.items())
     address = f"export RAY_ADDRESS=127.0.0.1:{RAY_PORT}"
-    return f'if [ -z "$RAY_ADDRESS" ]; then export {exports}; {token} > /dev/null; {start}; {address}; fi'
+    return f'{found}; if [ -z "$RAY_ADDRESS" ]; then export {exports}; {token} > /dev/null; {start}; {address}; fi'
 
 
 def ray_worker(head: str, ray: str = "ray") -> tuple[str, ...]:
@@ -237,25 +239,12 @@ def ray_worker(head: str, ray: str = "ray") -> tuple[str, ...]:
 
 def _program(settings: EngineSettings) -> tuple[str, ...]:
     """With several machines a shell starts Ray's head first. Under the engine's guard it ends with vLLM."""
-    vllm = settings.program or shutil.which("vllm")
-    if vllm is None:
-        raise MissingDependencyError("vllm is not on PATH. Install it (pip install vllm), or name it with --program.")
+    vllm = settings.program or "vllm"
     serve = (vllm, "serve", settings.model)
     if settings.nodes == 1:
         return serve
-    return ("sh", "-e", "-c", f'{ray_head(_ray_of(vllm))}; exec "$@"', "vllm", *serve)
-
-
-def _ray_of(vllm: str) -> str:
-    """Ray of the same environment, or on PATH. A vLLM that is not on this disk is on a machine that has its own."""
-    beside = Path(vllm).parent / "ray"
-    if beside.is_file():
-        return str(beside)
-    if Path(vllm).is_file() and not shutil.which("ray"):
-        raise MissingDependencyError(
-            f"Ray joins machines, and vLLM does not bring it: install it beside {vllm} (pip install ray)."
-        )
-    return "ray"
+    beside = Path(shutil.which(vllm) or vllm).with_name("ray")
+    return ("sh", "-e", "-c", f'{ray_head(str(beside) if beside.is_file() else "ray")}; exec "$@"', "vllm", *serve)
 
 
 def _notes(settings: EngineSettings) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from slipstream.engines import find_engine
 from slipstream.engines.engine import EngineSettings, Speculation, method_like
 from slipstream.engines.flags.vllm import FLAGS, KEYS_OF_METHODS, METHODS, SPECULATIVE
 from slipstream.engines.metrics import Metrics
+from slipstream.engines.process import find_program
 from slipstream.engines.vllm import ENGINE, SPECULATING, counted, speculative_config
 from slipstream.errors import MissingDependencyError, UsageError
 
@@ -117,14 +118,13 @@ def test_settings_that_it_cant_have(changes: dict, says: str):
 def test_a_missing_program_names_the_way_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(MissingDependencyError, match="pip install vllm"):
-        ENGINE.plan(EngineSettings("org/model"), Path("unused"))
+        find_program(ENGINE.plan(EngineSettings("org/model"), Path("unused")))
 
 
-def test_several_machines_need_ray(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    (tmp_path / "vllm").touch()
-    monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    with pytest.raises(MissingDependencyError, match="pip install ray"):
-        ENGINE.plan(settings(program=str(tmp_path / "vllm"), nodes=2, pipeline_parallel=2), Path("unused"))
+def test_several_machines_need_ray(tmp_path: Path):
+    plan = ENGINE.plan(settings(program=str(tmp_path / "vllm"), nodes=2, pipeline_parallel=2), Path("unused"))
+    result = subprocess.run(plan.argv, env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, timeout=10)
+    assert result.returncode == 127 and "pip install ray" in result.stderr
 
 
 def test_several_machines_start_rays_head_first(tmp_path: Path):
