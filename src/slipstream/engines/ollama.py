@@ -54,7 +54,6 @@ class Ollama:
             files={_MODELFILE: _modelfile(settings, method)},
             after=((program, "create", MODEL_NAME, "-f", str(folder / _MODELFILE)),),
             install=_INSTALL,
-            notes=(f"make the model with: ollama create {MODEL_NAME} -f {_MODELFILE}",),
         )
 
     def request(
@@ -104,7 +103,8 @@ class Ollama:
 
 
 def _modelfile(settings: EngineSettings, method: Method | None) -> str:
-    lines = ["# the model that answers", f"FROM {settings.model}"]
+    lines = [f"# ollama create {MODEL_NAME} -f {_MODELFILE} makes a model of this"]
+    lines += ["# the model that answers", f"FROM {settings.model}"]
     if method and settings.draft:
         lines += ["# the model that drafts", f"DRAFT {settings.draft}"]
     line = CommandLine(PARAMETERS)

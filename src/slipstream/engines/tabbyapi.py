@@ -68,7 +68,6 @@ class TabbyApi:
             files={_CONFIG: _config(settings, method)},
             cwd=str(Path(program).parent) if settings.program else None,  # it looks for its own files there
             install=_INSTALL,
-            notes=("start it in its own folder with: python main.py --config THIS_FILE",),
         )
 
     def request(
@@ -112,7 +111,8 @@ def _config(settings: EngineSettings, method: Method | None) -> str:
     }
     if method:
         sections["draft_model"] = _draft(settings, method)
-    return "\n".join(f"{name}:\n{_lines(arguments)}" for name, arguments in sections.items())
+    text = "\n".join(f"{name}:\n{_lines(arguments)}" for name, arguments in sections.items())
+    return f"# python main.py --config THIS_FILE, in TabbyAPI's own folder, starts it\n{text}"
 
 
 def _network(settings: EngineSettings) -> tuple[Argument, ...]:
