@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -161,8 +162,6 @@ def _section(name: str, *settings: tuple[str, object, str]) -> tuple[Argument, .
 
 
 def _lines(arguments: tuple[Argument, ...]) -> str:
-    import json
-
     def shown(value: str) -> str:
         return value.lower() if value in ("True", "False") else value if value.isdigit() else json.dumps(value)
 
