@@ -12,8 +12,6 @@ import typer
 
 from slipstream.cli import engine_options as eng
 from slipstream.cli import options as opt
-from slipstream.cli.audit_engine import audit_engine
-from slipstream.cli.bench_engine import Contest
 
 if TYPE_CHECKING:
     from slipstream.bench.audit import Finding
@@ -78,6 +76,9 @@ def audit(
     ]
     limits = Limits(max_tokens)
     if engine:
+        from slipstream.cli.audit_engine import audit_engine
+        from slipstream.cli.bench_engine import Contest
+
         eng.refuse_with_engine(device=device, dtype=dtype, threads=threads, exact=exact)
         choice = eng.EngineChoice(engine, program, engine_args, start_limit, context or eng.BENCH_CONTEXT)
         drafting = eng.Drafting.resolve(engine, model, draft, None, policy)

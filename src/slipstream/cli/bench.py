@@ -15,7 +15,6 @@ import typer
 
 from slipstream.cli import engine_options as eng
 from slipstream.cli import options as opt
-from slipstream.cli.bench_engine import DEFAULT_STREAMS, Contest, bench_engine, read_streams
 from slipstream.errors import SlipstreamError
 
 if TYPE_CHECKING:
@@ -57,7 +56,7 @@ def bench(
     streams: Annotated[
         str,
         typer.Option("--streams", help="With --engine: requests at the same time.", rich_help_panel=eng.PANEL),
-    ] = DEFAULT_STREAMS,
+    ] = eng.DEFAULT_STREAMS,
     one_at_a_time: Annotated[
         bool,
         typer.Option(
@@ -109,6 +108,8 @@ def bench(
     )
     command = shlex.join(["slipstream", *sys.argv[1:]])
     if engine:
+        from slipstream.cli.bench_engine import Contest, bench_engine, read_streams
+
         eng.refuse_with_engine(device=device, dtype=dtype, threads=threads, random_weights=random_weights,
                                random_draft=draft_shape, synthetic_acceptance=synthetic_acceptance)  # fmt: skip
         counts = read_streams(streams)

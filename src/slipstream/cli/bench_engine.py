@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from slipstream.engines.engine import EngineSettings, ExternalEngine
     from slipstream.engines.session import Running
 
-DEFAULT_STREAMS = "1,4,16"
-
 
 @dataclass(frozen=True, slots=True)
 class Contest:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from slipstream.engines.engine import EngineSettings, ExternalEngine, Method
 
 PANEL = "Engine"
+DEFAULT_STREAMS = "1,4,16"
 BENCH_CONTEXT = 2048  # tokens of a stream in measurements: an engine's default is often all that the model has
 ENGINES_HELP = "vllm, llama-server, sglang, tabbyapi or ollama"
 _DRAFTER = re.compile(r"(?P<name>[\w.-]+)(\((?P<options>[^()]*)\))?")

@@ -16,7 +16,6 @@ import typer
 from slipstream.cli import engine_options as eng
 from slipstream.cli import options as opt
 from slipstream.cli.settings_file import FILE_NAME, FileSettings, read_settings, write_settings
-from slipstream.cli.tune_engine import tune_engine
 
 if TYPE_CHECKING:
     from slipstream.bench.tune import Candidate, Progress, Score, TuneResult
@@ -82,6 +81,8 @@ def tune(
 
     workload = opt.read_workload(prompts, limit)
     if engine:
+        from slipstream.cli.tune_engine import tune_engine
+
         eng.refuse_with_engine(device=device, dtype=dtype, threads=threads)
         choice = eng.EngineChoice(engine, program, engine_args, start_limit, context or eng.BENCH_CONTEXT)
         target = model or read_settings().model or opt.DEFAULT_MODEL
