@@ -10,14 +10,15 @@ from typing import Any
 
 from slipstream.bench.load import LoadRun
 from slipstream.bench.machine import describe_machine
-from slipstream.bench.results import ALL_KINDS, PLAIN, BenchResult, Run, Verdict
+from slipstream.bench.results import ALL_KINDS, NOT_COMPARED, PLAIN, BenchResult, Run, Verdict
 from slipstream.bench.runner import BenchSettings
 from slipstream.bench.summary import Yardstick, summarise
 
 
 def load_result(run: LoadRun, settings: BenchSettings, described: dict[str, Any], command: str) -> BenchResult:
     """`described` names model, engine and address. Weights and rows of another engine can't be seen from here."""
-    runs = [r for r in summarise(run.samples, Yardstick(weight_bytes=0, cost_by_rows=())) if r.kind != ALL_KINDS]
+    every = summarise(run.samples, Yardstick(weight_bytes=0, cost_by_rows=()))
+    runs = _judged([one for one in every if one.kind != ALL_KINDS])
     facts = {
         "max_tokens": settings.limits.max_tokens,
         "temperature": settings.sampling.temperature,
@@ -38,13 +39,20 @@ def load_result(run: LoadRun, settings: BenchSettings, described: dict[str, Any]
     )
 
 
+def _judged(runs: Sequence[Run]) -> list[Run]:
+    """A run that was stopped early may lack plain decoding: then nothing is claimed of the others."""
+    measured = {run.kind for run in runs if run.drafter == PLAIN}
+    missing = Verdict(NOT_COMPARED, "plain decoding was not measured under this load")
+    return [run if run.kind in measured else replace(run, verdict=missing) for run in runs]
+
+
 def _verdict(runs: Sequence[Run]) -> Verdict:
     """By number of streams: what pays for one stream may not pay for sixteen, so they are never put together."""
     judged = [run for run in runs if run.drafter != PLAIN]
-    if not judged:
-        return Verdict("no difference", "nothing was compared with plain decoding")
+    if not judged or all(run.verdict.word == NOT_COMPARED for run in judged):
+        return Verdict(NOT_COMPARED, "nothing was compared with plain decoding")
     words = {run.verdict.word for run in judged}
-    word = next(word for word in ("broken", "pays", "does not pay", "no difference") if word in words)
+    word = next(word for word in ("broken", "pays", "does not pay", "no difference", NOT_COMPARED) if word in words)
     shown = [f"{r.drafter}, {r.kind}: {r.verdict.word}, {r.speedup.value:.2f}x ({r.verdict.why})" for r in judged]
     return Verdict(word, "; ".join(shown))
 

@@ -11,6 +11,7 @@ from slipstream.bench.engine_audit import answer_all, compare, gap_of_candidates
 from slipstream.bench.load import run_load
 from slipstream.bench.load_result import load_result
 from slipstream.bench.runner import BenchSettings
+from slipstream.bench.table import print_table
 from slipstream.bench.tune import OFF, Candidate
 from slipstream.bench.tune_restarts import RestartTuner
 from slipstream.bench.workload import Prompt
@@ -97,6 +98,16 @@ def test_an_engine_that_dies_leaves_what_was_measured():
     assert {s.generator for s in run.samples} == {"none", "fast"}
     assert result.partial
     assert result.notes[0] == "stopped early: the engine ended with status 137"
+
+
+def test_without_plain_decoding_nothing_is_claimed(capsys):
+    _, result = load(FixedSpeed("fast", 20), streams=(1,))
+    assert result.verdict.word == "not compared"
+    assert [run.verdict.word for run in result.runs] == ["not compared"]
+    print_table(result)
+    said = capsys.readouterr().out
+    assert "text identical: not compared" in said
+    assert "1.00x" not in said
 
 
 def test_more_streams_than_prompts_take_prompts_again():
