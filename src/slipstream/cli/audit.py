@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from slipstream.cli import engine_options as eng
 from slipstream.cli import options as opt
 
 if TYPE_CHECKING:
@@ -36,6 +37,13 @@ def audit(
     top_p: opt.TopP = 1.0,
     repetition_penalty: opt.RepetitionPenalty = 1.0,
     seed: opt.Seed = 0,
+    engine: eng.Engine = None,
+    url: eng.Url = None,
+    plain_url: eng.PlainUrl = None,
+    api_key: eng.ApiKey = None,
+    program: eng.Program = None,
+    engine_args: eng.EngineArgs = "",
+    start_limit: eng.StartLimit = 600.0,
     exact: opt.Exact = False,
     device: opt.Device = "auto",
     dtype: opt.DType = "auto",
@@ -56,9 +64,11 @@ def audit(
 
       slipstream audit --drafter "suffix(width=3),early-exit" --temperatures 0,1 --limit 16
 
+      slipstream audit --engine llama-server --model big.gguf --draft small.gguf
+
       slipstream audit --model big.gguf --draft small.gguf --prompts question.jsonl
     """
-    from slipstream.cli.bench import default_drafters
+    from slipstream.cli.bench import default_drafters, progress_bar
     from slipstream.cli.loading import load_models
     from slipstream.core.stream import Limits
 
@@ -68,6 +78,23 @@ def audit(
         for t in opt.parse_numbers(temperatures, "--temperatures")
     ]
     limits = Limits(max_tokens)
+    if engine:
+        from slipstream.cli.audit_engine import audit_engine
+        from slipstream.cli.bench_engine import Contest
+
+        eng.refuse_with_engine(
+            device=device, dtype=dtype, threads=threads, exact=exact,
+            backend=backend, gpu_layers=gpu_layers, kv_type=kv_type,
+        )  # fmt: skip
+        choice = eng.EngineChoice(engine, program, engine_args, start_limit, context or eng.BENCH_CONTEXT)
+        drafting = eng.Drafting.resolve(engine, model, draft, None, policy)
+        contest = Contest(choice, drafting, drafter.split(",") if drafter else [], url, plain_url, api_key)
+        with progress_bar("auditing") as progress:
+            findings, complete = audit_engine(contest, workload, samplings, limits, progress)
+        facts: dict[str, object] = {"name": drafting.model, "engine": engine}
+        _finish(findings, _Audited(f"{drafting.model} on {engine}", facts), complete, as_json)
+        return
+    eng.refuse_without_engine(url=url, plain_url=plain_url, program=program, engine_args=engine_args)
     settings = opt.LoadSettings.resolve(
         model, draft, None, policy, device, dtype, context, threads, exact,
         backend, gpu_layers, kv_type,
@@ -75,10 +102,26 @@ def audit(
     models = load_models(settings)
     drafters = opt.split_drafters(drafter) if drafter else default_drafters(models)
     findings, complete = _run(models, drafters, workload, samplings, limits)
+    info = models.target.model.info
+    title = f"{info.name}, {info.dtype}, {info.device}"
+    _finish(findings, _Audited(title, asdict(info), models.target.tokenizer.token_text), complete, as_json)
+
+
+@dataclass(frozen=True, slots=True)
+class _Audited:
+    """What was audited. `spell` writes a token out; None where an engine only tells texts."""
+
+    title: str
+    facts: dict[str, object]
+    spell: Callable[[int], str] | None = None
+
+
+def _finish(findings: list[Finding], audited: _Audited, complete: bool, as_json: bool) -> None:
+    """Shows the findings. Exit 1 on a bug."""
     if as_json:
-        print(json.dumps(_as_dict(findings, models, complete), ensure_ascii=False))
+        print(json.dumps(_as_dict(findings, audited, complete), ensure_ascii=False))
     else:
-        _print(findings, models, complete)
+        _print(findings, audited, complete)
     if any(f.outcome == "BUG" for f in findings):
         raise typer.Exit(1)
 
@@ -113,13 +156,12 @@ def _run(
     return findings, True
 
 
-def _print(findings: list[Finding], models: Models, complete: bool) -> None:
+def _print(findings: list[Finding], audited: _Audited, complete: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    info = models.target.model.info
     console = Console()
-    table = Table(title=f"{'' if complete else 'PARTIAL '}audit of {info.name}, {info.dtype}, {info.device}")
+    table = Table(title=f"{'' if complete else 'PARTIAL '}audit of {audited.title}")
     for column in ("drafter", "answers", "tokens", "accepted", "identical", "ties", "bugs"):
         table.add_column(column, justify="left" if column == "drafter" else "right")
     for drafter in dict.fromkeys(f.drafter for f in findings):
@@ -132,27 +174,30 @@ def _print(findings: list[Finding], models: Models, complete: bool) -> None:
     console.print(table)
     for f in findings:
         if f.difference:
-            console.print(_difference_line(f, models), highlight=False)
+            console.print(_difference_line(f, audited.spell), highlight=False)
     bugs = sum(f.outcome == "BUG" for f in findings)
     console.print("text identical: yes" if all(f.outcome == "identical" for f in findings)
                   else f"{bugs} bugs, {sum(f.outcome == 'tie' for f in findings)} numeric ties")  # fmt: skip
 
 
-def _difference_line(f: Finding, models: Models) -> str:
+def _difference_line(f: Finding, spell: Callable[[int], str] | None) -> str:
     assert f.difference is not None
-    d, spell = f.difference, models.target.tokenizer.token_text
-    tokens = [repr(spell(t)) if t >= 0 else "the end" for t in (d.plain_token, d.other_token)]
+    d = f.difference
     gap = "" if d.gap is None else f", logit gap {d.gap:.2g}"
+    where = f"{f.outcome}: {f.drafter}, {f.prompt_id}, temperature {f.temperature}, seed {f.seed}"
+    if spell is None:
+        return f"{where}: the texts part at character {d.position}{gap or ' (no probabilities to judge it by)'}"
+    tokens = [repr(spell(t)) if t >= 0 else "the end" for t in (d.plain_token, d.other_token)]
     return (
-        f"{f.outcome}: {f.drafter}, {f.prompt_id}, temperature {f.temperature}, seed {f.seed}: at token {d.position} "
-        f"plain decoding has {tokens[0]} ({d.plain_token}), this has {tokens[1]} ({d.other_token}){gap}"
+        f"{where}: at token {d.position} plain decoding has {tokens[0]} ({d.plain_token}), "
+        f"this has {tokens[1]} ({d.other_token}){gap}"
     )
 
 
-def _as_dict(findings: list[Finding], models: Models, complete: bool) -> dict[str, object]:
+def _as_dict(findings: list[Finding], audited: _Audited, complete: bool) -> dict[str, object]:
     return {
         "schema": "slipstream.audit/1",
-        "model": asdict(models.target.model.info),
+        "model": audited.facts,
         "partial": not complete,
         "identical": all(f.outcome == "identical" for f in findings),
         "bugs": sum(f.outcome == "BUG" for f in findings),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from slipstream.cli import engine_options as eng
 from slipstream.cli import options as opt
 from slipstream.errors import SlipstreamError
 
@@ -52,6 +53,23 @@ def bench(
         float | None,
         typer.Option("--synthetic-acceptance", help="Accept each drafted token with this chance: synthetic figures."),
     ] = None,
+    streams: Annotated[
+        str,
+        typer.Option("--streams", help="With --engine: requests at the same time.", rich_help_panel=eng.PANEL),
+    ] = eng.DEFAULT_STREAMS,
+    one_at_a_time: Annotated[
+        bool,
+        typer.Option(
+            "--one-at-a-time", help="With --engine: two starts instead of two instances.", rich_help_panel=eng.PANEL
+        ),
+    ] = False,
+    engine: eng.Engine = None,
+    url: eng.Url = None,
+    plain_url: eng.PlainUrl = None,
+    api_key: eng.ApiKey = None,
+    program: eng.Program = None,
+    engine_args: eng.EngineArgs = "",
+    start_limit: eng.StartLimit = 600.0,
     report: Annotated[Path | None, typer.Option("--report", help="Also write a self-contained HTML report.")] = None,
     device: opt.Device = "auto",
     dtype: opt.DType = "auto",
@@ -72,6 +90,8 @@ def bench(
 
       slipstream bench --model big.gguf --draft small.gguf --prompts question.jsonl --limit 40 --report out.html
 
+      slipstream bench --engine llama-server --model big.gguf --draft small.gguf --streams 1,4,16
+
       slipstream bench --random-weights llama-8b --random-draft llama-1b --synthetic-acceptance 0.8
     """
     from slipstream.bench.runner import BenchSettings
@@ -89,6 +109,21 @@ def bench(
         warm_prompts=warm,
         keep_learned=repeat_prompts,
     )
+    command = shlex.join(["slipstream", *sys.argv[1:]])
+    if engine:
+        from slipstream.cli.bench_engine import Contest, bench_engine, read_streams
+
+        eng.refuse_with_engine(device=device, dtype=dtype, threads=threads, backend=backend, gpu_layers=gpu_layers,
+                               kv_type=kv_type, random_weights=random_weights,
+                               random_draft=draft_shape, synthetic_acceptance=synthetic_acceptance)  # fmt: skip
+        counts = read_streams(streams)
+        choice = eng.EngineChoice(engine, program, engine_args, start_limit, context or eng.BENCH_CONTEXT, max(counts))
+        drafting = eng.Drafting.resolve(engine, model, draft, None, policy)
+        names = drafter.split(",") if drafter else []
+        contest = Contest(choice, drafting, names, url, plain_url, api_key, one_at_a_time, warm)
+        _finish(bench_engine(contest, workload, settings, counts, command), report, as_json)
+        return
+    eng.refuse_without_engine(url=url, plain_url=plain_url, program=program, engine_args=engine_args)
     synthetic = SyntheticSettings.checked(random_weights, draft_shape, synthetic_acceptance)
     chosen = opt.LoadSettings.resolve(
         model, draft, None, policy, device, dtype, context, threads, False,
@@ -96,9 +131,14 @@ def bench(
     )  # fmt: skip
     models = load_synthetic(chosen, synthetic) if synthetic else load_models(chosen)
     drafters = opt.split_drafters(drafter) if drafter else default_drafters(models)
-    result = bench_models(models, drafters, workload, settings, shlex.join(["slipstream", *sys.argv[1:]]))
+    result = bench_models(models, drafters, workload, settings, command)
     if result.verdict.word in ("does not pay", "no difference") and not synthetic:
         result = replace(result, notes=[*result.notes, *what_would_help(chosen.model)])
+    _finish(result, report, as_json)
+
+
+def _finish(result: BenchResult, report: Path | None, as_json: bool) -> None:
+    """Prints the result and writes the report. Exit 1 where texts differ."""
     if report:
         from dataclasses import asdict
 

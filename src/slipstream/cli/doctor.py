@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from slipstream.cli import engine_options as eng
 from slipstream.cli import options as opt
 
 if TYPE_CHECKING:
@@ -32,9 +33,15 @@ def doctor(
     engine: Annotated[
         str,
         typer.Option(
-            "--engine", "-e", help="slipstream, llama.cpp, vllm, sglang, transformers, exllama (TabbyAPI), ollama."
+            "--engine",
+            "-e",
+            help="slipstream, llama-server (llama.cpp), vllm, sglang, transformers, tabbyapi (exllama), ollama.",
         ),
     ] = "slipstream",
+    url: Annotated[
+        str | None, typer.Option("--url", help="An engine that runs there: does it really speculate?")
+    ] = None,
+    api_key: eng.ApiKey = None,
     config: Annotated[
         Path | None,
         typer.Option("--config", help="A command line, JSON, config.yml or Modelfile of an engine, to be checked."),
@@ -63,6 +70,8 @@ def doctor(
 
       slipstream doctor --target llama-8b.gguf --draft llama-1b.gguf --engine llama.cpp
 
+      slipstream doctor --engine llama-server --url http://127.0.0.1:8080
+
       slipstream doctor --engine vllm --config serve.sh --log vllm.log
     """
     from slipstream.core.sampling import Sampling
@@ -71,8 +80,10 @@ def doctor(
     if log == Path("-"):
         log = Path("/dev/stdin")
     sampling = Sampling(temperature=temperature)
-    case = Case(target, draft, engine, config, log, context, batch, sampling, python or sys.executable)
+    running = _running(engine, url, api_key) if url else []
+    case = Case(target, draft, _doctor_name(engine), config, log, context, batch, sampling, python or sys.executable)
     result = examine(case, lambda line: print(f"slipstream: {line}", file=sys.stderr))
+    result.findings += running
     if measure:
         result.findings += _measured(result)
     if as_json:
@@ -81,6 +92,25 @@ def doctor(
         _show(result)
     if result.is_blocked:
         raise typer.Exit(1)
+
+
+def _doctor_name(engine: str) -> str:
+    """Engines that can be driven are known here by those names too."""
+    from slipstream.engines import ENTRIES
+
+    return ENTRIES[engine].in_doctor if engine in ENTRIES else engine
+
+
+def _running(name: str, url: str, api_key: str | None) -> list[Finding]:
+    """What the engine at `url` says of its speculation. Raises EngineRequestError where it can't be asked."""
+    from slipstream.doctor.runtime import check_running
+    from slipstream.engines import find_engine
+    from slipstream.engines.client import Client
+    from slipstream.engines.engine import EngineSettings
+
+    engine, client = find_engine(name), Client(url, api_key)
+    state = engine.speculation_state(client, EngineSettings(model=""))
+    return list(check_running(name, state, engine.read_speculation(client)))
 
 
 def _show_models(console: Console, here: Machine) -> None:

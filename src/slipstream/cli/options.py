@@ -181,6 +181,8 @@ class LoadSettings:
         file = read_settings()
         if model is not None and model != file.model:
             file = FileSettings()
+        if file.engine is not None:
+            file = FileSettings(model=file.model)
         return cls(
             model=model or file.model or DEFAULT_MODEL,
             draft=draft or (file.draft if drafter is None else None),

@@ -53,6 +53,7 @@ def plan(
         str | None,
         typer.Option("--gpus", help="Sizes of the GPUs as sold, for example 32,24. Default: those that are here."),
     ] = None,
+    nodes: Annotated[int, typer.Option("--nodes", help="Machines with these GPUs each (vllm, sglang).", min=1)] = 1,
     engine: Annotated[
         str,
         typer.Option("--engine", help="llama.cpp, ollama, exllama, tabbyapi, vllm, sglang, transformers, slipstream."),
@@ -70,6 +71,9 @@ def plan(
 
       slipstream plan --weights-gb 22 --like Llama-2-70b-chat-hf --draft-weights-gb 0.6
       --draft-like TinyLlama-1.1B-Chat-v1.0 --context 16384 --kv q4 --gpus 32,24 --engine tabbyapi
+
+      slipstream plan --weights-gb 812 --like Llama-3.1-405B-Instruct --gpus 80,80,80,80,80,80,80,80 --nodes 2
+      --engine vllm
     """
     from slipstream.doctor.fit import KV_BYTES
     from slipstream.doctor.plan import check
@@ -86,7 +90,7 @@ def plan(
     if main is None:
         raise UsageError("name the target with --target, or give the size of its weights with --weights-gb")
     sizes, where = _gpu_sizes(gpus)
-    made = make_plan(main, helper, context, kv_type, sizes, engine)
+    made = make_plan(main, helper, context, kv_type, sizes, engine, nodes)
     notes = [*where, *notes, *more, *made.notes]
     if as_json:
         print(json.dumps(_as_dict(made, main, helper, notes)))
@@ -158,7 +162,9 @@ def _print(made: Plan, main: Sizes, helper: Sizes | None, notes: list[str]) -> N
         table.add_row(part.label, f"{part.num_bytes / 1e9:.2f}", part.why)
     console.print(table)
     for number, gpu in enumerate(made.gpus):
-        console.print(_bar(number, gpu))
+        if made.nodes > 1 and number % made.gpus_each == 0:
+            console.print(f"machine {number // made.gpus_each + 1}", style="bold")
+        console.print(_bar(number % made.gpus_each, gpu))
     console.print("█ target  ▓ draft  ▒ buffers and engine  · free", style="dim")
     console.print(f"{'fits' if made.fits else 'does NOT fit'}: {made.total_bytes / 1e9:.1f} GB in all", style="bold")
     console.print(f"longest context: {_context(made.max_context)}")

@@ -17,11 +17,14 @@ FILE_NAME = "slipstream.yaml"
 
 @dataclass(frozen=True, slots=True)
 class FileSettings:
+    """`engine` is set where drafter and policy were tuned for another engine than Slipstream's own."""
+
     model: str | None = None
     draft: str | None = None
     drafter: str | None = None
     policy: str | None = None
     backend: str | None = None
+    engine: str | None = None
 
 
 def read_settings() -> FileSettings:

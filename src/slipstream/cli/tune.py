@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import date
 from functools import partial
 from pathlib import Path
@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from slipstream.cli import engine_options as eng
 from slipstream.cli import options as opt
-from slipstream.cli.settings_file import FILE_NAME, FileSettings, write_settings
+from slipstream.cli.settings_file import FILE_NAME, FileSettings, read_settings, write_settings
 
 if TYPE_CHECKING:
     from slipstream.bench.tune import Candidate, Progress, Score, TuneResult
@@ -47,6 +48,10 @@ def tune(
     seed: opt.Seed = 0,
     output: Annotated[Path, typer.Option("--output", "-o", help="Where the settings go.")] = Path(FILE_NAME),
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the choice, write nothing.")] = False,
+    engine: eng.Engine = None,
+    program: eng.Program = None,
+    engine_args: eng.EngineArgs = "",
+    start_limit: eng.StartLimit = 600.0,
     device: opt.Device = "auto",
     dtype: opt.DType = "auto",
     context: opt.Context = None,
@@ -66,6 +71,8 @@ def tune(
 
       slipstream tune --model big.gguf --draft small.gguf --draft smaller.gguf --seconds 600
 
+      slipstream tune --engine llama-server --model big.gguf --draft small.gguf
+
       slipstream tune --prompts my-prompts.jsonl --dry-run
     """
     from slipstream.bench.engine_generator import EngineGenerator
@@ -76,6 +83,22 @@ def tune(
     from slipstream.core.stream import Limits
 
     workload = opt.read_workload(prompts, limit)
+    if engine:
+        from slipstream.cli.tune_engine import tune_engine
+
+        eng.refuse_with_engine(device=device, dtype=dtype, threads=threads, backend=backend, gpu_layers=gpu_layers,
+                               kv_type=kv_type)  # fmt: skip
+        choice = eng.EngineChoice(engine, program, engine_args, start_limit, context or eng.BENCH_CONTEXT)
+        target = model or read_settings().model or opt.DEFAULT_MODEL
+        sampling, limits = Sampling(temperature=temperature, seed=seed), Limits(max_tokens)
+        with _progress(seconds) as progress:
+            result = tune_engine(
+                choice, target, draft or [], drafter.split(",") if drafter else [], workload, sampling, limits, seconds,
+                progress,
+            )  # fmt: skip
+        _finish(result, FileSettings(target, engine=engine), None if dry_run else output, as_json)
+        return
+    eng.refuse_without_engine(program=program, engine_args=engine_args)
     drafters = opt.split_drafters(drafter or FREE_DRAFTERS) + (
         opt.split_drafters(DRAFT_DRAFTERS) if draft and not drafter else []
     )
@@ -93,14 +116,20 @@ def tune(
             replay=replayer(partial(_engine, models), sampling, costs),
         )  # fmt: skip
         result = tuner.run(grid(drafters, draft or []), costs, progress)
-    if not dry_run:
+    _finish(result, FileSettings(settings.model, backend=backend), None if dry_run else output, as_json)
+
+
+def _finish(result: TuneResult, where: FileSettings, output: Path | None, as_json: bool) -> None:
+    """Writes the choice to `output`, where there is one, and shows it. `where`: the model, and what runs it."""
+    model = where.model or ""
+    if output:
         best = result.best.candidate
-        chosen = FileSettings(settings.model, best.draft, best.drafter, best.policy, backend)
-        write_settings(chosen, output, _comments(result, settings.model))
+        chosen = replace(where, draft=best.draft, drafter=best.drafter, policy=best.policy)
+        write_settings(chosen, output, _comments(result, model))
     if as_json:
-        print(json.dumps(_as_dict(result, settings.model)))
+        print(json.dumps(_as_dict(result, model)))
     else:
-        _print(result, settings.model, None if dry_run else output)
+        _print(result, model, output)
 
 
 def _load_all(settings: opt.LoadSettings, drafts: Sequence[str]) -> dict[str | None, Models]:

@@ -95,8 +95,9 @@ class Device:
             return cls(gpu.read_bandwidth, gpu.read_bandwidth * FLOPS_PER_BYTE)
         return cls(machine.cpu_read_bandwidth, machine.cores * FLOPS_PER_CORE)
 
-    def forward_s(self, weight_bytes: int, num_parameters: int, rows: int) -> float:
-        reading, computing = weight_bytes / self.bandwidth, 2 * num_parameters * rows / self.flops
+    def forward_s(self, weight_bytes: int, num_parameters: int, rows: int, kv_bytes: float = 0.0) -> float:
+        """`kv_bytes` are those of all streams: beside the weights, attention reads them once."""
+        reading, computing = (weight_bytes + kv_bytes) / self.bandwidth, 2 * num_parameters * rows / self.flops
         return float(np.cbrt(reading**3 + computing**3)) + FORWARD_S
 
 

@@ -35,6 +35,13 @@ BANDWIDTHS = {
     "M3": 100, "M3 Pro": 150, "M3 Max": 300, "M3 Ultra": 819, "M4": 120, "M4 Pro": 273, "M4 Max": 410,
 }  # fmt: skip
 
+# Nominal arithmetic in bf16 without sparsity, in TFLOP/s, likewise.
+TFLOPS = {
+    "A10": 125, "A30": 165, "A40": 150, "A100": 312, "L4": 121, "L40": 181, "L40S": 362, "H100": 989, "H100 PCIe": 756,
+    "H20": 148, "H200": 989, "GH200": 989, "B200": 2250, "MI300X": 1307,
+    "RTX 3090": 71, "RTX 4080": 97, "RTX 4090": 165, "RTX 5090": 209, "RTX 6000 Ada": 182,
+}  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
@@ -83,7 +90,7 @@ def parse_nvidia_smi(text: str) -> tuple[Gpu, ...]:
         name, total, free, capability, driver = cells
         free_mib = int(free) if free.isdigit() else int(total)
         gpus.append(
-            Gpu(name, "nvidia", int(total) << 20, free_mib << 20, _number(capability), _bandwidth(name), driver)
+            Gpu(name, "nvidia", int(total) << 20, free_mib << 20, _number(capability), nominal_bandwidth(name), driver)
         )
     return tuple(gpus)
 
@@ -102,7 +109,7 @@ def amd_gpus(root: Path = Path("/sys/class/drm")) -> tuple[Gpu, ...]:
                     total,
                     total - (used or 0),
                     None,
-                    _bandwidth(name),
+                    nominal_bandwidth(name),
                     file_text(Path("/opt/rocm/.info/version")),
                 )
             )
@@ -113,12 +120,22 @@ def _apple_gpus(processor: str, memory_total: int, memory_free: int) -> tuple[Gp
     if platform.system() != "Darwin" or platform.machine() != "arm64":
         return ()
     usable = int(memory_total * METAL_SHARE)
-    return (Gpu(processor, "apple", usable, min(usable, memory_free), None, _bandwidth(processor), None),)
+    return (Gpu(processor, "apple", usable, min(usable, memory_free), None, nominal_bandwidth(processor), None),)
 
 
-def _bandwidth(name: str) -> float | None:
-    known = [key for key in BANDWIDTHS if re.search(rf"(?<![A-Z0-9]){re.escape(key)}(?![0-9])", name, re.I)]
-    return BANDWIDTHS[max(known, key=len)] * 1e9 if known else None
+def nominal_bandwidth(name: str) -> float | None:
+    """Bytes a second of the GPU of this name; None for one that is not in the table."""
+    return _by_name(BANDWIDTHS, name, 1e9)
+
+
+def nominal_flops(name: str) -> float | None:
+    """Operations a second of the GPU of this name; None for one that is not in the table."""
+    return _by_name(TFLOPS, name, 1e12)
+
+
+def _by_name(table: dict[str, int], name: str, unit: float) -> float | None:
+    known = [key for key in table if re.search(rf"(?<![A-Z0-9]){re.escape(key)}(?![0-9])", name, re.I)]
+    return table[max(known, key=len)] * unit if known else None
 
 
 def file_text(path: Path) -> str | None:

@@ -103,6 +103,12 @@ class Plan:
     max_context: int  # 0: not even an empty one
     max_context_without_draft: int
     notes: tuple[str, ...] = field(default=())
+    nodes: int = 1  # machines; `gpus` has those of the first, then those of the second, and so on
+
+    @property
+    def gpus_each(self) -> int:
+        """GPUs of a machine."""
+        return len(self.gpus) // self.nodes
 
     @property
     def total_bytes(self) -> int:
@@ -129,12 +135,19 @@ def plan(
     kv: KvType,
     gpus: Sequence[int],
     engine: str = DEFAULT_ENGINE,
+    nodes: int = 1,
 ) -> Plan:
-    """The plan for GPUs of so many bytes each. UsageError for no GPU, a context below 1 or an unknown engine."""
+    """The plan for GPUs of so many bytes each, in each of `nodes` machines that are alike.
+
+    UsageError for no GPU, a context below 1, an unknown engine, or machines that the engine can't join.
+    """
     memory = engine_memory(engine)
     if not gpus or min(gpus) <= 0 or context < 1:
         raise UsageError(f"a plan needs GPUs of more than 0 bytes and a context of 1 or more; got {gpus}, {context}")
-    request = _Request(target, draft, context, kv, tuple(gpus), memory)
+    if nodes > 1 and memory.split != "tensor":
+        joining = ", ".join(name for name, known in ENGINES.items() if known.split == "tensor")
+        raise UsageError(f"{memory.name} runs on one machine; {joining} join several")
+    request = _Request(target, draft, context, kv, tuple(gpus) * nodes, memory, nodes)
     shares = _place(request)
     return Plan(
         engine=memory.name,
@@ -146,6 +159,7 @@ def plan(
         max_context=_longest(request),
         max_context_without_draft=_longest(replace(request, draft=None)),
         notes=tuple(_notes(request)),
+        nodes=nodes,
     )
 
 
@@ -183,6 +197,12 @@ class _Request:
     kv: KvType
     gpus: tuple[int, ...]
     engine: EngineMemory
+    nodes: int = 1
+
+    @property
+    def sharing(self) -> int:
+        """GPUs of a machine, which share every layer that the machine has."""
+        return len(self.gpus) // self.nodes
 
 
 def _parts(request: _Request) -> list[Part]:
@@ -230,8 +250,14 @@ def _notes(request: _Request) -> list[str]:
         notes.append(f"{engine.name} uses one GPU: the largest counts")
     if engine.split == "tensor" and len(set(request.gpus)) > 1:
         notes.append(f"{engine.name} puts equal shares on all GPUs: the smallest one sets the limit")
-    if engine.split == "tensor" and request.target.num_kv_heads % len(request.gpus):
-        notes.append(f"{request.target.num_kv_heads} KV heads can't be shared evenly by {len(request.gpus)} GPUs")
+    if engine.split == "tensor" and request.target.num_kv_heads % request.sharing:
+        notes.append(f"{request.target.num_kv_heads} KV heads can't be shared evenly by {request.sharing} GPUs")
+    if request.nodes > 1:
+        notes.append(
+            f"each machine has a part of the layers, shared by its {request.sharing} GPUs: "
+            f"slipstream launch vllm --tensor-parallel {request.sharing} --pipeline-parallel {request.nodes} "
+            f"--nodes {request.nodes}"
+        )
     for sizes in filter(None, (request.target, request.draft)):
         if 0 < sizes.context_length < request.context:
             notes.append(f"{sizes.name} was made for {sizes.context_length:,} tokens, {request.context:,} are planned")
@@ -250,14 +276,25 @@ def _place(request: _Request) -> tuple[GpuShare, ...]:
     target = sum(part.num_bytes for part in parts if part.place != "each" and not part.of_draft)
     draft = sum(part.num_bytes for part in parts if part.of_draft)
     if request.engine.split == "tensor":
-        count = len(request.gpus)
-        return tuple(
-            GpuShare(size, target // count, draft // count, overhead, request.target.num_layers)
-            for size in request.gpus
-        )
+        return _by_tensors(request, target, draft, overhead)
     gpus = (max(request.gpus),) if request.engine.split == "none" else request.gpus
     placements = [_by_layers(request, gpus, at, target, draft, overhead) for at in range(len(gpus))]
     return max(placements, key=lambda shares: min(_room(share, request.engine) for share in shares))
+
+
+def _by_tensors(request: _Request, target: int, draft: int, overhead: int) -> tuple[GpuShare, ...]:
+    """A machine has its part of the layers, and each of its GPUs a share of every one. The last machine drafts."""
+    layers = _proportional(max(request.target.num_layers, 1), [1] * request.nodes)
+    return tuple(
+        GpuShare(
+            size,
+            target * layers[machine] // sum(layers) // request.sharing,
+            draft // request.sharing if machine == request.nodes - 1 else 0,
+            overhead,
+            layers[machine],
+        )
+        for machine, size in ((index // request.sharing, size) for index, size in enumerate(request.gpus))
+    )
 
 
 def _by_layers(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slipstream.doctor import examine, pairs, plan  # noqa: F401  the rules register themselves on import
+from slipstream.doctor import examine, pairs, plan, runtime  # noqa: F401  the rules register themselves on import
 from slipstream.doctor.findings import RULES, TOPICS
 
 _HEAD = """# What the doctor looks for

@@ -142,11 +142,6 @@ def same_token(pair: TokenPair) -> bool:
     return pair.target == pair.draft or (is_filler(pair.target) and is_filler(pair.draft))
 
 
-def eos_id(tokenizer: Tokenizer) -> int | None:
-    """The one end token that the file names, as engines compare it."""
-    return tokenizer._eos_id
-
-
 def _side(tokenizer: Tokenizer) -> Side:
     vocabulary = tokenizer.vocabulary
     return Side(
@@ -155,7 +150,7 @@ def _side(tokenizer: Tokenizer) -> Side:
         spelling=vocabulary.spelling,
         bos_id=tokenizer.bos_id,
         add_bos=tokenizer.add_bos,
-        eos_id=eos_id(tokenizer),
+        eos_id=tokenizer.eos_id,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from slipstream.doctor.findings import Finding, rule
-from slipstream.doctor.vocabulary_comparison import Pair, eos_id
+from slipstream.doctor.vocabulary_comparison import Pair
 from slipstream.models.tokenizer import Tokenizer
 
 ENDS = rule(
@@ -68,7 +68,7 @@ def notes(pair: Pair, *, with_ends: bool) -> Iterator[Finding]:
 
 
 def _ends(tokenizer: Tokenizer) -> tuple[int | None, bool, int | None]:
-    return tokenizer.bos_id, tokenizer.add_bos, eos_id(tokenizer)
+    return tokenizer.bos_id, tokenizer.add_bos, tokenizer.eos_id
 
 
 def named(tokenizer: Tokenizer, token_id: int | None) -> str:

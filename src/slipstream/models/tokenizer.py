@@ -53,10 +53,10 @@ class Tokenizer:
         self.vocabulary = vocabulary
         self.bos_id = settings.bos_id
         self.add_bos = settings.add_bos and settings.bos_id is not None
+        self.eos_id = settings.eos_id  # the one that chat templates write
         self.eos_ids = _all_end_tokens(vocabulary, settings)
         self.chat_template = settings.chat_template
         self.strips_leading_space = settings.strips_leading_space
-        self._eos_id = settings.eos_id
         self._encoder = encoder
         self._encoder_lock = threading.Lock()
 
@@ -85,7 +85,7 @@ class Tokenizer:
         """The conversation as the template writes it."""
         if self.chat_template is None:
             raise UsageError("This model has no chat template; pass the prompt as it is with --raw.")
-        template = ChatTemplate(self.chat_template, self._name(self.bos_id), self._name(self._eos_id))
+        template = ChatTemplate(self.chat_template, self._name(self.bos_id), self._name(self.eos_id))
         return template.render(messages, add_generation_prompt=add_generation_prompt)
 
     def decode(self, ids: Sequence[int], *, show_special: bool = False) -> str:
@@ -112,6 +112,10 @@ class Tokenizer:
 
     def is_special(self, token_id: int) -> bool:
         return token_id in self.vocabulary.special
+
+    def encoder_copy(self) -> tokenizers.Tokenizer:
+        """The encoder, to be changed or written out; this one stays as it is."""
+        return type(self._encoder).from_str(self._encoder.to_str())
 
     def fingerprint(self) -> str:
         """Equal for equal vocabularies, whatever the file format and the padding."""

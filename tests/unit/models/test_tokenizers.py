@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import sentencepiece
 import tokenizers
+import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from model_files import TEMPLATE
@@ -16,6 +17,7 @@ from tokenizers import normalizers, pre_tokenizers
 
 from slipstream.errors import DamagedModelError, UnsupportedModelError, UsageError
 from slipstream.models import open_checkpoint
+from slipstream.models.export_tokenizer import save_tokenizer
 from slipstream.models.tokenizer import StreamDecoder, Tokenizer, same_vocabulary
 from slipstream.models.tokenizer_gguf import tokenizer_from_metadata
 from slipstream.models.tokenizer_hf import tokenizer_from_folder
@@ -195,6 +197,17 @@ def test_sentencepiece_equals_its_own_library(spm_model: bytes, tmp_path: Path, 
             assert tokenizer.decode(tokenizer.encode(text)) == text
     assert tokenizer.prompt_ids("the")[0] == 1 == tokenizer.bos_id
     assert tokenizer.eos_ids == {2} and tokenizer.is_special(0)
+
+
+def test_sentencepiece_written_as_tokenizer_json(spm_model: bytes, tmp_path: Path) -> None:
+    """Slipstream decodes by itself; transformers needs the decoder and the BOS that are written."""
+    own = spm_gguf(spm_model)
+    save_tokenizer(own, 128, tmp_path)
+    again, fast = tokenizer_from_folder(tmp_path), transformers.AutoTokenizer.from_pretrained(tmp_path)
+    for text in [t for t in TEXTS if t]:
+        assert again.encode(text) == own.encode(text)
+        assert fast(text).input_ids == own.prompt_ids(text)
+        assert fast.decode(own.encode(text)) == text == again.decode(own.encode(text))
 
 
 def test_sentencepiece_tokens(spm_model: bytes) -> None:

@@ -1,0 +1,107 @@
+"""`slipstream export`: tuned settings as the configuration of an engine, with the reason of every value."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from slipstream.cli import engine_options as eng
+from slipstream.cli import options as opt
+from slipstream.errors import UsageError
+
+if TYPE_CHECKING:
+    from slipstream.engines.engine import EngineSettings, ExternalEngine, Plan
+
+
+def export(
+    engine: Annotated[str, typer.Argument(help=f"{eng.ENGINES_HELP}.", show_default=False)],
+    model: opt.Model = None,
+    draft: opt.Draft = None,
+    drafter: eng.EngineDrafter = None,
+    policy: eng.EnginePolicy = None,
+    context: opt.Context = None,
+    streams: Annotated[int, typer.Option("--streams", help="Requests at the same time.", min=1)] = 1,
+    draft_streams: Annotated[
+        int | None,
+        typer.Option("--draft-streams", help="vLLM: plain decoding with more requests than this.", min=1),
+    ] = None,
+    host: Annotated[str, typer.Option("--host", help="0.0.0.0 lets other machines in.")] = "127.0.0.1",
+    port: Annotated[int | None, typer.Option("--port", help="Default: the engine's own.", min=1)] = None,
+    tensor_parallel: Annotated[int, typer.Option("--tensor-parallel", help="GPUs that share every layer.")] = 1,
+    pipeline_parallel: Annotated[int, typer.Option("--pipeline-parallel", help="Groups of layers.")] = 1,
+    nodes: Annotated[int, typer.Option("--nodes", help="Machines (vLLM with Ray).", min=1)] = 1,
+    engine_args: eng.EngineArgs = "",
+    form: Annotated[
+        str, typer.Option("--format", help="engine (its own), or for vLLM: kubernetes, compose.", metavar="FORMAT")
+    ] = "engine",
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="A file instead of the terminal.")] = None,
+    as_json: opt.Json = False,
+) -> None:
+    """Write what slipstream.yaml or the options say as an engine's own configuration. Nothing is started.
+
+    A shell script for vLLM, SGLang and llama-server, a config.yml for TabbyAPI, a Modelfile for Ollama.
+
+    [bold]Examples[/bold]
+
+      slipstream export llama-server --model big.gguf --draft small.gguf --policy "fixed(4)" -o serve.sh
+
+      slipstream export vllm --model org/name --drafter ngram --tensor-parallel 2 --format kubernetes
+    """
+    choice = eng.EngineChoice(
+        engine, engine, engine_args, context=context, streams=streams, host=host, port=port,
+        tensor_parallel=tensor_parallel, pipeline_parallel=pipeline_parallel, nodes=nodes, draft_streams=draft_streams,
+    )  # fmt: skip
+    drafting = eng.Drafting.resolve(engine, model, draft, drafter, policy)
+    settings = eng.engine_settings(choice, drafting, fetch=False)
+    found = choice.find()
+    plan = found.plan(settings, Path())
+    text = _as_json(found, settings, plan) if as_json else _written(form, found, settings, plan)
+    if output is None:
+        typer.echo(text.rstrip("\n"))
+        return
+    try:
+        output.write_text(text)
+    except OSError as error:
+        raise UsageError(f"{output} can't be written: {error.strerror}") from error
+    typer.echo(str(output))
+
+
+def _written(form: str, engine: ExternalEngine, settings: EngineSettings, plan: Plan) -> str:
+    if form == "engine":
+        return own_format(engine, settings, plan)
+    from slipstream.engines.manifests import write_manifest
+
+    return write_manifest(form, engine, settings)
+
+
+def own_format(engine: ExternalEngine, settings: EngineSettings, plan: Plan) -> str:
+    """Its configuration file, or a shell script where it takes everything on its command line."""
+    head = [
+        f"Written by slipstream export for {engine.name} ({engine.version}): {settings.method} on {settings.model}.",
+        *plan.notes,
+    ]
+    comments = "".join(f"# {line}\n" for line in head)
+    if plan.files:
+        return comments + "".join(plan.files.values())
+    return "#!/bin/sh\n" + comments + _script(plan)
+
+
+def _script(plan: Plan) -> str:
+    """One argument a line. A shell takes no comment after a line's backslash, so the reasons come first."""
+    width = max((len(" ".join(a.words)) for a in plan.arguments if len(" ".join(a.words)) <= 48), default=0)
+    reasons = "".join(f"#   {' '.join(a.words):{width}}  {a.why}\n" for a in plan.arguments if a.why)
+    exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in plan.env.items())
+    lines = [shlex.join(plan.program), *(shlex.join(argument.words) for argument in plan.arguments)]
+    return f"{reasons}{exports}exec " + " \\\n  ".join(lines) + "\n"
+
+
+def _as_json(engine: ExternalEngine, settings: EngineSettings, plan: Plan) -> str:
+    return json.dumps(
+        {"engine": engine.name, "version": engine.version, "settings": asdict(settings), "plan": asdict(plan),
+         "argv": list(plan.argv)}
+    )  # fmt: skip

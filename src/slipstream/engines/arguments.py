@@ -1,0 +1,63 @@
+"""CommandLine: an engine's arguments, written by its table of flags and by nothing else."""
+
+from __future__ import annotations
+
+from slipstream.engines.engine import Argument
+from slipstream.engines.flags import Flag, Table
+from slipstream.errors import UsageError
+
+
+class CommandLine:
+    """Collects arguments in order. A flag that the table lacks, or a value it would not take, is refused."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._arguments: list[Argument] = []
+
+    def add(self, flag: str, value: object = None, why: str = "") -> None:
+        """Adds a flag. Raises UsageError where the table says that the engine would not take it."""
+        known = self._table.flag(flag)
+        if known is not None:
+            _check(self._table, known, value)
+        elif not self._table.knows(flag):
+            gone = self._table.gone_name(flag)
+            instead = f"; write {gone.successor}" if gone else ""
+            raise UsageError(f"{self._table.engine} ({self._table.version}) takes no {flag}{instead}")
+        self._arguments.append(Argument(flag, None if value is None else str(value), why))
+
+    def add_if(self, flag: str, value: object, why: str = "") -> None:
+        """Adds a flag unless its value is None: the engine's own default stands then."""
+        if value is not None:
+            self.add(flag, value, why)
+
+    def pass_on(self, words: tuple[str, ...]) -> None:
+        """What the user wrote for the engine itself, as it is: checking it is the doctor's work."""
+        self._arguments += [Argument(word, why="passed on as given") for word in words]
+
+    @property
+    def arguments(self) -> tuple[Argument, ...]:
+        return tuple(self._arguments)
+
+
+def _check(table: Table, flag: Flag, value: object) -> None:
+    where = f"{table.engine} {flag.name}"
+    if flag.kind == "switch":
+        if value is not None:
+            raise UsageError(f"{where} takes no value, got {value!r}")
+        return
+    if value is None:
+        raise UsageError(f"{where} takes a value, got none")
+    chosen = str(value).split(",") if flag.comma else [str(value)]
+    if flag.choices and not set(chosen) <= set(flag.choices):
+        raise UsageError(f"{where} is {value!r}; expected {', '.join(flag.choices)}")
+    if flag.kind in ("int", "float") and str(value) not in flag.words:
+        number = float(str(value))
+        low, high = flag.at_least, flag.at_most
+        if (low is not None and number < low) or (high is not None and number > high):
+            raise UsageError(f"{where} is {value}; expected {_range(low, high)}")
+
+
+def _range(low: float | None, high: float | None) -> str:
+    if high is None:
+        return f"{low:g} or more"
+    return f"{high:g} or less" if low is None else f"{low:g} to {high:g}"

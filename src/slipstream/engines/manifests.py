@@ -1,0 +1,114 @@
+"""Manifests: an engine's plan for machines that run containers, as Kubernetes objects or a compose file.
+
+Written for vLLM, which is the engine that spans machines. A model on this disk is mounted under /models; one of the hub
+is fetched into a cache that outlives the container.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import yaml
+
+from slipstream.engines.engine import EngineSettings, ExternalEngine, Plan
+from slipstream.engines.manifests_compose import compose_documents
+from slipstream.engines.manifests_kubernetes import kubernetes_documents
+from slipstream.engines.manifests_layout import MODELS, Layout, Mount
+from slipstream.errors import UsageError
+
+IMAGES = {"vllm": "vllm/vllm-openai:v{version}"}
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """`documents` makes the objects, `hints` are what to do with the file."""
+
+    documents: Callable[[Layout], list[dict[str, Any]]]
+    hints: Callable[[Layout], list[str]]
+
+
+def _kubernetes_hints(layout: Layout) -> list[str]:
+    lines = ["kubectl apply -f THIS_FILE"]
+    if layout.nodes > 1:
+        secret = f"kubectl create secret generic {layout.name}-ray --from-literal=token=$(openssl rand -hex 32)"
+        lines.insert(0, f"Ray asks for a token, so that not everybody in the network can run code: {secret}")
+    lines += [f"put {mount.source} on the volume claim {layout.name}-models first" for mount in layout.mounts]
+    return lines
+
+
+def _compose_hints(layout: Layout) -> list[str]:
+    if layout.nodes == 1:
+        return ["docker compose -f THIS_FILE up"]
+    return [
+        "make a secret once (openssl rand -hex 32), and set it on all machines: export RAY_AUTH_TOKEN=SECRET",
+        "on the first machine: docker compose -f THIS_FILE --profile head up",
+        f"on the {layout.nodes - 1} others: RAY_HEAD=FIRST_MACHINE docker compose -f THIS_FILE --profile worker up",
+    ]
+
+
+FORMATS = {
+    "kubernetes": Format(kubernetes_documents, _kubernetes_hints),
+    "compose": Format(compose_documents, _compose_hints),
+}
+
+
+def write_manifest(form: str, engine: ExternalEngine, settings: EngineSettings) -> str:
+    """The file's text, with the reason of every argument at its head. Raises UsageError for what it can't write."""
+    if form not in FORMATS:
+        raise UsageError(f"format {form!r}; expected engine, {', '.join(FORMATS)}")
+    if engine.name not in IMAGES:
+        raise UsageError(f"{form} is written for {', '.join(IMAGES)} only; {engine.name} has --format engine")
+    layout, plan = layout_of(engine, settings)
+    documents = FORMATS[form].documents(layout)
+    head = [
+        f"Written by slipstream export for {engine.name} ({engine.version}): {settings.method} on {settings.model}.",
+        *FORMATS[form].hints(layout),
+        *(f"  {' '.join(argument.words)}  {argument.why}" for argument in plan.arguments if argument.why),
+    ]
+    comments = "".join(f"# {line}\n" for line in head)
+    return comments + "---\n".join(yaml.safe_dump(doc, sort_keys=False, width=120) for doc in documents)
+
+
+def layout_of(engine: ExternalEngine, settings: EngineSettings) -> tuple[Layout, Plan]:
+    """The settings as containers see them: they listen everywhere, and models lie where they are mounted."""
+    mounts = tuple(dict.fromkeys(mount for spec in (settings.model, settings.draft) if (mount := _mount(spec))))
+    inside = replace(
+        settings,
+        model=_inside(settings.model),
+        draft=_inside(settings.draft) if settings.draft else None,
+        host="0.0.0.0",
+        program=engine.name,
+    )
+    plan = engine.plan(inside, Path())
+    layout = Layout(
+        name=f"{engine.name}-{_slug(settings.model)}"[:50].rstrip("-"),
+        image=IMAGES[engine.name].format(version=engine.version.split()[-1]),
+        command=plan.argv,
+        port=settings.port,
+        nodes=settings.nodes,
+        gpus_each=settings.tensor_parallel * settings.pipeline_parallel // settings.nodes,
+        mounts=mounts,
+    )
+    return layout, plan
+
+
+def _mount(spec: str | None) -> Mount | None:
+    """A folder of this disk; None for a name that the engine fetches itself."""
+    if spec is None or not Path(spec).exists():
+        return None
+    path = Path(spec).resolve()
+    return Mount(str(path), str(PurePosixPath(MODELS) / path.name))
+
+
+def _inside(spec: str) -> str:
+    mount = _mount(spec)
+    return mount.target if mount else spec
+
+
+def _slug(model: str) -> str:
+    """A name that Kubernetes takes: lower case letters, digits and dashes."""
+    last = model.rstrip("/").rpartition("/")[2].lower()
+    return "".join(c if c.isascii() and c.isalnum() else "-" for c in last).strip("-") or "model"

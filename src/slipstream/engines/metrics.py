@@ -1,0 +1,37 @@
+"""Metrics: the text that engines publish for Prometheus, as numbers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+_LINE = re.compile(r"^([A-Za-z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)", re.MULTILINE)
+_LABEL = re.compile(r'([A-Za-z_]\w*)="((?:[^"\\]|\\.)*)"')
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    labels: Mapping[str, str]
+    value: float
+
+
+class Metrics:
+    """One reading. A name that was not published sums to None, which is not zero."""
+
+    def __init__(self, text: str) -> None:
+        self._samples: dict[str, list[Sample]] = {}
+        for name, labels, value in _LINE.findall(text):
+            try:
+                sample = Sample(dict(_LABEL.findall(labels)), float(value))
+            except ValueError:
+                continue
+            self._samples.setdefault(name, []).append(sample)
+
+    def samples(self, name: str) -> list[Sample]:
+        return self._samples.get(name, [])
+
+    def total(self, name: str) -> float | None:
+        """The sum over all labels; None where the engine publishes no such figure."""
+        samples = self.samples(name)
+        return sum(sample.value for sample in samples) if samples else None

@@ -1,0 +1,57 @@
+"""Ports: whether one is free, who has it, and one that nobody has."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+from pathlib import Path
+
+from slipstream.errors import EngineStartError
+
+_LISTENING = "0A"  # in /proc/net/tcp
+
+
+def require_free_port(host: str, port: int) -> None:
+    """Raises EngineStartError that names who has the port, where that can be told, and what to do."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: closed connections don't count
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise EngineStartError(f"{host}:{port} can't be listened on: {error.strerror}") from error
+            owner = _owner(port)
+            raise EngineStartError(
+                f"port {port} is taken{f' by {owner}' if owner else ''}: end it, or choose another with --port"
+            ) from error
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """A port that nobody has at this moment."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+def _owner(port: int) -> str | None:
+    """`name (pid N)` of the process that listens there; None where the system does not tell."""
+    inodes = {f"socket:[{inode}]" for inode in _listening_inodes(port)}
+    for link in Path("/proc").glob("[0-9]*/fd/*") if inodes else ():
+        with contextlib.suppress(OSError):
+            if str(link.readlink()) in inodes:
+                folder = link.parents[1]
+                return f"{(folder / 'comm').read_text().strip()} (pid {folder.name})"
+    return None
+
+
+def _listening_inodes(port: int) -> list[str]:
+    found = []
+    for table in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
+        with contextlib.suppress(OSError):
+            for line in table.read_text().splitlines()[1:]:
+                fields = line.split()
+                if fields[3] == _LISTENING and int(fields[1].rpartition(":")[2], 16) == port:
+                    found.append(fields[9])
+    return found

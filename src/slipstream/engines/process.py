@@ -1,0 +1,150 @@
+"""EngineProcess: an engine as a child process, with its log in a file and no way to outlive its owner."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+
+from slipstream.engines import guard
+from slipstream.engines.engine import Plan
+from slipstream.errors import EngineStartError, MissingDependencyError
+
+GRACE_S = 15.0
+_TAIL_BYTES = 64 * 1024
+
+
+class EngineProcess:
+    """A running engine. As a context manager it is stopped at the end, whatever happened inside.
+
+    It runs under a guard (see guard.py) in a session of its own: Ctrl-C on the terminal reaches Slipstream alone, and
+    when Slipstream ends in any way, kill -9 included, the guard ends the engine and all that it started.
+    """
+
+    def __init__(self, child: subprocess.Popen[bytes], log: Path, grace_s: float) -> None:
+        self.log = log
+        self._grace_s = grace_s
+        self._child = child
+        self._read_up_to = 0
+        self._partial_line = ""
+
+    @classmethod
+    def start(cls, plan: Plan, folder: Path, *, detached: bool = False, grace_s: float = GRACE_S) -> EngineProcess:
+        """Writes the plan's files into `folder` and starts it; its log is there too.
+
+        Does not wait for it to be ready (see readiness.py). `detached`: it lives on after this process. `grace_s`:
+        from being asked to end to being killed. Raises MissingDependencyError where the program is not there.
+        """
+        plan = find_program(plan)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in plan.files.items():
+            (folder / name).write_text(text)
+        log = folder / "engine.log"
+        with log.open("wb") as output:
+            child = subprocess.Popen(
+                [*_guard("detached" if detached else "attached", grace_s), *plan.argv],
+                stdin=subprocess.DEVNULL if detached else subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=os.environ | dict(plan.env),
+                cwd=plan.cwd,
+                start_new_session=True,
+            )
+        return cls(child, log, grace_s)
+
+    def __enter__(self) -> EngineProcess:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.stop()
+
+    @property
+    def pid(self) -> int:
+        """Of the guard: SIGTERM to it ends the engine."""
+        return self._child.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs; 128 + the signal's number where a signal ended it."""
+        return self._child.poll()
+
+    def new_lines(self) -> list[str]:
+        """Whole lines of the log since the last call."""
+        with self.log.open("rb") as file:
+            file.seek(self._read_up_to)
+            data = file.read()
+        self._read_up_to += len(data)
+        *lines, self._partial_line = (self._partial_line + data.decode(errors="replace")).split("\n")
+        return lines
+
+    def last_lines(self, count: int = 15) -> list[str]:
+        return tail(self.log, count)
+
+    def stop(self) -> None:
+        """Ends the engine and everything it started. Does nothing where it has ended already."""
+        if self._child.poll() is None:
+            self._child.send_signal(signal.SIGTERM)
+        if self._child.stdin:
+            self._child.stdin.close()
+        try:
+            self._child.wait(self._grace_s + 10)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._child.pid, signal.SIGKILL)
+            self._child.wait()
+
+
+def stop_detached(pid: int, grace_s: float = GRACE_S) -> None:
+    """Ends an engine that was started `detached`, by its guard's pid. Does nothing where it is gone already."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGTERM)
+        deadline = time.monotonic() + grace_s + 10
+        while time.monotonic() < deadline:
+            os.kill(pid, 0)
+            time.sleep(0.05)
+        os.killpg(pid, signal.SIGKILL)
+
+
+def tail(log: Path, count: int) -> list[str]:
+    """The last lines of a log; none where there is no log."""
+    if not log.exists():
+        return []
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
+        return file.read().decode(errors="replace").rstrip("\n").splitlines()[-count:]
+
+
+def _guard(mode: str, grace_s: float) -> list[str]:
+    return [sys.executable, "-I", str(Path(guard.__file__)), mode, str(grace_s)]
+
+
+def find_program(plan: Plan) -> Plan:
+    """The plan with a program that is there. Raises MissingDependencyError that says how to get it."""
+    if shutil.which(plan.program[0]):
+        return plan
+    if plan.fallback:
+        return replace(plan, program=plan.fallback)
+    how = f" Install it ({plan.install}), or" if plan.install else ""
+    raise MissingDependencyError(f"there is no {plan.program[0]} on PATH.{how} name it with --program.")
+
+
+def run_to_end(command: tuple[str, ...], plan: Plan, folder: Path, limit_s: float) -> None:
+    """A command of the plan in its environment. Raises EngineStartError with its last words where it fails."""
+    log = folder / f"{Path(command[0]).name}.log"
+    try:
+        with log.open("wb") as output:
+            done = subprocess.run(
+                command, stdout=output, stderr=subprocess.STDOUT, env=os.environ | dict(plan.env), cwd=plan.cwd,
+                timeout=limit_s, check=False,
+            )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise EngineStartError(f"{' '.join(command)} failed: {error}") from error
+    if done.returncode:
+        said = "\n".join(f"  {line}" for line in tail(log, 5))
+        raise EngineStartError(f"{' '.join(command)} ended with status {done.returncode}:\n{said}")

@@ -1,0 +1,53 @@
+"""Waiting until an engine can be asked, with its stage shown, a time limit, and its last words where it fails."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from slipstream.engines.client import Client
+from slipstream.engines.engine import Readiness
+from slipstream.engines.process import EngineProcess
+from slipstream.errors import EngineStartError
+
+Say = Callable[[str], None]
+Explain = Callable[[str], list[str]]  # a log to explanations of what went wrong in it, best first
+_POLL_S = 0.1
+
+
+def wait_until_ready(
+    process: EngineProcess,
+    client: Client,
+    readiness: Readiness,
+    limit_s: float,
+    say: Say = lambda line: None,
+    explain: Explain = lambda log: [],
+) -> float:
+    """Seconds that it took. `say` hears of each new stage.
+
+    Raises EngineStartError with the stage, the log's last lines and its explanations where the engine ends first or
+    is not ready in time; the process is left to its owner to stop.
+    """
+    started, stage = time.monotonic(), "starting"
+    while True:
+        for line in process.new_lines():
+            reached = readiness.stage_of(line)
+            if reached and reached != stage:
+                stage = reached
+                say(stage)
+        waited = time.monotonic() - started
+        if process.exit_code is not None:
+            raise _failed(process, f"ended with status {process.exit_code} while it was {stage}", explain)
+        if client.is_ready(readiness.path):
+            return waited
+        if waited > limit_s:
+            raise _failed(process, f"was not ready after {limit_s:g} s; the last stage: {stage}", explain)
+        time.sleep(_POLL_S)
+
+
+def _failed(process: EngineProcess, what: str, explain: Explain) -> EngineStartError:
+    lines = process.last_lines()
+    said = "\n".join(f"  {line}" for line in lines) if lines else "  (nothing)"
+    why = "\n".join(explain(process.log.read_text(errors="replace")))
+    message = f"the engine {what}. Its last lines ({process.log}):\n{said}"
+    return EngineStartError(f"{message}\n{why}" if why else message)

@@ -1,0 +1,107 @@
+"""Session: an engine from its start to its end, and the question whether it really speculates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from slipstream.cache import cache_folder
+from slipstream.core.sampling import Sampling
+from slipstream.core.stream import Limits
+from slipstream.engines.client import Client
+from slipstream.engines.engine import PLAIN, EngineSettings, ExternalEngine, Plan, SpeculationState
+from slipstream.engines.http_generator import HttpGenerator
+from slipstream.engines.ports import require_free_port
+from slipstream.engines.process import EngineProcess, find_program, run_to_end
+from slipstream.engines.readiness import Explain, Say, wait_until_ready
+from slipstream.errors import SilentFallbackError
+
+# Text that repeats itself: whatever drafts finds something to draft here. Short, for small contexts.
+_PROBE = "1 2 3 4 5 6 7 8 9 " * 4
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """An engine that was started here and is ready."""
+
+    engine: ExternalEngine
+    settings: EngineSettings
+    plan: Plan
+    process: EngineProcess
+    client: Client
+    ready_s: float
+
+    def generator(self, label: str, *, cold: bool = True) -> HttpGenerator:
+        """Counters of single answers are only taken apart where answers come one at a time."""
+        return HttpGenerator(self.engine, self.client, label, cold=cold, counts_apart=self.settings.streams == 1)
+
+
+def engine_folder(engine: ExternalEngine, port: int) -> Path:
+    """Where an engine's files and its log are: one folder a port, since a port has one engine at a time."""
+    return cache_folder("engines", f"{engine.name}-{port}")
+
+
+@contextmanager
+def running(
+    engine: ExternalEngine,
+    settings: EngineSettings,
+    say: Say = lambda line: None,
+    explain: Explain = lambda log: [],
+    api_key: str | None = None,
+    *,
+    detached: bool = False,
+) -> Iterator[Running]:
+    """Starts it, waits until it is ready, and ends it with all that it started when the block ends.
+
+    A `detached` engine lives on after the block, unless the block fails. Raises EngineStartError (a taken port, a
+    program that fails or hangs) with the log's last lines.
+    """
+    require_free_port(settings.host, settings.port)
+    folder = engine_folder(engine, settings.port)
+    plan = find_program(engine.plan(settings, folder))
+    for note in plan.notes:  # what other machines have to run, for example: they are waited for
+        say(note)
+    process = EngineProcess.start(plan, folder, detached=detached)
+    try:
+        client = Client(settings.url, api_key, log=process.log)
+        ready_s = wait_until_ready(process, client, engine.readiness, settings.start_limit_s, say, explain)
+        for command in plan.after:
+            say(" ".join(command))
+            run_to_end(command, plan, folder, settings.start_limit_s)
+        yield Running(engine, settings, plan, process, client, ready_s)
+    except BaseException:
+        process.stop()
+        raise
+    if not detached:
+        process.stop()
+
+
+def verify_speculation(engine: ExternalEngine, client: Client, settings: EngineSettings) -> SpeculationState:
+    """Whether it drafts, by what it says of itself and, where it counts, by whether its counters move.
+
+    A short answer is asked for, on text that repeats itself. Plain decoding is verified too: it must not draft.
+    """
+    said = engine.speculation_state(client, settings)
+    if said.on is False or settings.method == PLAIN:
+        return said
+    answer = HttpGenerator(engine, client, settings.method).answer(_PROBE, Sampling(), Limits(24, ignore_eos=True))
+    stats = answer.stats
+    if stats.num_drafted:
+        evidence = f"{stats.num_accepted} of {stats.num_drafted} drafted tokens were accepted in a probe"
+        return SpeculationState(True, f"{said.evidence}; {evidence}" if said.evidence else evidence)
+    return SpeculationState(said.on, f"{said.evidence}; nothing was drafted in a probe of {stats.num_tokens} tokens")
+
+
+def require_speculation(
+    engine: ExternalEngine, client: Client, settings: EngineSettings, explain: Explain
+) -> SpeculationState:
+    """Raises SilentFallbackError with the log's explanation where speculation was asked for and is off."""
+    state = verify_speculation(engine, client, settings)
+    if settings.method == PLAIN or state.on is not False:
+        return state
+    log = client.log.read_text(errors="replace") if client.log and client.log.exists() else ""
+    why = "\n".join(explain(log)) or "Its log says nothing that is known here."
+    asked = f"{engine.name} was asked for {settings.method} and decodes plainly without saying so"
+    raise SilentFallbackError(f"{asked} ({state.evidence}).\n{why}")

@@ -1,0 +1,81 @@
+"""export_folder: any checkpoint as a Hugging Face folder, which vLLM, SGLang and transformers load.
+
+The folder appears whole or not at all: it is written beside its place and renamed at the end.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from slipstream.errors import UsageError
+from slipstream.models.checkpoint import Checkpoint
+from slipstream.models.export_config import config_json, generation_json
+from slipstream.models.export_tokenizer import save_tokenizer
+from slipstream.models.export_weights import STORED_AS, StoredKind, weight_bytes, write_weights
+
+SIDE_FILES_BYTES = 64 << 20  # a generous tokenizer.json
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What was written."""
+
+    folder: Path
+    kind: StoredKind
+    num_tensors: int
+    num_bytes: int
+
+
+def export_folder(checkpoint: Checkpoint, folder: Path, kind: StoredKind = "bf16") -> Exported:
+    """Writes weights, configuration and tokenizer. `fp32` keeps dequantised weights to the bit, `bf16` rounds them.
+
+    Raises UnsupportedModelError for what a folder can't express, and UsageError for a place that exists, can't be
+    written or has too little room. Nothing is left behind then.
+    """
+    if kind not in STORED_AS:
+        raise UsageError(f"weights can't be stored as {kind!r}; expected {', '.join(STORED_AS)}")
+    config = config_json(checkpoint, STORED_AS[kind].torch_name)  # refuses before anything is written
+    num_bytes = weight_bytes(checkpoint.config, kind)
+    with _new_folder(folder, num_bytes + SIDE_FILES_BYTES) as scratch:
+        _write_json(scratch / "config.json", config)
+        _write_json(scratch / "generation_config.json", generation_json(checkpoint.tokenizer))
+        save_tokenizer(checkpoint.tokenizer, checkpoint.config.context_length, scratch)
+        num_tensors = write_weights(checkpoint, scratch / "model.safetensors", kind)
+    return Exported(folder, kind, num_tensors, num_bytes)
+
+
+def _write_json(path: Path, values: dict[str, Any]) -> None:
+    path.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+@contextmanager
+def _new_folder(folder: Path, num_bytes: int) -> Iterator[Path]:
+    """A scratch folder that becomes `folder` at the end, or nothing at all."""
+    if folder.exists() or folder.is_symlink():
+        raise UsageError(f"{folder} exists already; name a folder that does not, or remove it first.")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(folder.parent).free
+        if free < num_bytes:
+            raise UsageError(
+                f"{folder} needs {num_bytes / 1e9:.1f} GB and its disk has {free / 1e9:.1f} GB free. "
+                "Free some space, or name a folder on another disk."
+            )
+        scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".partial", dir=folder.parent))
+        try:
+            yield scratch
+            scratch.chmod(0o755)  # mkdtemp's folders are for their owner only
+            scratch.rename(folder)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+    except OSError as error:
+        raise UsageError(
+            f"{folder} can't be written: {error.strerror or error}. Free some space, or name another folder."
+        ) from error

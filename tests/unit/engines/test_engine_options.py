@@ -1,0 +1,96 @@
+"""From the command line and slipstream.yaml to the settings of an engine."""
+
+from __future__ import annotations
+
+import pytest
+
+from slipstream.cli.engine_options import Drafting, EngineChoice, as_given, engine_settings
+from slipstream.cli.options import LoadSettings
+from slipstream.cli.tune_engine import candidates_of
+from slipstream.engines import find_engine
+from slipstream.errors import ModelNotFoundError, UsageError
+
+
+@pytest.fixture(autouse=True)
+def models(tmp_path, monkeypatch):
+    """A GGUF file and a folder by name only: nothing of them is read here."""
+    (tmp_path / "big.gguf").write_bytes(b"")
+    (tmp_path / "small.gguf").write_bytes(b"")
+    (tmp_path / "folder").mkdir()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def settings(engine: str, drafter: str | None = None, policy: str | None = None, draft: str | None = None, **choice):
+    model = "folder" if engine in ("vllm", "sglang") else "big.gguf"
+    return engine_settings(EngineChoice(engine, **choice), Drafting(model, draft, drafter, policy))
+
+
+def test_models_are_named_as_the_engine_finds_them(models):
+    assert as_given("llama-server", "big.gguf") == str(models / "big.gguf")
+    assert as_given("vllm", "folder") == str(models / "folder")
+    assert as_given("vllm", "org/name") == "org/name"  # it asks the hub itself
+    assert as_given("ollama", "ollama:qwen3:8b") == "qwen3:8b"
+    assert as_given("llama-server", "elsewhere/x.gguf", fetch=False) == "elsewhere/x.gguf"
+    with pytest.raises(UsageError, match=r"slipstream convert big\.gguf FOLDER"):
+        as_given("vllm", "big.gguf")
+    with pytest.raises(UsageError, match="llama-server reads a GGUF file"):
+        as_given("llama-server", "folder")
+    with pytest.raises(ModelNotFoundError):
+        as_given("llama-server", "./nothing.gguf")
+
+
+def test_a_draft_model_or_n_grams_where_nothing_is_said(models):
+    assert settings("llama-server").method == "ngram-simple"
+    drafted = settings("llama-server", draft="small.gguf")
+    assert (drafted.method, drafted.draft) == ("draft-simple", str(models / "small.gguf"))
+    assert settings("llama-server", "none", draft="small.gguf").draft is None
+
+
+def test_drafters_and_policies_in_slipstream_s_words(capsys):
+    chosen = settings("llama-server", "model(p_min=0.4)", "fixed(6)", "small.gguf")
+    assert (chosen.method, chosen.p_min, chosen.draft_length) == ("draft-simple", 0.4, 6)
+    assert settings("llama-server", "suffix(width=3)").method == "ngram-map-k4v"
+    assert "left out" in capsys.readouterr().err
+    with pytest.raises(UsageError, match="it takes none"):
+        settings("llama-server", "ngram-simple(width=3)")
+    with pytest.raises(UsageError, match=r"expected auto .* or fixed\(N\)"):
+        settings("llama-server", "ngram", "auto(3)")
+
+
+def test_an_engine_s_own_port_unless_another_is_asked_for():
+    assert settings("vllm").port == 8000
+    assert settings("vllm", port=9000).port == 9000
+    assert settings("llama-server", engine_args="--threads 4 --flash-attn on").extra == (
+        "--threads", "4", "--flash-attn", "on",
+    )  # fmt: skip
+
+
+def test_what_was_tuned_for_one_engine_is_left_alone_by_the_others(models):
+    (models / "slipstream.yaml").write_text(
+        "model: big.gguf\ndraft: small.gguf\ndrafter: draft-simple(p_min=0.5)\npolicy: fixed(4)\nengine: llama-server\n"
+    )
+    own = Drafting.resolve("llama-server", None, None, None, None)
+    assert own == Drafting("big.gguf", "small.gguf", "draft-simple(p_min=0.5)", "fixed(4)")
+    assert Drafting.resolve("vllm", None, None, None, None) == Drafting("big.gguf", None, None, None)
+    assert Drafting.resolve("llama-server", "other.gguf", None, None, None).drafter is None
+    here = LoadSettings.resolve(None, None, None, None)
+    assert (here.model, here.drafter, here.policy) == ("big.gguf", None, "auto")
+
+
+def test_what_slipstream_tuned_for_itself_is_exported(models):
+    (models / "slipstream.yaml").write_text("model: big.gguf\ndrafter: suffix\npolicy: fixed(8)\n")
+    drafting = Drafting.resolve("llama-server", None, None, None, None)
+    chosen = engine_settings(EngineChoice("llama-server"), drafting)
+    assert (chosen.method, chosen.draft_length) == ("ngram-map-k4v", 8)
+
+
+def test_candidates_to_tune_are_those_that_the_models_allow():
+    engine = find_engine("llama-server")
+    free = {candidate.drafter for candidate in candidates_of(engine, [], [])}
+    assert free == {"ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache"}
+    drafted = candidates_of(engine, ["small.gguf"], ["draft-simple"])
+    assert {c.drafter for c in drafted} == {"draft-simple", "draft-simple(p_min=0.5)"}
+    assert all(c.draft == "small.gguf" and c.length for c in drafted)
+    with pytest.raises(UsageError, match="--draft"):
+        candidates_of(engine, [], ["model"])
