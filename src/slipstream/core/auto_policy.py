@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
+from itertools import accumulate
 from statistics import median
-
-import numpy as np
 
 from slipstream.core.acceptance import AcceptanceModel
 from slipstream.core.cost import CostModel
@@ -146,15 +145,15 @@ class AutoPolicy:
     def _worthwhile(self, chances: Sequence[float], num_streams: int, fixed_rows: int) -> int:
         """How many of the nodes, likeliest first, give the most tokens a second."""
         most = min(len(chances), max(self._reach(num_streams) - fixed_rows, 0))
-        seconds = np.array([self._costs.seconds(fixed_rows + n) for n in range(most + 1)])
+        seconds = [self._costs.seconds(fixed_rows + n) for n in range(most + 1)]
         if fixed_rows == num_streams:
             seconds[0] = self._plain_costs.seconds(num_streams)
-        tokens = num_streams + np.concatenate(([0.0], np.cumsum(chances[:most])))
-        gains = tokens / tokens[0] * seconds[0] / np.maximum(seconds, 1e-9)
-        best = int(gains.argmax())
+        tokens = list(accumulate(chances[:most], initial=float(num_streams)))
+        gains = [t / tokens[0] * seconds[0] / max(s, 1e-9) for t, s in zip(tokens, seconds, strict=True)]
+        best = max(range(most + 1), key=gains.__getitem__)
         if gains[best] < _LEAST_GAIN:
             best = 0
-        self._predicted = float(gains[best])
+        self._predicted = gains[best]
         if best:
             self._reason = (
                 f"{best} drafted rows: {tokens[best] / num_streams:.2f} tokens a stream expected "

@@ -112,6 +112,8 @@ class DraftTree:
     def keep(self, nodes: Iterable[int]) -> DraftTree:
         """The tree of these nodes only. Raises ValueError when a kept node's parent is left out."""
         order = sorted(set(nodes))
+        if not order or len(order) == len(self):
+            return self if order else EMPTY_TREE
         new_index = {old: new for new, old in enumerate(order)} | {ROOT: ROOT}
         orphans = [node for node in order if self.parents[node] not in new_index]
         if orphans:

@@ -67,6 +67,8 @@ class SuffixTree:
         """The longest run that something followed: its length, and the likeliest followers with their share."""
         for length in range(min(len(place), self._depth - 1), 0, -1):
             children = place[length - 1].children
+            if len(children) == 1:
+                return length, [(token, 1.0) for token in children]
             if children:
                 total = sum(child.count for child in children.values())
                 ranked = heapq.nlargest(width, children.items(), key=lambda item: item[1].count)
