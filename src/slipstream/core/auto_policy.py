@@ -48,7 +48,7 @@ class AutoPolicy:
         self._until_plain = 0  # rounds of drafting before plain ones are wanted again
         self._plain_rounds = 0  # since one was measured
         self._predicted = 1.0
-        self._reason = "nothing was decoded yet"
+        self._reason = "nothing was drafted yet"
         self._drafter = ""  # the last that proposed
 
     @property

@@ -80,7 +80,8 @@ class CudaBatch:
         laid = self._laid_out(parts, 0)
         self.tokens = self._device[self._layout["tokens"]][: len(laid.tokens)]
         self.num_tiles = len(laid.tiles)
-        wanted = [i for part, end in _ends(parts) for i in range(end - len(part.tree) - 1, end)]
+        ends = accumulate(part.num_rows for part in parts)
+        wanted = [i for part, end in zip(parts, ends, strict=True) for i in range(end - len(part.tree) - 1, end)]
         self.logit_rows = torch.tensor(wanted, device=self._device.device)
         self._send(laid, (), len(parts))
 
@@ -212,11 +213,6 @@ def _length_of_chain(tree: DraftTree) -> int:
         if parent != (node - 1 if node else ROOT):
             return node
     return len(tree)
-
-
-def _ends(parts: Seq[Part]) -> Iterator[tuple[Part, int]]:
-    """Each part and the row after its last."""
-    return zip(parts, accumulate(part.num_rows for part in parts), strict=True)
 
 
 def _slices(sizes: Iterable[int]) -> Iterator[slice]:

@@ -6,7 +6,7 @@ the end of the graph.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from itertools import accumulate
@@ -99,12 +99,12 @@ class CudaRunner:
                 return [_scores(logits, request, slice(i, i + 1), tokens) for i, request in enumerate(requests)]
         self._run_ahead.forget()
         if num_rows <= MAX_SKINNY_ROWS:
-            outputs = [slice(end - len(p.tree) - 1, end) for p, end in _ends([p.num_rows for p in parts], parts)]
+            outputs = _outputs(parts, [part.num_rows for part in parts])
             bucket.batch.fill(parts)
             bucket.chooser.ask(_asked(requests, outputs, num_rows))
             bucket.run()
         else:
-            outputs = [slice(end - len(p.tree) - 1, end) for p, end in _ends([len(p.tree) + 1 for p in parts], parts)]
+            outputs = _outputs(parts, [len(part.tree) + 1 for part in parts])
             bucket.batch.fit(parts)
             bucket.chooser.ask(_asked(requests, outputs, outputs[-1].stop))
             bucket.run_uncaptured()
@@ -120,8 +120,9 @@ def _scores(logits: torch.Tensor | None, request: ScoreRequest, at: slice, token
     return CudaScores(logits, at, tokens[at], sampling.is_greedy)
 
 
-def _ends(sizes: Seq[int], parts: Seq[Part]) -> Iterator[tuple[Part, int]]:
-    return zip(parts, accumulate(sizes), strict=True)
+def _outputs(parts: Seq[Part], sizes: Seq[int]) -> list[slice]:
+    """Each part's last rows: those of its last pending token and its nodes, given how many rows each has."""
+    return [slice(end - len(p.tree) - 1, end) for p, end in zip(parts, accumulate(sizes), strict=True)]
 
 
 def _asked(requests: Seq[ScoreRequest], outputs: Seq[slice], num_rows: int) -> list[Asked | None]:
