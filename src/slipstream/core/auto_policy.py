@@ -25,6 +25,7 @@ PROBE_SHARE = 0.02  # of the time, for trying a drafter that does not pay
 PROBE_DEPTH = 3
 DEFAULT_MAX_DRAFT = 16
 _LEAST_GAIN = 1.03  # a predicted gain within the noise is none
+_PATIENCE = 8  # rounds without a draft worth scoring, before drafters are asked half as often
 _PLAIN_SAMPLES = 3  # plain rounds measured before anything is drafted
 _FIRST_DRAFTS = 2  # a drafter's first drafts prepare what later ones find: their time says nothing
 _PLAIN_EVERY = 100  # rounds of drafting for each that it takes to measure a plain one again
@@ -44,7 +45,9 @@ class AutoPolicy:
         self._elapsed_s = 0.0
         self._probe_s = 0.0
         self._probing = False
+        self._round = 0
         self._kept: dict[int, int] = {}  # by stream: drafted tokens that were worth scoring, last time
+        self._in_vain: Counter[int] = Counter()  # by stream: rounds in which nothing was, one after the other
         self._until_plain = 0  # rounds of drafting before plain ones are wanted again
         self._plain_rounds = 0  # since one was measured
         self._predicted = 1.0
@@ -73,7 +76,9 @@ class AutoPolicy:
 
     def _wanted(self, stream: Stream) -> int:
         """What could be used now: room to double what was kept last time. While nothing pays that is a token or two,
-        enough to see whether it would have been right."""
+        enough to see whether it would have been right, and in the long run in every other round."""
+        if self._in_vain[stream.id] >= _PATIENCE and self._round % 2:
+            return 0
         return 2 * self._kept.get(stream.id, 2) + 2
 
     def _wants_plain_round(self, num_streams: int) -> bool:
@@ -170,7 +175,9 @@ class AutoPolicy:
 
     def record(self, cost: RoundCost, observations: Sequence[Observation]) -> None:
         self._elapsed_s += cost.total_s
+        self._round += 1
         for o in observations:
+            self._in_vain[o.stream.id] = 0 if o.scored else self._in_vain[o.stream.id] + 1
             if o.proposed:
                 self._kept[o.stream.id] = len(o.scored)
             if o.proposed and o.stream.drafter:
@@ -213,6 +220,7 @@ class AutoPolicy:
     def forget(self, stream: Stream) -> None:
         self._acceptance.forget(stream.id)
         self._kept.pop(stream.id, None)
+        self._in_vain.pop(stream.id, None)
 
     def explain(self) -> PolicyReport:
         return PolicyReport(

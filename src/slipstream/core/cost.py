@@ -7,7 +7,7 @@ from collections import deque
 from statistics import median
 
 _WINDOW = 9  # samples kept per bucket; the median shrugs off a scheduler's hiccup
-_UNSEEN_SLOPE = 0.02  # what an unseen row is thought to cost, as a share: low, so that it gets tried
+_UNSEEN_SLOPE = 0.02  # what an unseen row is thought to cost at least, as a share: low, so that it gets tried
 
 
 def bucket_of(rows: int) -> int:
@@ -64,12 +64,18 @@ class CostModel:
         bucket = bucket_of(rows)
         at = bisect.bisect_left(self._rows, bucket)
         if at == len(self._rows):
-            return self._seconds[-1] * (1 + _UNSEEN_SLOPE * (bucket - self._rows[-1]))
+            return self._seconds[-1] + self._slope() * (bucket - self._rows[-1])
         if at == 0 or self._rows[at] == bucket:
             return self._seconds[at]
         below, above = self._rows[at - 1], self._rows[at]
         share = (bucket - below) / (above - below)
         return self._seconds[at - 1] + share * (self._seconds[at] - self._seconds[at - 1])
+
+    def _slope(self) -> float:
+        """Of rows beyond the largest seen: as steep as from the smallest seen to the largest."""
+        span = self._rows[-1] - self._rows[0]
+        seen = (self._seconds[-1] - self._seconds[0]) / span if span else 0.0
+        return max(seen, _UNSEEN_SLOPE * self._seconds[-1])
 
     def curve(self) -> dict[int, float]:
         """Seconds by rows, as learned."""
