@@ -40,7 +40,7 @@ from slipstream.engines.session import running
 from slipstream.loading import LoadedModel
 
 CONTEXT = 2048
-SERVER_METHODS = ("none", "ngram-simple", "ngram-mod", "ngram-map-k4v")
+SERVER_METHODS = ("none", "ngram-simple", "ngram-mod")
 _FIRST_PORT = 18080
 
 
@@ -54,7 +54,7 @@ class PromptLookup:
         from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
         self._llama = Llama(
-            path, n_ctx=CONTEXT, n_threads=threads, n_threads_batch=threads, verbose=False,
+            path, n_ctx=CONTEXT, n_batch=CONTEXT, n_threads=threads, n_threads_batch=threads, verbose=False,
             draft_model=LlamaPromptLookupDecoding(num_pred_tokens=10),
         )  # fmt: skip
         self._tokenizer = target.tokenizer
@@ -143,8 +143,16 @@ def by_kind(samples: Sequence[Sample]) -> dict[str, dict[str, float]]:
     """Tokens a second by kind of prompt and by generator: the median over prompts and passes."""
     speeds: dict[str, dict[str, list[float]]] = {}
     for s in samples:
-        speeds.setdefault(s.prompt.kind, {}).setdefault(s.generator, []).append(s.tokens_per_s)
+        speeds.setdefault(s.prompt.kind, {}).setdefault(s.generator, []).append(_speed(s))
     return {kind: {g: statistics.median(v) for g, v in rows.items()} for kind, rows in speeds.items()}
+
+
+def _speed(sample: Sample) -> float:
+    """Servers count the end token, which is never sent."""
+    answer = sample.answers[0]
+    ended = sample.generator.startswith("llama-server") and answer.finish_reason == "stop"
+    seconds = answer.stats.total_s - answer.stats.ttft_s
+    return (answer.stats.num_tokens - 1 - ended) / seconds if seconds > 0 else 0.0
 
 
 def print_speeds(speeds: dict[str, dict[str, float]], own: Sequence[str], ours: str) -> None:

@@ -7,6 +7,7 @@ from collections import deque
 from statistics import median
 
 _WINDOW = 9  # samples kept per bucket; the median shrugs off a scheduler's hiccup
+_FEW_SIZES = 4
 _UNSEEN_SLOPE = 0.02  # what an unseen row is thought to cost at least, as a share: low, so that it gets tried
 
 
@@ -72,10 +73,14 @@ class CostModel:
         return self._seconds[at - 1] + share * (self._seconds[at] - self._seconds[at - 1])
 
     def _slope(self) -> float:
-        """Of rows beyond the largest seen: as steep as from the smallest seen to the largest."""
-        span = self._rows[-1] - self._rows[0]
-        seen = (self._seconds[-1] - self._seconds[0]) / span if span else 0.0
-        return max(seen, _UNSEEN_SLOPE * self._seconds[-1])
+        """Of rows beyond the largest seen: as steep as what was seen, once a few sizes were.
+
+        Until then it is taken for flat: kernels that take four rows at once make three no measure of four.
+        """
+        flat = _UNSEEN_SLOPE * self._seconds[-1]
+        if len(self._rows) < _FEW_SIZES:
+            return flat
+        return max(flat, (self._seconds[-1] - self._seconds[0]) / (self._rows[-1] - self._rows[0]))
 
     def curve(self) -> dict[int, float]:
         """Seconds by rows, as learned."""
