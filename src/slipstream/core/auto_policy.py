@@ -25,6 +25,7 @@ PROBE_SHARE = 0.02  # of the time, for trying a drafter that does not pay
 PROBE_DEPTH = 3
 DEFAULT_MAX_DRAFT = 16
 _LEAST_GAIN = 1.03  # a predicted gain within the noise is none
+_LEAST_ASKED = 4  # tokens of a draft: kernels may take four rows at little more than the price of two
 _PATIENCE = 8  # rounds without a draft worth scoring, before drafters are asked half as often
 _PLAIN_SAMPLES = 3  # plain rounds measured before anything is drafted
 _FIRST_DRAFTS = 2  # a drafter's first drafts prepare what later ones find: their time says nothing
@@ -75,11 +76,11 @@ class AutoPolicy:
         return budgets
 
     def _wanted(self, stream: Stream) -> int:
-        """What could be used now: room to double what was kept last time. While nothing pays that is a token or two,
-        enough to see whether it would have been right, and in the long run in every other round."""
+        """What could be used now: room to double what was kept last time. While nothing pays that is a few tokens,
+        enough to see whether they would have been right, and in the long run in every other round."""
         if self._in_vain[stream.id] >= _PATIENCE and self._round % 2:
             return 0
-        return 2 * self._kept.get(stream.id, 2) + 2
+        return max(_LEAST_ASKED, 2 * self._kept.get(stream.id, 2) + 2)
 
     def _wants_plain_round(self, num_streams: int) -> bool:
         """Gains are measured against plain rounds, so some have to be seen, and seen again as the context grows."""
@@ -95,7 +96,7 @@ class AutoPolicy:
             if rows > self._reach(num_streams):
                 break
             expected += members * chance
-            rate = expected / max(self._costs.seconds(rows) + step_s * depth, 1e-9)
+            rate = expected / max(self._costs.seconds(rows, expected) + step_s * depth, 1e-9)
             if rate > best_rate:
                 best, best_rate = depth, rate
         self._predicted = best_rate / plain_rate if best else 1.0
@@ -150,10 +151,10 @@ class AutoPolicy:
     def _worthwhile(self, chances: Sequence[float], num_streams: int, fixed_rows: int) -> int:
         """How many of the nodes, likeliest first, give the most tokens a second."""
         most = min(len(chances), max(self._reach(num_streams) - fixed_rows, 0))
-        seconds = [self._costs.seconds(fixed_rows + n) for n in range(most + 1)]
+        tokens = list(accumulate(chances[:most], initial=float(num_streams)))
+        seconds = [self._costs.seconds(fixed_rows + n, expected) for n, expected in enumerate(tokens)]
         if fixed_rows == num_streams:
             seconds[0] = self._plain_costs.seconds(num_streams)
-        tokens = list(accumulate(chances[:most], initial=float(num_streams)))
         gains = [t / tokens[0] * seconds[0] / max(s, 1e-9) for t, s in zip(tokens, seconds, strict=True)]
         best = max(range(most + 1), key=gains.__getitem__)
         if gains[best] < _LEAST_GAIN:

@@ -8,6 +8,7 @@ from statistics import median
 
 _WINDOW = 9  # samples kept per bucket; the median shrugs off a scheduler's hiccup
 _FEW_SIZES = 4
+_SAFE_SHARE = 0.65  # tokens expected of a row: even at the full price of a row a third is lost at most
 _UNSEEN_SLOPE = 0.02  # what an unseen row is thought to cost at least, as a share: low, so that it gets tried
 
 
@@ -58,27 +59,30 @@ class CostModel:
         """The most rows seen so far; 0 before the first record."""
         return self._rows[-1] if self._rows else 0
 
-    def seconds(self, rows: int) -> float:
-        """Expected cost of a round of `rows` rows. 0 before the first record."""
+    def seconds(self, rows: int, tokens: float = 0.0) -> float:
+        """Expected cost of a round of `rows` rows. 0 before the first record.
+
+        `tokens`: expected of it. A size that was never seen is taken for cheap where little is lost if it is not.
+        """
         if not self._rows:
             return 0.0
         bucket = bucket_of(rows)
         at = bisect.bisect_left(self._rows, bucket)
         if at == len(self._rows):
-            return self._seconds[-1] + self._slope() * (bucket - self._rows[-1])
+            return self._seconds[-1] + self._slope(tokens >= _SAFE_SHARE * rows) * (bucket - self._rows[-1])
         if at == 0 or self._rows[at] == bucket:
             return self._seconds[at]
         below, above = self._rows[at - 1], self._rows[at]
         share = (bucket - below) / (above - below)
         return self._seconds[at - 1] + share * (self._seconds[at] - self._seconds[at - 1])
 
-    def _slope(self) -> float:
-        """Of rows beyond the largest seen: as steep as what was seen, once a few sizes were.
+    def _slope(self, is_safe: bool) -> float:
+        """Of rows beyond the largest seen: as steep as what was seen.
 
-        Until then it is taken for flat: kernels that take four rows at once make three no measure of four.
+        A few sizes may be taken for flat: kernels that take four rows at once make three no measure of four.
         """
         flat = _UNSEEN_SLOPE * self._seconds[-1]
-        if len(self._rows) < _FEW_SIZES:
+        if len(self._rows) < (_FEW_SIZES if is_safe else 2):
             return flat
         return max(flat, (self._seconds[-1] - self._seconds[0]) / (self._rows[-1] - self._rows[0]))
 

@@ -36,7 +36,8 @@ def test_costs_lie_on_straight_lines_between_what_was_seen():
     costs.record(2, 1.0)
     costs.record(6, 3.0)
     assert [costs.seconds(n) for n in (1, 2, 4, 6)] == [1.0, 1.0, 2.0, 3.0]
-    assert 3.0 < costs.seconds(8) < 3.5  # unseen sizes get tried
+    assert costs.seconds(8) == 4.0  # as steep as before
+    assert 3.0 < costs.seconds(8, tokens=7.0) < 3.5  # tried where that is safe
     assert costs.curve() == {2: 1.0, 6: 3.0}
 
 
@@ -44,7 +45,7 @@ def test_after_a_few_sizes_unseen_ones_cost_as_much_as_those_seen():
     costs = CostModel()
     for rows in (1, 2, 3, 5):
         costs.record(rows, float(rows))
-    assert costs.seconds(8) == 8.0
+    assert costs.seconds(8) == costs.seconds(8, tokens=8.0) == 8.0
 
 
 def test_one_hiccup_does_not_change_a_cost():
