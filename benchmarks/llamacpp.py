@@ -66,14 +66,13 @@ class PromptLookup:
         began = time.perf_counter()
         times: list[float] = []
         for token in self._llama.generate(ids, temp=0.0, top_k=1, repeat_penalty=1.0):
-            if token in self._tokenizer.eos_ids and not limits.ignore_eos:
-                break
             tokens.append(token)
             times.append(time.perf_counter() - began)
-            if len(tokens) >= limits.max_tokens:
+            if len(tokens) >= limits.max_tokens or (token in self._tokenizer.eos_ids and not limits.ignore_eos):
                 break
         decoder = self._tokenizer.stream_decoder()
-        text = "".join(decoder.push(token) for token in tokens) + decoder.flush()
+        shown = [token for token in tokens if token not in self._tokenizer.eos_ids]
+        text = "".join(decoder.push(token) for token in shown) + decoder.flush()
         ends = times or [0.0]
         return Answer(text, tuple(tokens), "", Stats(num_tokens=len(tokens), ttft_s=ends[0], total_s=ends[-1]))
 
@@ -143,16 +142,8 @@ def by_kind(samples: Sequence[Sample]) -> dict[str, dict[str, float]]:
     """Tokens a second by kind of prompt and by generator: the median over prompts and passes."""
     speeds: dict[str, dict[str, list[float]]] = {}
     for s in samples:
-        speeds.setdefault(s.prompt.kind, {}).setdefault(s.generator, []).append(_speed(s))
+        speeds.setdefault(s.prompt.kind, {}).setdefault(s.generator, []).append(s.tokens_per_s)
     return {kind: {g: statistics.median(v) for g, v in rows.items()} for kind, rows in speeds.items()}
-
-
-def _speed(sample: Sample) -> float:
-    """Servers count the end token, which is never sent."""
-    answer = sample.answers[0]
-    ended = sample.generator.startswith("llama-server") and answer.finish_reason == "stop"
-    seconds = answer.stats.total_s - answer.stats.ttft_s
-    return (answer.stats.num_tokens - 1 - ended) / seconds if seconds > 0 else 0.0
 
 
 def print_speeds(speeds: dict[str, dict[str, float]], own: Sequence[str], ours: str) -> None:

@@ -13,7 +13,7 @@ pytest.importorskip("llama_cpp")
 
 import slipstream
 from contract import tiny_llamacpp
-from fakes import FakeDrafter
+from fakes import FakeDrafter, Scripted
 from slipstream import Limits, LoadedModel, Sampling
 from slipstream.backends.llamacpp.options import LlamaCppOptions
 from slipstream.backends.torch.options import TorchOptions
@@ -244,9 +244,11 @@ def resident_bytes() -> int:
 
 
 def test_auto_turns_itself_off_where_rows_cost_too_much_and_says_why(smollm2: LoadedModel) -> None:
-    """Drafts that are never right cost rows and bring nothing: after a while none are scored."""
-    engine = slipstream.load(smollm2, drafter="ngram")
+    """Drafts that are never right cost rows and bring nothing: after a few tries none are scored."""
+    wrong = Scripted(script=lambda stream, budget: DraftTree.chain([7] * budget, [0.9] * budget))
+    engine = slipstream.load(smollm2, drafter=wrong)
     messages = [{"role": "user", "content": "Write a poem about rain, snow, fog, hail, wind and sun."}]
     answer = engine.generate(messages, SAMPLINGS["sampled"], Limits(48, ignore_eos=True)).result()
-    assert answer.stats.num_drafted <= answer.stats.num_tokens // 2
-    assert engine.policy.explain().reason
+    assert wrong.num_proposals > 10
+    assert 0 < answer.stats.num_drafted <= 12
+    assert "off: " in engine.policy.explain().reason

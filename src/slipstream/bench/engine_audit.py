@@ -8,14 +8,19 @@ equally likely to plain decoding; where it does not, or where tokens are sampled
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 
 from slipstream.bench.audit import Difference, Finding, Outcome
+from slipstream.bench.results import PLAIN
+from slipstream.bench.runner import Progress
 from slipstream.bench.workload import Prompt
 from slipstream.core.generator import Answer, Generator
 from slipstream.core.prefix import common_prefix
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
 from slipstream.engines.engine import Candidate
+from slipstream.errors import EngineError
 
 # Of log-probabilities: quantised weights and caches in 16 bits move logits by some hundredths between batch shapes.
 TIE = 0.15
@@ -23,6 +28,57 @@ TIE = 0.15
 # The gap at a character of plain decoding's answer to the text that the other one has there; None where unknown.
 GapAt = Callable[[Prompt, int, str], float | None]
 Answers = Mapping[tuple[str, int], Answer]
+Opener = AbstractContextManager[Generator]  # an engine that runs inside the block
+
+
+@dataclass(slots=True)
+class EngineAudit:
+    """`errors` are what ended engines early; what was compared until then is here all the same."""
+
+    findings: list[Finding] = field(default_factory=list)
+    complete: bool = True
+    errors: list[str] = field(default_factory=list)
+
+
+def audit_engines(
+    openers: Mapping[str, Opener],
+    prompts: Sequence[Prompt],
+    samplings: Sequence[Sampling],
+    limits: Limits,
+    gap_of: Callable[[Generator], GapAt],
+    progress: Progress,
+) -> EngineAudit:
+    """One engine after the other, plain decoding last: it is asked how close a choice was where texts differ.
+
+    Ctrl-C, or an engine that dies, leaves what was answered until then to be compared.
+    """
+    audit, answered = EngineAudit(), dict[str, dict[tuple[str, int], Answer]]()
+    total = len(prompts) * len(samplings) * len(openers)
+    others = [label for label in openers if label != PLAIN]
+
+    def compared(gap_at: GapAt) -> list[Finding]:
+        plain = answered.get(PLAIN, {})
+        sides = [(label, answered.get(label, {})) for label in others]
+        return [f for label, own in sides for f in compare(plain, own, label, prompts, samplings, gap_at)]
+
+    try:
+        for label in (*others, PLAIN):
+            answers = answered.setdefault(label, {})
+            try:
+                with openers[label] as generator:
+                    for key, answer in answer_all(generator, prompts, samplings, limits):
+                        answers[key] = answer
+                        progress(sum(map(len, answered.values())), total, label)
+                    if label == PLAIN:
+                        audit.findings = compared(gap_of(generator))
+            except EngineError as error:
+                audit.complete = False
+                audit.errors.append(f"{label}: {error}")
+    except KeyboardInterrupt:
+        audit.complete = False
+    if not audit.complete and not audit.findings:  # plain decoding can't be asked any more
+        audit.findings = compared(lambda prompt, at, other: None)
+    return audit
 
 
 def answer_all(

@@ -90,9 +90,9 @@ def audit(
         drafting = eng.Drafting.resolve(engine, model, draft, None, policy)
         contest = Contest(choice, drafting, drafter.split(",") if drafter else [], url, plain_url, api_key)
         with progress_bar("auditing") as progress:
-            findings, complete = audit_engine(contest, workload, samplings, limits, progress)
+            done = audit_engine(contest, workload, samplings, limits, progress)
         facts: dict[str, object] = {"name": drafting.model, "engine": engine}
-        _finish(findings, _Audited(f"{drafting.model} on {engine}", facts), complete, as_json)
+        _finish(done.findings, _Audited(f"{drafting.model} on {engine}", facts), done.complete, as_json)
         return
     eng.refuse_without_engine(url=url, plain_url=plain_url, program=program, engine_args=engine_args)
     settings = opt.LoadSettings.resolve(
@@ -117,12 +117,12 @@ class _Audited:
 
 
 def _finish(findings: list[Finding], audited: _Audited, complete: bool, as_json: bool) -> None:
-    """Shows the findings. Exit 1 on a bug."""
+    """Shows the findings. Exit 1 on a bug, and where nothing was compared."""
     if as_json:
         print(json.dumps(_as_dict(findings, audited, complete), ensure_ascii=False))
     else:
         _print(findings, audited, complete)
-    if any(f.outcome == "BUG" for f in findings):
+    if not findings or any(f.outcome == "BUG" for f in findings):
         raise typer.Exit(1)
 
 
@@ -175,9 +175,16 @@ def _print(findings: list[Finding], audited: _Audited, complete: bool) -> None:
     for f in findings:
         if f.difference:
             console.print(_difference_line(f, audited.spell), highlight=False)
-    bugs = sum(f.outcome == "BUG" for f in findings)
-    console.print("text identical: yes" if all(f.outcome == "identical" for f in findings)
-                  else f"{bugs} bugs, {sum(f.outcome == 'tie' for f in findings)} numeric ties")  # fmt: skip
+    console.print(_conclusion(findings))
+
+
+def _conclusion(findings: list[Finding]) -> str:
+    if not findings:
+        return "nothing was compared"
+    if all(f.outcome == "identical" for f in findings):
+        return "text identical: yes"
+    bugs, ties = (sum(f.outcome == outcome for f in findings) for outcome in ("BUG", "tie"))
+    return f"{bugs} bugs, {ties} numeric ties"
 
 
 def _difference_line(f: Finding, spell: Callable[[int], str] | None) -> str:
@@ -199,7 +206,7 @@ def _as_dict(findings: list[Finding], audited: _Audited, complete: bool) -> dict
         "schema": "slipstream.audit/1",
         "model": audited.facts,
         "partial": not complete,
-        "identical": all(f.outcome == "identical" for f in findings),
+        "identical": bool(findings) and all(f.outcome == "identical" for f in findings),
         "bugs": sum(f.outcome == "BUG" for f in findings),
         "ties": sum(f.outcome == "tie" for f in findings),
         "findings": [asdict(f) for f in findings],

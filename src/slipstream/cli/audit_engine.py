@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from slipstream.cli.bench_engine import Contest, attached, attached_urls, check_all, contestants, started
@@ -12,8 +13,7 @@ from slipstream.errors import UsageError
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from slipstream.bench.audit import Finding
-    from slipstream.bench.engine_audit import GapAt
+    from slipstream.bench.engine_audit import EngineAudit, GapAt
     from slipstream.bench.runner import Progress
     from slipstream.bench.workload import Prompt
     from slipstream.core.generator import Generator
@@ -30,31 +30,16 @@ def audit_engine(
     samplings: Sequence[Sampling],
     limits: Limits,
     progress: Progress,
-) -> tuple[list[Finding], bool]:
-    """One start after the other: the speculative ones first, then plain decoding, which is asked how close it was."""
-    from slipstream.bench.engine_audit import answer_all, compare
-    from slipstream.engines.engine import PLAIN
+) -> EngineAudit:
+    """One start after the other. What ended an engine early is said on stderr."""
+    from slipstream.bench.engine_audit import audit_engines
+    from slipstream.cli.engine_runs import say
 
     samplings = comparable(contest.choice.find(), samplings)
-    openers = _openers(contest)
-    plain = openers.pop(PLAIN)
-    total = len(prompts) * len(samplings) * (len(openers) + 1)
-    findings: list[Finding] = []
-    answered = {}
-    done = 0
-    for label, opener in [*openers.items(), (PLAIN, plain)]:
-        with opener as generator:
-            answers = {}
-            for key, answer in answer_all(generator, prompts, samplings, limits):
-                answers[key] = answer
-                done += 1
-                progress(done, total, label)
-            answered[label] = answers
-            if label == PLAIN:
-                gap_at = _gap_at(generator, limits)
-                for other in openers:
-                    findings += compare(answers, answered[other], other, prompts, samplings, gap_at)
-    return findings, True
+    audit = audit_engines(_openers(contest), prompts, samplings, limits, partial(_gap_at, limits=limits), progress)
+    for error in audit.errors:
+        say(error)
+    return audit
 
 
 def comparable(engine: ExternalEngine, samplings: Sequence[Sampling]) -> list[Sampling]:

@@ -62,6 +62,15 @@ StartLimit = Annotated[
     float,
     typer.Option("--start-limit", help="Seconds that its start may take.", min=1, rich_help_panel=PANEL),
 ]
+Streams = Annotated[int, typer.Option("--streams", help="Requests at the same time.", min=1)]
+DraftStreams = Annotated[
+    int | None, typer.Option("--draft-streams", help="vLLM: plain decoding with more requests than this.", min=1)
+]
+Host = Annotated[str, typer.Option("--host", help="0.0.0.0 lets other machines in.")]
+Port = Annotated[int | None, typer.Option("--port", help="Default: the engine's own.", min=1)]
+TensorParallel = Annotated[int, typer.Option("--tensor-parallel", help="GPUs that share every layer.")]
+PipelineParallel = Annotated[int, typer.Option("--pipeline-parallel", help="Groups of layers.")]
+Nodes = Annotated[int, typer.Option("--nodes", help="Machines (vLLM with Ray).", min=1)]
 EngineDrafter = Annotated[
     str | None,
     typer.Option(

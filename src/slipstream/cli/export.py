@@ -25,16 +25,13 @@ def export(
     drafter: eng.EngineDrafter = None,
     policy: eng.EnginePolicy = None,
     context: opt.Context = None,
-    streams: Annotated[int, typer.Option("--streams", help="Requests at the same time.", min=1)] = 1,
-    draft_streams: Annotated[
-        int | None,
-        typer.Option("--draft-streams", help="vLLM: plain decoding with more requests than this.", min=1),
-    ] = None,
-    host: Annotated[str, typer.Option("--host", help="0.0.0.0 lets other machines in.")] = "127.0.0.1",
-    port: Annotated[int | None, typer.Option("--port", help="Default: the engine's own.", min=1)] = None,
-    tensor_parallel: Annotated[int, typer.Option("--tensor-parallel", help="GPUs that share every layer.")] = 1,
-    pipeline_parallel: Annotated[int, typer.Option("--pipeline-parallel", help="Groups of layers.")] = 1,
-    nodes: Annotated[int, typer.Option("--nodes", help="Machines (vLLM with Ray).", min=1)] = 1,
+    streams: eng.Streams = 1,
+    draft_streams: eng.DraftStreams = None,
+    host: eng.Host = "127.0.0.1",
+    port: eng.Port = None,
+    tensor_parallel: eng.TensorParallel = 1,
+    pipeline_parallel: eng.PipelineParallel = 1,
+    nodes: eng.Nodes = 1,
     engine_args: eng.EngineArgs = "",
     form: Annotated[
         str, typer.Option("--format", help="engine (its own), or for vLLM: kubernetes, compose.", metavar="FORMAT")

@@ -33,8 +33,9 @@ class _Heard:
     last_at: float = 0.0
 
     def add(self, piece: Piece) -> None:
-        if piece.text or piece.tokens:
+        if piece.text or piece.tokens or piece.finish_reason:  # the end token is counted and computed, but not sent
             self.last_at = time.perf_counter()
+        if piece.text or piece.tokens:
             self.first_at = self.first_at or self.last_at
             self.num_pieces += 1
         self.text += piece.text

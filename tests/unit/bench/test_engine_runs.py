@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import pytest
 
-from slipstream.bench.engine_audit import answer_all, compare, gap_of_candidates
+from slipstream.bench.engine_audit import answer_all, audit_engines, compare, gap_of_candidates
 from slipstream.bench.load import run_load
 from slipstream.bench.load_result import load_result
 from slipstream.bench.runner import BenchSettings
@@ -200,3 +200,35 @@ def test_findings_of_an_engine(gap, outcome):
     assert found[0].difference.position == 4
     same = list(compare(plain, plain, "x", PROMPTS[:1], samplings, lambda *_: gap))
     assert [f.outcome for f in same] == ["identical", "identical"]
+
+
+def audited(plain: FixedSpeed, other: FixedSpeed, gap: float | None = 1.0):
+    openers = {g.label: nullcontext(g) for g in (plain, other)}
+    return audit_engines(
+        openers, PROMPTS, [Sampling()], Limits(8), lambda generator: lambda prompt, at, text: gap, lambda *_: None
+    )
+
+
+def test_an_audit_compares_every_answer_and_asks_plain_decoding_where_texts_differ():
+    same = audited(FixedSpeed("none", 10), FixedSpeed("ngram", 10))
+    assert same.complete and [f.outcome for f in same.findings] == ["identical"] * len(PROMPTS)
+    for gap, outcome in ((1.0, "BUG"), (None, "BUG"), (0.01, "tie")):
+        other = audited(FixedSpeed("none", 10), FixedSpeed("ngram", 10, text="some"), gap)
+        assert {f.outcome for f in other.findings} == {outcome}
+
+
+@pytest.mark.parametrize("dies", ["none", "ngram"])
+def test_an_engine_that_dies_in_mid_audit_leaves_what_was_compared(dies):
+    found = audited(*(FixedSpeed(label, 10, dies_at=2 if label == dies else None) for label in ("none", "ngram")))
+    assert not found.complete
+    assert found.errors == [f"{dies}: the engine ended with status 137"]
+    assert [f.outcome for f in found.findings] == ["identical"]
+
+
+def test_an_audit_that_is_left_before_plain_decoding_claims_nothing():
+    class Left(FixedSpeed):
+        def answer(self, prompt, sampling, limits):
+            raise KeyboardInterrupt
+
+    found = audited(FixedSpeed("none", 10), Left("ngram", 10))
+    assert not found.complete and found.findings == []
