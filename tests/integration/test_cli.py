@@ -33,10 +33,12 @@ def refused(result: subprocess.CompletedProcess[str], code: int, *words: str) ->
 
 
 def test_help_is_quick_and_imports_no_torch() -> None:
-    run("--help")
-    started = time.perf_counter()
-    result = run("--help")
-    assert time.perf_counter() - started < 1.5  # 0.3 s on an idle machine; the limit is for busy ones
+    seconds = []
+    for _ in range(4):
+        started = time.perf_counter()
+        result = run("--help")
+        seconds.append(time.perf_counter() - started)
+    assert min(seconds) < 1.5  # 0.3 s on an idle machine; the limit is for busy ones
     assert "generate" in result.stdout
 
 
@@ -171,7 +173,7 @@ def test_gguf_of_an_unsupported_architecture(tmp_path: Path) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    refused(run("generate", "--model", str(path), "hi"), 1, "mamba")
+    refused(run("generate", "--model", str(path), "--backend", "torch", "hi"), 1, "mamba")
 
 
 def test_truncated_safetensors(tmp_path: Path) -> None:

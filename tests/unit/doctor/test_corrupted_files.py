@@ -39,11 +39,12 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def measured(path: Path) -> list[Finding]:
-    """check_weights and describe within the limits of time and memory, each measured without the other."""
-    start = time.perf_counter()
+    """check_weights and describe, each within the limits of time (the processor's) and memory."""
+    start = time.process_time()
     findings = check_weights(path)
+    checked = time.process_time()
     describe(path)
-    seconds = time.perf_counter() - start
+    seconds = max(checked - start, time.process_time() - checked)
     tracemalloc.start()
     try:
         check_weights(path)
@@ -438,8 +439,8 @@ def test_nothing_is_raised_whatever_the_bytes(sound: Path, tmp_path: Path, data:
     del content[data.draw(st.sampled_from([len(content), len(content) // 2, 5000])) :]
     path = tmp_path / Path(source).name
     path.write_bytes(content)
-    start = time.perf_counter()
+    start = time.process_time()
     findings = check_weights(path)
     describe(path)
-    assert time.perf_counter() - start < MAX_S
+    assert time.process_time() - start < MAX_S
     assert findings or len(content) == (sound / source).stat().st_size  # a cut is never missed
