@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import slipstream
-from slipstream.backends.llamacpp.context import Context
 from slipstream.backends.llamacpp.library import library
 from slipstream.backends.llamacpp.options import LlamaCppOptions
 from slipstream.bench.engine_generator import EngineGenerator
@@ -86,16 +85,17 @@ class PromptLookup:
 def overhead_ms(model: LoadedModel, drafter: str, policy: str) -> float:
     """The median of what a round of one stream takes besides llama_decode."""
     engine = slipstream.load(model, drafter=drafter, policy=policy)
-    decode, decoding_s, rest = Context.decode, [0.0], []
+    lib, decoding_s, rest = library(), [0.0], []
+    decode = lib.llama_decode
 
-    def timed(self: Context) -> Any:
+    def timed(*arguments: Any) -> Any:
         began = time.perf_counter()
         try:
-            return decode(self)
+            return decode(*arguments)
         finally:
             decoding_s[0] += time.perf_counter() - began
 
-    Context.decode = timed  # type: ignore[method-assign]
+    lib.llama_decode = timed
     try:
         for _ in range(2):
             prompt = "def add(a, b):\n    return a + b\n\n\ndef subtract(a, b):\n    return a - b\n"
@@ -107,7 +107,7 @@ def overhead_ms(model: LoadedModel, drafter: str, policy: str) -> float:
                     break
                 rest.append(time.perf_counter() - began - decoding_s[0])
     finally:
-        Context.decode = decode  # type: ignore[method-assign]
+        lib.llama_decode = decode
     return statistics.median(rest) * 1e3
 
 

@@ -42,6 +42,8 @@ class Context:
         self._lib = llama_cpp
         self._context = context
         self._memory = llama_cpp.llama_get_memory(context)
+        self._view: Logits | None = None
+        self._view_address = 0
         self.close = weakref.finalize(self, _free, llama_cpp, model, context)
 
     def decode(self) -> Logits:
@@ -58,11 +60,16 @@ class Context:
             raise ModelError(f"llama_decode failed with {code}. {last_complaint()}")
         if not outputs:
             return np.empty((0, self.facts.vocab_size), np.float32)
-        pointer = self._lib.llama_get_logits(self._context)
-        address = ctypes.addressof(pointer.contents)
-        block = (ctypes.c_float * (outputs * self.facts.vocab_size)).from_address(address)
-        logits: Logits = np.ctypeslib.as_array(block).reshape(outputs, self.facts.vocab_size)
-        return logits
+        return self._logits(outputs)
+
+    def _logits(self, outputs: int) -> Logits:
+        """The library writes them to one place until a larger batch moves it, so the view of that is kept."""
+        address = ctypes.addressof(self._lib.llama_get_logits(self._context).contents)
+        if self._view is None or self._view_address != address or len(self._view) < outputs:
+            block = (ctypes.c_float * (outputs * self.facts.vocab_size)).from_address(address)
+            self._view = np.ctypeslib.as_array(block).reshape(outputs, self.facts.vocab_size)
+            self._view_address = address
+        return self._view[:outputs]
 
     def share(self, source: int, target: int, length: int) -> None:
         """The empty sequence `target` begins with the first `length` tokens of `source`."""
