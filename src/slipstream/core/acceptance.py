@@ -15,7 +15,7 @@ from slipstream.core.tree import ROOT, DraftTree
 
 _DECAY = 0.97  # an old observation fades: about 30 recent ones count
 _OWN_PRIOR = 3.0  # how many observations the drafter-wide estimate weighs against a stream's own
-_PRIOR = 1.0  # and how many the depth above, or the corrected confidence, weighs against the drafter-wide estimate
+_PRIOR = 3.0  # and how many the depth above, or the corrected confidence, weighs against the drafter-wide estimate
 _TRUST_PRIOR = 2.0  # how many certain tokens, all taken, a new drafter is taken to have behind it
 _DEPTH_PRIOR = 2.0
 _BUCKETS = 6

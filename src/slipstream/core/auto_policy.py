@@ -9,7 +9,7 @@ time; a free one goes on proposing and is judged, unscored, by what the target t
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from statistics import median
 
@@ -23,8 +23,10 @@ from slipstream.errors import UsageError
 
 PROBE_SHARE = 0.02  # of the time, for trying a drafter that does not pay
 PROBE_DEPTH = 3
+_READING_SHARE = 0.25  # of a drafted token's time: what a token costs that a draft model has to read first
 DEFAULT_MAX_DRAFT = 16
 _LEAST_GAIN = 1.03  # a predicted gain within the noise is none
+_CAUTION = 0.1  # gain wanted for each plain round that a draft costs beyond the first: what is lost if it is wrong
 _LEAST_ASKED = 4  # tokens of a draft: kernels may take four rows at little more than the price of two
 _PATIENCE = 8  # rounds without a draft worth scoring, before drafters are asked half as often
 _PLAIN_SAMPLES = 3  # plain rounds measured before anything is drafted
@@ -45,10 +47,12 @@ class AutoPolicy:
         self._num_drafts: Counter[str] = Counter()  # by drafter
         self._elapsed_s = 0.0
         self._probe_s = 0.0
+        self._last_probe_s = 0.0
         self._probing = False
         self._round = 0
         self._kept: dict[int, int] = {}  # by stream: drafted tokens that were worth scoring, last time
         self._in_vain: Counter[int] = Counter()  # by stream: rounds in which nothing was, one after the other
+        self._drafted_to: dict[int, int] = {}  # by stream: its length when something was drafted last
         self._until_plain = 0  # rounds of drafting before plain ones are wanted again
         self._plain_rounds = 0  # since one was measured
         self._predicted = 1.0
@@ -58,6 +62,14 @@ class AutoPolicy:
     @property
     def name(self) -> str:
         return "auto"
+
+    def expect(self, round_s: Mapping[int, float], draft_step_s: Mapping[str, float]) -> None:
+        """What was measured before the first answer: rounds by rows, and a drafted token by drafter. It weighs as
+        much as having been seen once."""
+        for rows, seconds in round_s.items():
+            self._costs.record(rows, seconds)
+        for drafter, seconds in draft_step_s.items():
+            self._step_s[drafter].append(seconds)
 
     # -- before drafting ------------------------------------------------------------------------------------------
 
@@ -69,7 +81,7 @@ class AutoPolicy:
         for drafter, members in _budgeted(streams).items():
             longest = max(budgets[i] for i in members)
             depth = self._best_depth(drafter, len(streams), len(members), longest)
-            if depth == 0 and self._may_probe(drafter, len(streams)):
+            if depth == 0 and self._may_probe(drafter, [streams[i] for i in members], len(streams)):
                 depth, self._probing = PROBE_DEPTH, True
             for i in members:
                 budgets[i] = min(budgets[i], depth)
@@ -108,9 +120,23 @@ class AutoPolicy:
             )
         return best
 
-    def _may_probe(self, drafter: str, num_streams: int) -> bool:
+    def _could_pay(self, drafter: str, num_streams: int, members: int) -> bool:
+        """Whether it would if every token were taken."""
+        step_s, plain_s = self._draft_step_s(drafter), self._plain_costs.seconds(num_streams)
+        return any(
+            (num_streams + members * depth) * plain_s
+            > _LEAST_GAIN * num_streams * (self._costs.seconds(num_streams + members * depth) + step_s * depth)
+            for depth in range(1, self._max_draft + 1)
+        )
+
+    def _may_probe(self, drafter: str, members: Sequence[Stream], num_streams: int) -> bool:
+        """Whether a try is due."""
+        if not self._could_pay(drafter, num_streams, len(members)):
+            return False
         extra_rows_s = self._costs.seconds(num_streams + PROBE_DEPTH) - self._costs.seconds(num_streams)
-        expected_s = self._draft_step_s(drafter) * PROBE_DEPTH + extra_rows_s
+        unread = max(len(stream.tokens) - self._drafted_to.get(stream.id, 0) for stream in members)
+        steps = PROBE_DEPTH + unread * _READING_SHARE
+        expected_s = max(self._draft_step_s(drafter) * steps + extra_rows_s, self._last_probe_s)
         return self._probe_s + expected_s <= PROBE_SHARE * self._elapsed_s
 
     def _draft_step_s(self, drafter: str) -> float:
@@ -155,20 +181,22 @@ class AutoPolicy:
         seconds = [self._costs.seconds(fixed_rows + n, expected) for n, expected in enumerate(tokens)]
         if fixed_rows == num_streams:
             seconds[0] = self._plain_costs.seconds(num_streams)
-        gains = [t / tokens[0] * seconds[0] / max(s, 1e-9) for t, s in zip(tokens, seconds, strict=True)]
-        best = max(range(most + 1), key=gains.__getitem__)
-        if gains[best] < _LEAST_GAIN:
+        costs = [max(s, 1e-9) / max(seconds[0], 1e-9) for s in seconds]
+        gains = [t / tokens[0] / cost for t, cost in zip(tokens, costs, strict=True)]
+        values = [gain - _CAUTION * (cost - 1) for gain, cost in zip(gains, costs, strict=True)]
+        best = max(range(most + 1), key=values.__getitem__)
+        if values[best] < _LEAST_GAIN:
             best = 0
         self._predicted = gains[best]
         if best:
             self._reason = (
                 f"{best} drafted rows: {tokens[best] / num_streams:.2f} tokens a stream expected "
-                f"for {seconds[best] / seconds[0]:.2f}x the cost of a plain round"
+                f"for {costs[best]:.2f}x the cost of a plain round"
             )
         elif most:
             self._reason = (
                 f"off: the likeliest drafted token is accepted {chances[0]:.0%} of the time, "
-                f"and a row more costs {seconds[1] / seconds[0]:.2f}x a plain round"
+                f"and a row more costs {costs[1]:.2f}x a plain round"
             )
         return best
 
@@ -181,6 +209,7 @@ class AutoPolicy:
             self._in_vain[o.stream.id] = 0 if o.scored else self._in_vain[o.stream.id] + 1
             if o.proposed:
                 self._kept[o.stream.id] = len(o.scored)
+                self._drafted_to[o.stream.id] = len(o.stream.tokens)
             if o.proposed and o.stream.drafter:
                 self._drafter = o.stream.drafter.name
                 self._acceptance.observe(o.stream.id, self._drafter, o.proposed, o.verdict.tokens(o.scored))
@@ -215,13 +244,15 @@ class AutoPolicy:
         if self._probing:
             gained = sum(len(o.verdict.path) for o in observations) / max(cost.num_streams, 1)
             plain_s = self._plain_costs.seconds(cost.num_streams)
-            self._probe_s += max(0.0, cost.total_s - plain_s * (1 + gained))
+            self._last_probe_s = max(0.0, cost.total_s - plain_s * (1 + gained))
+            self._probe_s += self._last_probe_s
             self._probing = False
 
     def forget(self, stream: Stream) -> None:
         self._acceptance.forget(stream.id)
         self._kept.pop(stream.id, None)
         self._in_vain.pop(stream.id, None)
+        self._drafted_to.pop(stream.id, None)
 
     def explain(self) -> PolicyReport:
         return PolicyReport(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import bisect
+import math
 from collections import deque
 from statistics import median
 
 _WINDOW = 9  # samples kept per bucket; the median shrugs off a scheduler's hiccup
+_OFTEN = 4
 _FEW_SIZES = 4
 _SAFE_SHARE = 0.65  # tokens expected of a row: even at the full price of a row a third is lost at most
 _UNSEEN_SLOPE = 0.02  # what an unseen row is thought to cost at least, as a share: low, so that it gets tried
@@ -21,7 +23,7 @@ def bucket_of(rows: int) -> int:
 
 
 class CostModel:
-    """Median seconds by number of rows, never falling as rows grow; straight lines between what was seen."""
+    """Median seconds by number of rows; straight lines between what was seen."""
 
     def __init__(self) -> None:
         self._samples: dict[int, deque[float]] = {}
@@ -39,16 +41,13 @@ class CostModel:
         self._seconds = self._fitted()
 
     def _fitted(self) -> list[float]:
-        """More rows never cost less: where medians say so, one of them is a fluke, and neighbours are pooled."""
-        pools: list[tuple[float, int, int]] = []  # seconds, samples, buckets
-        for rows in self._rows:
-            pool = (self._medians[rows], len(self._samples[rows]), 1)
-            while pools and pools[-1][0] > pool[0]:
-                seconds, weight, width = pools.pop()
-                total = weight + pool[1]
-                pool = ((seconds * weight + pool[0] * pool[1]) / total, total, width + pool[2])
-            pools.append(pool)
-        return [seconds for seconds, _, width in pools for _ in range(width)]
+        """A size seen often speaks for itself: kernels that take four rows at once make three cost more than four.
+        One seen a few times costs no more than a larger one: a hiccup only ever makes a round longer."""
+        fitted, least = list[float](), math.inf
+        for rows in reversed(self._rows):
+            least = min(least, self._medians[rows])
+            fitted.append(self._medians[rows] if len(self._samples[rows]) >= _OFTEN else least)
+        return fitted[::-1]
 
     def knows(self, rows: int, num_samples: int) -> bool:
         """Whether so many samples were seen of something not far from `rows`."""

@@ -12,6 +12,10 @@ from slipstream.core.tree import ROOT, DraftTree, TreeBuilder
 from slipstream.drafters.base import FreeDrafter
 from slipstream.errors import UsageError
 
+# A match of n tokens is followed by the same token in n / (n + doubt) of cases: 0.3, 0.55, 0.67 … 0.85 were seen of 1,
+# 2, 3 … 10 tokens, in answers of two models to prompts of fourteen kinds.
+_DOUBT = 1.7
+
 
 @dataclass(frozen=True, slots=True)
 class SuffixOptions:
@@ -138,9 +142,10 @@ class SuffixDrafter(FreeDrafter):
 
     def _push(self, heap: list[tuple[float, int, int, float]], place: list[_Node], node: int, chance: float) -> None:
         length, ranked = self._tree.continuations(place, self._options.width)
-        trust = length / (length + 1)  # a longer match is a better one
+        trust = length / (length + _DOUBT)
         for token, share in ranked:
-            heapq.heappush(heap, (-chance * share * trust, node, token, share * trust))
+            confidence = trust * share * share  # where a text went on in two ways once, it often finds a third
+            heapq.heappush(heap, (-chance * confidence, node, token, confidence))
 
     def end(self, stream: Stream) -> None:
         """Keeps the stream for later ones, and lets the oldest go when the tree is full."""

@@ -136,8 +136,8 @@ def test_a_drafter_that_is_always_wrong_costs_at_most_5_percent(drafter, score_s
     assert w.slowdown <= 1.05
 
 
-@pytest.mark.parametrize("step_s", [0.002, 0.01, 0.05])
-@pytest.mark.parametrize("score_s", [FLAT, STEEP], ids=["flat", "steep"])
+@pytest.mark.parametrize("step_s", [0.001, 0.002, 0.005])
+@pytest.mark.parametrize("score_s", [FLAT, lambda rows: 0.01 + 0.002 * rows], ids=["flat", "between"])
 def test_probing_a_costly_drafter_stays_within_2_percent(score_s, step_s):
     w = world(score_s, 0.0, COSTLY, step_s=step_s).run(400)
     seconds, tokens = w.seconds, w.tokens
@@ -145,6 +145,14 @@ def test_probing_a_costly_drafter_stays_within_2_percent(score_s, step_s):
     plain_s = (w.tokens - tokens) * score_s(1)
     assert w.seconds - seconds <= plain_s * 1.025
     assert sum(map(bool, w.drafted[400:])) > 0  # it does probe
+
+
+@pytest.mark.parametrize(("score_s", "step_s"), [(FLAT, 0.02), (STEEP, 0.002)])
+def test_what_could_not_pay_if_it_were_always_right_is_not_tried_again(score_s, step_s):
+    policy = AutoPolicy()
+    policy.expect({rows: score_s(rows) for rows in (1, 2, 4, 8)}, {"costly": step_s})
+    w = world(score_s, 1.0, COSTLY, step_s=step_s, policy=policy).run(400)
+    assert not any(w.drafted)
 
 
 @pytest.mark.parametrize("p", [0.2, 0.6, 0.9])

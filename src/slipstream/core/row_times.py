@@ -1,0 +1,42 @@
+"""The seconds of forwards of n rows, measured."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from slipstream.core.protocols import Model, ScoreRequest, prefill
+from slipstream.core.sampling import Sampling
+from slipstream.core.tree import DraftTree
+
+
+def measure_rows(
+    model: Model, sizes: Sequence[int], *, context: int, repeats: int, limit_s: float
+) -> dict[int, list[float]]:
+    """Interleaved forwards of each size behind `context` tokens.
+
+    Ends early, with what it has, after `limit_s`. Raises CapacityError where the cache has no room for it.
+    """
+    started = time.perf_counter()
+    context = max(1, min(context, model.info.context_length - max(sizes) - 1))
+    tokens = [i % model.info.vocab_size for i in range(max(context, max(sizes)))]
+    sequence = model.open([], context + max(sizes))
+    seconds: dict[int, list[float]] = {}
+    try:
+        prefill(model, sequence, tokens[:context])
+        for _ in range(repeats):
+            for size in sizes:
+                request = ScoreRequest(sequence, tokens[:1], DraftTree.chain(tokens[: size - 1]), Sampling())
+                seconds.setdefault(size, []).append(_score(model, request))
+                if time.perf_counter() - started > limit_s:
+                    return seconds
+    finally:
+        sequence.close()
+        model.forget_prompts()
+    return seconds
+
+
+def _score(model: Model, request: ScoreRequest) -> float:
+    began = time.perf_counter()
+    model.score([request])[0].argmax(-1)
+    return time.perf_counter() - began
