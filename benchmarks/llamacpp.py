@@ -39,7 +39,8 @@ from slipstream.engines.session import running
 from slipstream.loading import LoadedModel
 
 CONTEXT = 2048
-SERVER_METHODS = ("none", "ngram-simple", "ngram-mod")
+LOOKUP = "lookup"  # llama-cpp-python's own
+PEERS = ("none", "ngram-simple", "ngram-mod", "draft-simple", LOOKUP)  # the others are the server's
 _FIRST_PORT = 18080
 
 
@@ -120,9 +121,10 @@ def slipstream_generators(
     ]
 
 
-def server_generators(stack: ExitStack, model: str, draft: str | None, threads: int) -> list[Generator]:
+def server_generators(
+    stack: ExitStack, methods: Sequence[str], model: str, draft: str | None, threads: int
+) -> list[Generator]:
     generators: list[Generator] = []
-    methods = [*SERVER_METHODS, *(["draft-simple"] if draft else [])]
     for i, method in enumerate(methods):
         settings = EngineSettings(
             model=model,
@@ -193,7 +195,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--drafters", default="ngram,suffix", help="of Slipstream, beside plain decoding and model")
     parser.add_argument("--kv-type", default="auto")
-    parser.add_argument("--no-peers", action="store_true")
+    parser.add_argument("--peers", default=",".join(PEERS), help="what to run beside, or nothing: --peers ''")
     parser.add_argument("--json")
     options = parser.parse_args()
 
@@ -213,9 +215,10 @@ def main() -> None:
         drafters = [*options.drafters.split(","), *(["model"] if draft else [])]
         own = slipstream_generators(model, draft, drafters)
         with ExitStack() as stack:
-            peers: list[Generator] = []
-            if not options.no_peers:
-                peers = server_generators(stack, options.model, options.draft, options.threads)
+            wanted = [name for name in options.peers.split(",") if name and (draft or name != "draft-simple")]
+            methods = [name for name in wanted if name != LOOKUP]
+            peers = server_generators(stack, methods, options.model, options.draft, options.threads)
+            if LOOKUP in wanted:
                 peers.append(PromptLookup(options.model, model, options.threads))
             prompts = read_all(options.prompts, options.of_each_kind)
             settings = BenchSettings(limits=Limits(options.tokens), passes=1, warm_prompts=True)

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from slipstream.core.tree import ROOT, DraftTree
 
 _DECAY = 0.97  # an old observation fades: about 30 recent ones count
-_OWN_PRIOR = 3.0  # how many observations the drafter-wide estimate weighs against a stream's own
-_PRIOR = 3.0  # and how many the depth above, or the corrected confidence, weighs against the drafter-wide estimate
-_TRUST_PRIOR = 2.0  # how many certain tokens, all taken, a new drafter is taken to have behind it
+_OWN_PRIOR = 1.5  # how many observations the drafter-wide estimate weighs against a stream's own
+_PRIOR = 20.0  # and how many the depth above, or the corrected confidence, weighs against the drafter-wide estimate
+_TRUST_PRIOR = 8.0  # how many certain tokens, all taken, a new drafter is taken to have behind it
 _DEPTH_PRIOR = 2.0
 _BUCKETS = 6
 

@@ -14,7 +14,7 @@ from itertools import accumulate
 from statistics import median
 
 from slipstream.core.acceptance import AcceptanceModel
-from slipstream.core.cost import CostModel
+from slipstream.core.cost import RoundCosts
 from slipstream.core.policy import FixedPolicy, Ledger, Policy, PolicyReport, RoundCost, fit
 from slipstream.core.protocols import Observation
 from slipstream.core.stream import Stream
@@ -26,7 +26,7 @@ PROBE_DEPTH = 3
 _READING_SHARE = 0.25  # of a drafted token's time: what a token costs that a draft model has to read first
 DEFAULT_MAX_DRAFT = 16
 _LEAST_GAIN = 1.03  # a predicted gain within the noise is none
-_CAUTION = 0.1  # gain wanted for each plain round that a draft costs beyond the first: what is lost if it is wrong
+_CAUTION = 0.2  # gain wanted for each plain round that a draft costs beyond the first: what is lost if it is wrong
 _LEAST_ASKED = 4  # tokens of a draft: kernels may take four rows at little more than the price of two
 _PATIENCE = 8  # rounds without a draft worth scoring, before drafters are asked half as often
 _PLAIN_SAMPLES = 3  # plain rounds measured before anything is drafted
@@ -39,8 +39,7 @@ class AutoPolicy:
         if max_draft < 0:
             raise UsageError(f"auto({max_draft}): the longest draft is 0 or more")
         self._max_draft = max_draft
-        self._costs = CostModel()  # of a round, by rows
-        self._plain_costs = CostModel()  # of a round of plain decoding, by streams
+        self._costs = RoundCosts()
         self._acceptance = AcceptanceModel()
         self._ledger = Ledger()
         self._step_s: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=9))  # a depth of a drafter
@@ -66,8 +65,7 @@ class AutoPolicy:
     def expect(self, round_s: Mapping[int, float], draft_step_s: Mapping[str, float]) -> None:
         """What was measured before the first answer: rounds by rows, and a drafted token by drafter. It weighs as
         much as having been seen once."""
-        for rows, seconds in round_s.items():
-            self._costs.record(rows, seconds)
+        self._costs.expect(round_s)
         for drafter, seconds in draft_step_s.items():
             self._step_s[drafter].append(seconds)
 
@@ -96,19 +94,19 @@ class AutoPolicy:
 
     def _wants_plain_round(self, num_streams: int) -> bool:
         """Gains are measured against plain rounds, so some have to be seen, and seen again as the context grows."""
-        return not self._plain_costs.knows(num_streams, _PLAIN_SAMPLES) or self._until_plain <= 0
+        return not self._costs.plain.knows(num_streams, _PLAIN_SAMPLES) or self._until_plain <= 0
 
     def _best_depth(self, drafter: str, num_streams: int, members: int, limit: int) -> int:
         """The depth at which drafting, scoring and keeping gives the most tokens a second; 0 where none pays."""
         step_s = self._draft_step_s(drafter)
-        plain_rate = num_streams / max(self._plain_costs.seconds(num_streams), 1e-9)
+        plain_rate = num_streams / max(self._costs.plain.seconds(num_streams), 1e-9)
         best, best_rate, expected = 0, plain_rate * _LEAST_GAIN, float(num_streams)
         for depth, chance in enumerate(self._acceptance.depth_chances(drafter, limit), start=1):
             rows = num_streams + members * depth
             if rows > self._reach(num_streams):
                 break
             expected += members * chance
-            rate = expected / max(self._costs.seconds(rows, expected) + step_s * depth, 1e-9)
+            rate = expected / max(self._costs.seconds(rows, num_streams, expected) + step_s * depth, 1e-9)
             if rate > best_rate:
                 best, best_rate = depth, rate
         self._predicted = best_rate / plain_rate if best else 1.0
@@ -122,18 +120,20 @@ class AutoPolicy:
 
     def _could_pay(self, drafter: str, num_streams: int, members: int) -> bool:
         """Whether it would if every token were taken."""
-        step_s, plain_s = self._draft_step_s(drafter), self._plain_costs.seconds(num_streams)
-        return any(
-            (num_streams + members * depth) * plain_s
-            > _LEAST_GAIN * num_streams * (self._costs.seconds(num_streams + members * depth) + step_s * depth)
-            for depth in range(1, self._max_draft + 1)
-        )
+        step_s, plain_s = self._draft_step_s(drafter), self._costs.plain.seconds(num_streams)
+        for depth in range(1, self._max_draft + 1):
+            rows = num_streams + members * depth
+            round_s = self._costs.seconds(rows, num_streams) + step_s * depth
+            if rows * plain_s > _LEAST_GAIN * num_streams * round_s:
+                return True
+        return False
 
     def _may_probe(self, drafter: str, members: Sequence[Stream], num_streams: int) -> bool:
         """Whether a try is due."""
         if not self._could_pay(drafter, num_streams, len(members)):
             return False
-        extra_rows_s = self._costs.seconds(num_streams + PROBE_DEPTH) - self._costs.seconds(num_streams)
+        extra_rows_s = self._costs.seconds(num_streams + PROBE_DEPTH, num_streams)
+        extra_rows_s -= self._costs.seconds(num_streams, num_streams)
         unread = max(len(stream.tokens) - self._drafted_to.get(stream.id, 0) for stream in members)
         steps = PROBE_DEPTH + unread * _READING_SHARE
         expected_s = max(self._draft_step_s(drafter) * steps + extra_rows_s, self._last_probe_s)
@@ -178,9 +178,9 @@ class AutoPolicy:
         """How many of the nodes, likeliest first, give the most tokens a second."""
         most = min(len(chances), max(self._reach(num_streams) - fixed_rows, 0))
         tokens = list(accumulate(chances[:most], initial=float(num_streams)))
-        seconds = [self._costs.seconds(fixed_rows + n, expected) for n, expected in enumerate(tokens)]
+        seconds = [self._costs.seconds(fixed_rows + n, num_streams, expected) for n, expected in enumerate(tokens)]
         if fixed_rows == num_streams:
-            seconds[0] = self._plain_costs.seconds(num_streams)
+            seconds[0] = self._costs.plain.seconds(num_streams)
         costs = [max(s, 1e-9) / max(seconds[0], 1e-9) for s in seconds]
         gains = [t / tokens[0] / cost for t, cost in zip(tokens, costs, strict=True)]
         values = [gain - _CAUTION * (cost - 1) for gain, cost in zip(gains, costs, strict=True)]
@@ -217,7 +217,7 @@ class AutoPolicy:
             return
         round_s = cost.total_s - _drafting_s(cost, observations)
         if not cost.is_stalled:
-            self._costs.record(cost.rows, round_s)
+            self._costs.record(cost.rows, cost.num_streams, round_s)
         self._ledger.add(cost, observations)
         self._count_plain(cost, round_s)
         self._record_drafting(cost, observations)
@@ -228,7 +228,7 @@ class AutoPolicy:
             return
         self._plain_rounds += 1
         if not cost.is_stalled:
-            self._plain_costs.record(cost.num_streams, round_s)
+            self._costs.record_plain(cost.num_streams, round_s)
             self._until_plain = max(self._until_plain, _PLAIN_EVERY * self._plain_rounds)
             self._plain_rounds = 0
 
@@ -243,7 +243,7 @@ class AutoPolicy:
                 self._acceptance.observe_nothing(drafter)
         if self._probing:
             gained = sum(len(o.verdict.path) for o in observations) / max(cost.num_streams, 1)
-            plain_s = self._plain_costs.seconds(cost.num_streams)
+            plain_s = self._costs.plain.seconds(cost.num_streams)
             self._last_probe_s = max(0.0, cost.total_s - plain_s * (1 + gained))
             self._probe_s += self._last_probe_s
             self._probing = False
@@ -260,7 +260,7 @@ class AutoPolicy:
             budget=self._ledger.budget(),
             reason=self._reason,
             predicted_speedup=self._predicted,
-            observed_speedup=self._ledger.speedup(self._plain_costs),
+            observed_speedup=self._ledger.speedup(self._costs.plain),
             cost_by_rows_s=self._costs.curve(),
             acceptance_by_depth=self._acceptance.depth_chances(self._drafter, 8),
         )

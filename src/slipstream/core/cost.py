@@ -1,10 +1,14 @@
-"""CostModel: what a round with a forward of n rows takes on this machine, learned while decoding."""
+"""CostModel: what a round with a forward of n rows takes on this machine, learned while decoding.
+
+RoundCosts keeps two of them, and in step: as contexts grow or a machine gets busy, rounds of all sizes get slower.
+"""
 
 from __future__ import annotations
 
 import bisect
 import math
 from collections import deque
+from collections.abc import Mapping
 from statistics import median
 
 _WINDOW = 9  # samples kept per bucket; the median shrugs off a scheduler's hiccup
@@ -88,3 +92,45 @@ class CostModel:
     def curve(self) -> dict[int, float]:
         """Seconds by rows, as learned."""
         return dict(zip(self._rows, self._seconds, strict=True))
+
+
+class RoundCosts:
+    """Rounds by rows, and rounds of plain decoding by streams.
+
+    The former are kept as they would be at the pace that plain rounds had at first, and told at the pace of now.
+    """
+
+    def __init__(self) -> None:
+        self._by_rows = CostModel()
+        self.plain = CostModel()
+        self._first_plain_s: dict[int, float] = {}  # by streams
+
+    def expect(self, by_rows: Mapping[int, float]) -> None:
+        """What was measured before the first round."""
+        for rows, seconds in by_rows.items():
+            self._by_rows.record(rows, seconds)
+        if 1 in by_rows:
+            self._first_plain_s.setdefault(1, by_rows[1])
+
+    def record(self, rows: int, num_streams: int, seconds: float) -> None:
+        self._by_rows.record(rows, seconds / self._pace(num_streams))
+
+    def record_plain(self, num_streams: int, seconds: float) -> None:
+        self.plain.record(num_streams, seconds)
+        if self.plain.knows(num_streams, _OFTEN):
+            self._first_plain_s.setdefault(num_streams, self.plain.seconds(num_streams))
+
+    def seconds(self, rows: int, num_streams: int, tokens: float = 0.0) -> float:
+        """Of a round of `rows` rows for `num_streams` streams, `tokens` expected of it (see CostModel)."""
+        return self._by_rows.seconds(rows, tokens) * self._pace(num_streams)
+
+    @property
+    def largest(self) -> int:
+        return self._by_rows.largest
+
+    def curve(self) -> dict[int, float]:
+        return self._by_rows.curve()
+
+    def _pace(self, num_streams: int) -> float:
+        first_s, now_s = self._first_plain_s.get(num_streams, 0.0), self.plain.seconds(num_streams)
+        return now_s / first_s if first_s and now_s else 1.0

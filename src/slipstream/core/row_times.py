@@ -13,11 +13,14 @@ from slipstream.core.tree import DraftTree
 def measure_rows(
     model: Model, sizes: Sequence[int], *, context: int, repeats: int, limit_s: float
 ) -> dict[int, list[float]]:
-    """Interleaved forwards of each size behind `context` tokens.
+    """Interleaved forwards of each size that the model takes, behind `context` tokens.
 
     Ends early, with what it has, after `limit_s`. Raises CapacityError where the cache has no room for it.
     """
     started = time.perf_counter()
+    sizes = [size for size in sizes if size <= min(model.info.max_rows, model.info.context_length - 2)]
+    if not sizes:
+        return {}
     context = max(1, min(context, model.info.context_length - max(sizes) - 1))
     tokens = [i % model.info.vocab_size for i in range(max(context, max(sizes)))]
     sequence = model.open([], context + max(sizes))
