@@ -216,6 +216,7 @@ def test_launch_verifies_compares_shows_figures_and_ends_on_ctrl_c(tiny):
         command("launch", "llama-server", "--model", tiny, "--draft", tiny, "--policy", "fixed(2)", "--context", "128",
                 "--port", str(port), "--engine-args", " ".join(ONE_THREAD)),
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a test run in the background ignores it
     )  # fmt: skip
     assert child.stdout is not None
     assert child.stdout.readline() == f"http://127.0.0.1:{port}  (llama-server, draft-simple)\n"

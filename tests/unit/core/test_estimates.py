@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slipstream.core.acceptance import AcceptanceModel
-from slipstream.core.cost import CostModel, bucket_of
+from slipstream.core.cost import CostModel, RoundCosts, bucket_of
 from slipstream.core.tree import EMPTY_TREE, DraftTree
 
 SAMPLES = st.lists(st.tuples(st.integers(1, 300), st.floats(1e-4, 1.0)), min_size=1, max_size=40)
@@ -54,6 +54,17 @@ def test_a_size_seen_often_speaks_for_itself():
         costs.record(3, 2.9)
         costs.record(4, 2.5)
     assert (costs.seconds(3), costs.seconds(4)) == (2.9, 2.5)
+
+
+def test_costs_keep_pace_with_plain_rounds():
+    costs = RoundCosts()
+    costs.expect({1: 1.0, 4: 2.0})
+    assert costs.seconds(4, num_streams=1) == 2.0
+    for _ in range(5):
+        costs.record_plain(1, 1.5)  # the context has grown
+    assert costs.seconds(4, num_streams=1) == 3.0
+    costs.record(4, 1, 3.0)
+    assert (costs.seconds(4, num_streams=1), costs.curve()[4]) == (3.0, 2.0)
 
 
 def test_one_hiccup_does_not_change_a_cost():
