@@ -33,12 +33,10 @@ def refused(result: subprocess.CompletedProcess[str], code: int, *words: str) ->
 
 
 def test_help_is_quick_and_imports_no_torch() -> None:
-    seconds = []
-    for _ in range(4):
-        started = time.perf_counter()
-        result = run("--help")
-        seconds.append(time.perf_counter() - started)
-    assert min(seconds) < 1.5  # 0.3 s on an idle machine; the limit is for busy ones
+    run("--help")
+    started = time.perf_counter()
+    result = run("--help")
+    assert time.perf_counter() - started < 1.5  # 0.3 s on an idle machine; the limit is for busy ones
     assert "generate" in result.stdout
 
 

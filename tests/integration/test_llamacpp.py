@@ -244,11 +244,12 @@ def resident_bytes() -> int:
 
 
 def test_auto_turns_itself_off_where_rows_cost_too_much_and_says_why(smollm2: LoadedModel) -> None:
-    """Drafts that are never right cost rows and bring nothing: after a few tries, or none, none are scored."""
+    """Drafts that are never right cost rows and bring nothing: after a few tries none are scored. (An engine that was
+    not loaded, but made: it has not measured what rows cost, and has to try.)"""
     wrong = Scripted(script=lambda stream, budget: DraftTree.chain([7] * budget, [0.9] * budget))
-    engine = slipstream.load(smollm2, drafter=wrong)
+    engine = Engine(smollm2.model, smollm2.tokenizer, wrong)
     messages = [{"role": "user", "content": "Write a poem about rain, snow, fog, hail, wind and sun."}]
     answer = engine.generate(messages, SAMPLINGS["sampled"], Limits(48, ignore_eos=True)).result()
     assert wrong.num_proposals > 10
-    assert answer.stats.num_drafted <= 12
+    assert 0 < answer.stats.num_drafted <= 12
     assert "off: " in engine.policy.explain().reason

@@ -136,15 +136,19 @@ def test_a_drafter_that_is_always_wrong_costs_at_most_5_percent(drafter, score_s
     assert w.slowdown <= 1.05
 
 
-@pytest.mark.parametrize("step_s", [0.001, 0.002, 0.005])
-@pytest.mark.parametrize("score_s", [FLAT, lambda rows: 0.01 + 0.002 * rows], ids=["flat", "between"])
+BETWEEN = lambda rows: 0.01 + 0.002 * rows  # noqa: E731
+
+
+@pytest.mark.parametrize("step_s", [0.001, 0.002, 0.005, 0.01, 0.05])
+@pytest.mark.parametrize("score_s", [FLAT, STEEP, BETWEEN], ids=["flat", "steep", "between"])
 def test_probing_a_costly_drafter_stays_within_2_percent(score_s, step_s):
     w = world(score_s, 0.0, COSTLY, step_s=step_s).run(400)
     seconds, tokens = w.seconds, w.tokens
     w.run(2000)
     plain_s = (w.tokens - tokens) * score_s(1)
     assert w.seconds - seconds <= plain_s * 1.025
-    assert sum(map(bool, w.drafted[400:])) > 0  # it does probe
+    could_pay = step_s <= 0.005 and score_s is not STEEP
+    assert sum(map(bool, w.drafted[400:])) > 0 or not could_pay  # it does probe
 
 
 @pytest.mark.parametrize(("score_s", "step_s"), [(FLAT, 0.02), (STEEP, 0.002)])

@@ -126,9 +126,9 @@ def test_a_second_scan_reads_no_model(models: Path, monkeypatch: pytest.MonkeyPa
     (models / "bad.gguf").write_bytes(b"GGUF")
     first = find([models])
     monkeypatch.setattr(model_scan, "read_candidate", lambda spec, path: pytest.fail("read again"))
-    started = time.process_time()
+    started = time.perf_counter()
     assert find([models]) == first
-    assert time.process_time() - started < 0.5  # 0.02 s here
+    assert time.perf_counter() - started < 0.2
 
 
 def test_a_changed_file_is_read_again(models: Path) -> None:
