@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,8 +22,10 @@ if TYPE_CHECKING:
     from slipstream.backends import BackendOptions
 
 
-_FIRST_SIZES = (1, 4, 8, 2)  # rows that are measured before the first answer, as far as there is time
+# Rows that are measured before the first answer, as far as there is time; with more of it where a device runs ahead.
+_FIRST_SIZES = {False: (1, 4, 8, 2), True: (1, 4, 8, 2, 16, 32, 64)}
 _MEASURING_S = 0.6
+_DRAFTS_OF_A_MODEL = ("model", "translate")  # drafters all of whose tokens are steps of the draft model
 
 
 def _silent(what: str, share: float) -> None:
@@ -40,11 +43,12 @@ class LoadedModel:
     def row_costs(self) -> dict[int, float]:
         """Seconds of a forward by rows, measured once, in a second at most where a row takes less than 0.1.
 
-        Empty where the cache is full, and for a device that runs ahead of the host: its rounds cost less than that.
+        Empty where the cache is full.
         """
-        if not self._row_costs and not self.model.info.runs_ahead:
+        if not self._row_costs:
             with suppress(CapacityError):
-                seconds = measure_rows(self.model, _FIRST_SIZES, context=1, repeats=3, limit_s=_MEASURING_S)
+                sizes = _FIRST_SIZES[self.model.info.runs_ahead]
+                seconds = measure_rows(self.model, sizes, context=1, repeats=3, limit_s=_MEASURING_S)
                 self._row_costs.update({rows: min(of_size) for rows, of_size in seconds.items()})
         return self._row_costs
 
@@ -100,16 +104,27 @@ def load(
     if drafter is None or isinstance(drafter, str):
         drafter = make_drafter(drafter or (drafter_for(main, helper) if helper else "suffix"), sources)
     if isinstance(plan, AutoPolicy) and drafter is not None:
-        plan.expect(main.row_costs(), _draft_step_s(drafter, helper))
+        plan.expect(main.row_costs(), drafter.name, _reading_costs(drafter, helper))
     return Engine(main.model, main.tokenizer, drafter, plan, max_streams=max_streams)
 
 
-def _draft_step_s(drafter: Drafter, helper: LoadedModel | None) -> dict[str, float]:
-    """By drafter, what a drafted token costs: a row of the draft model, where all its drafts come from that."""
-    costs = helper.row_costs() if helper and drafter.name in ("model", "translate") else {}
-    return {drafter.name: costs[1]} if 1 in costs else {}
+def _reading_costs(drafter: Drafter, helper: LoadedModel | None) -> dict[int, float]:
+    """Forwards of the draft model by rows, where all drafts come from it. A device takes its steps one after the other
+    without being waited for: what one costs is then seen while drafting."""
+    if helper is None or drafter.name not in _DRAFTS_OF_A_MODEL:
+        return {}
+    least = 2 if helper.model.info.extends else 1
+    return {rows: seconds for rows, seconds in helper.row_costs().items() if rows >= least}
 
 
 def drafter_for(target: LoadedModel, draft: LoadedModel) -> str:
     """`model` where the two share a vocabulary, else `translate`."""
     return "model" if same_vocabulary(target.tokenizer, draft.tokenizer) else "translate"
+
+
+def settle() -> None:
+    """For a process that is about to decode with what it has loaded: later garbage collections, which stop decoding for
+    a tenth of a second otherwise, leave out all that is there now. To be called again after loading something else."""
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()

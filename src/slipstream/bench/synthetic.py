@@ -54,7 +54,7 @@ def forced_acceptance(rate: float) -> Verification:
             node = children[0]
             path.append(node)
 
-    return Verification("synthetic", verify, couples=True)
+    return Verification("synthetic", verify, couples=True, judges_unscored=False)
 
 
 def random_model(

@@ -48,7 +48,7 @@ def load_models(settings: LoadSettings) -> Models:
     from slipstream.doctor.preflight import explain_refusal, refuse_other_vocabulary
     from slipstream.drafters import parse_drafter
     from slipstream.errors import ModelError
-    from slipstream.loading import load_model
+    from slipstream.loading import load_model, settle
 
     make_policy(settings.policy)
     parse_drafter(settings.drafter or "none")
@@ -64,6 +64,7 @@ def load_models(settings: LoadSettings) -> Models:
             )
     except ModelError as error:
         raise explain_refusal(error, settings.model, settings.draft) from error
+    settle()
     return Models(target, draft, settings)
 
 

@@ -23,13 +23,14 @@ from slipstream.errors import UsageError
 
 PROBE_SHARE = 0.02  # of the time, for trying a drafter that does not pay
 PROBE_DEPTH = 3
-_READING_SHARE = 0.25  # of a drafted token's time: what a token costs that a draft model has to read first
+_READING_SHARE = 0.25  # of a drafted token's time, unless measured: a token that a draft model has to read first
 DEFAULT_MAX_DRAFT = 16
-_LEAST_GAIN = 1.03  # a predicted gain within the noise is none
+_LEAST_GAIN = 1.05  # a predicted gain within the noise is none
 _CAUTION = 0.2  # gain wanted for each plain round that a draft costs beyond the first: what is lost if it is wrong
 _LEAST_ASKED = 4  # tokens of a draft: kernels may take four rows at little more than the price of two
 _PATIENCE = 8  # rounds without a draft worth scoring, before drafters are asked half as often
 _PLAIN_SAMPLES = 3  # plain rounds measured before anything is drafted
+_FEW_SAMPLES = 4
 _FIRST_DRAFTS = 2  # a drafter's first drafts prepare what later ones find: their time says nothing
 _PLAIN_EVERY = 100  # rounds of drafting for each that it takes to measure a plain one again
 
@@ -43,12 +44,13 @@ class AutoPolicy:
         self._acceptance = AcceptanceModel()
         self._ledger = Ledger()
         self._step_s: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=9))  # a depth of a drafter
+        self._reading_share: dict[str, float] = {}  # by drafter, see _READING_SHARE
         self._num_drafts: Counter[str] = Counter()  # by drafter
         self._elapsed_s = 0.0
         self._probe_s = 0.0
         self._last_probe_s = 0.0
         self._probing = False
-        self._round = 0
+        self._times_asked: Counter[int] = Counter()  # by stream
         self._kept: dict[int, int] = {}  # by stream: drafted tokens that were worth scoring, last time
         self._in_vain: Counter[int] = Counter()  # by stream: rounds in which nothing was, one after the other
         self._drafted_to: dict[int, int] = {}  # by stream: its length when something was drafted last
@@ -62,12 +64,17 @@ class AutoPolicy:
     def name(self) -> str:
         return "auto"
 
-    def expect(self, round_s: Mapping[int, float], draft_step_s: Mapping[str, float]) -> None:
-        """What was measured before the first answer: rounds by rows, and a drafted token by drafter. It weighs as
-        much as having been seen once."""
+    def expect(
+        self, round_s: Mapping[int, float], drafter: str = "", draft_s: Mapping[int, float] | None = None
+    ) -> None:
+        """What was measured before the first answer, by rows: rounds, and forwards of the model that drafts. It
+        weighs as much as having been seen once."""
         self._costs.expect(round_s)
-        for drafter, seconds in draft_step_s.items():
-            self._step_s[drafter].append(seconds)
+        if draft_s:
+            least, most = min(draft_s), max(draft_s)
+            self._reading_share[drafter] = draft_s[most] / (most * draft_s[least])
+            if least == 1:
+                self._step_s[drafter].append(draft_s[1])
 
     # -- before drafting ------------------------------------------------------------------------------------------
 
@@ -87,8 +94,9 @@ class AutoPolicy:
 
     def _wanted(self, stream: Stream) -> int:
         """What could be used now: room to double what was kept last time. While nothing pays that is a few tokens,
-        enough to see whether they would have been right, and in the long run in every other round."""
-        if self._in_vain[stream.id] >= _PATIENCE and self._round % 2:
+        enough to see whether they would have been right, and in the long run every other time."""
+        self._times_asked[stream.id] += 1
+        if self._in_vain[stream.id] >= _PATIENCE and self._times_asked[stream.id] % 2:
             return 0
         return max(_LEAST_ASKED, 2 * self._kept.get(stream.id, 2) + 2)
 
@@ -133,15 +141,16 @@ class AutoPolicy:
         if not self._could_pay(drafter, num_streams, len(members)):
             return False
         extra_rows_s = self._costs.seconds(num_streams + PROBE_DEPTH, num_streams)
-        extra_rows_s -= self._costs.seconds(num_streams, num_streams)
+        extra_rows_s -= self._costs.plain.seconds(num_streams)
         unread = max(len(stream.tokens) - self._drafted_to.get(stream.id, 0) for stream in members)
-        steps = PROBE_DEPTH + unread * _READING_SHARE
+        steps = PROBE_DEPTH + unread * self._reading_share.get(drafter, _READING_SHARE)
         expected_s = max(self._draft_step_s(drafter) * steps + extra_rows_s, self._last_probe_s)
         return self._probe_s + expected_s <= PROBE_SHARE * self._elapsed_s
 
     def _draft_step_s(self, drafter: str) -> float:
         samples = self._step_s[drafter]
-        return median(samples) if samples else 0.0
+        typical = median if len(samples) >= _FEW_SAMPLES else min  # one that had to prepare something is no measure
+        return typical(samples) if samples else 0.0
 
     def _reach(self, num_streams: int) -> int:
         """Rows worth trying: unseen sizes are approached by doubling, so that one bad guess costs little."""
@@ -152,12 +161,12 @@ class AutoPolicy:
     def select(self, streams: Sequence[Stream], trees: Sequence[DraftTree], max_nodes: int) -> list[DraftTree]:
         """Ranks the nodes of all streams by their chance and keeps as many as pay.
 
-        A draft for the rejection verifier stays whole: to leave out a sampled token for its own sake would bend the
-        distribution.
+        A draft stays whole where the verifier does not go by the target's own tokens: to leave out a sampled token for
+        its own sake would bend the distribution.
         """
         if self._probing or not any(trees):
             return fit(trees, max_nodes)
-        whole = [i for i, stream in enumerate(streams) if not stream.verifier.couples]
+        whole = [i for i, stream in enumerate(streams) if not stream.verifier.judges_unscored]
         ranked = sorted(
             (-chance, i, node)
             for i, (stream, tree) in enumerate(zip(streams, trees, strict=True))
@@ -172,6 +181,7 @@ class AutoPolicy:
         count = self._worthwhile([-chance for chance, _, _ in ranked], len(streams), len(streams) + num_whole)
         for _, i, node in ranked[:count]:
             kept.setdefault(i, []).append(node)
+            self._in_vain[streams[i].id] = 0
         return [tree.keep(kept.get(i, ())) for i, tree in enumerate(trees)]
 
     def _worthwhile(self, chances: Sequence[float], num_streams: int, fixed_rows: int) -> int:
@@ -204,19 +214,19 @@ class AutoPolicy:
 
     def record(self, cost: RoundCost, observations: Sequence[Observation]) -> None:
         self._elapsed_s += cost.total_s
-        self._round += 1
         for o in observations:
             self._in_vain[o.stream.id] = 0 if o.scored else self._in_vain[o.stream.id] + 1
             if o.proposed:
                 self._kept[o.stream.id] = len(o.scored)
                 self._drafted_to[o.stream.id] = len(o.stream.tokens)
-            if o.proposed and o.stream.drafter:
+            judged = o.proposed if o.stream.verifier.judges_unscored else o.scored
+            if judged and o.stream.drafter:
                 self._drafter = o.stream.drafter.name
-                self._acceptance.observe(o.stream.id, self._drafter, o.proposed, o.verdict.tokens(o.scored))
+                self._acceptance.observe(o.stream.id, self._drafter, judged, o.verdict.tokens(o.scored))
         if cost.has_prefill:
             return
         round_s = cost.total_s - _drafting_s(cost, observations)
-        if not cost.is_stalled:
+        if not cost.ran_ahead:
             self._costs.record(cost.rows, cost.num_streams, round_s)
         self._ledger.add(cost, observations)
         self._count_plain(cost, round_s)
@@ -228,7 +238,7 @@ class AutoPolicy:
             return
         self._plain_rounds += 1
         if not cost.is_stalled:
-            self._costs.record_plain(cost.num_streams, round_s)
+            self._costs.plain.record(cost.num_streams, round_s)
             self._until_plain = max(self._until_plain, _PLAIN_EVERY * self._plain_rounds)
             self._plain_rounds = 0
 
@@ -241,18 +251,19 @@ class AutoPolicy:
                 self._step_s[drafter].append(seconds / max(depth, 1))
             if drafts and not depth:
                 self._acceptance.observe_nothing(drafter)
-        if self._probing:
+        if self._probing and cost.draft_s:
             gained = sum(len(o.verdict.path) for o in observations) / max(cost.num_streams, 1)
             plain_s = self._costs.plain.seconds(cost.num_streams)
             self._last_probe_s = max(0.0, cost.total_s - plain_s * (1 + gained))
             self._probe_s += self._last_probe_s
-            self._probing = False
+        self._probing = False
 
     def forget(self, stream: Stream) -> None:
         self._acceptance.forget(stream.id)
         self._kept.pop(stream.id, None)
         self._in_vain.pop(stream.id, None)
         self._drafted_to.pop(stream.id, None)
+        self._times_asked.pop(stream.id, None)
 
     def explain(self) -> PolicyReport:
         return PolicyReport(
@@ -276,7 +287,7 @@ def _budgeted(streams: Sequence[Stream]) -> dict[str, list[int]]:
     """Streams whose draft can't be cut afterwards at no loss, by drafter: its tokens cost time, or stay as they are."""
     members: dict[str, list[int]] = defaultdict(list)
     for i, stream in enumerate(streams):
-        if stream.drafter and (not stream.drafter.is_free or not stream.verifier.couples):
+        if stream.drafter and (not stream.drafter.is_free or not stream.verifier.judges_unscored):
             members[stream.drafter.name].append(i)
     return members
 

@@ -97,28 +97,33 @@ class CostModel:
 class RoundCosts:
     """Rounds by rows, and rounds of plain decoding by streams.
 
-    The former are kept as they would be at the pace that plain rounds had at first, and told at the pace of now.
+    The former are kept as measured before the first answer, or as they were at first, and told at the pace of now:
+    that of plain rounds which were waited for, as those with drafts are. `plain` are rounds at their quickest: where a
+    device runs ahead, they are not waited for.
     """
 
     def __init__(self) -> None:
         self._by_rows = CostModel()
+        self._waited_for = CostModel()  # plain rounds, by streams
+        self._first_s: dict[int, float] = {}  # what those took at first, or were expected to
+        self._has_expectations = False
         self.plain = CostModel()
-        self._first_plain_s: dict[int, float] = {}  # by streams
 
     def expect(self, by_rows: Mapping[int, float]) -> None:
         """What was measured before the first round."""
         for rows, seconds in by_rows.items():
             self._by_rows.record(rows, seconds)
-        if 1 in by_rows:
-            self._first_plain_s.setdefault(1, by_rows[1])
+        self._has_expectations = bool(by_rows)
 
     def record(self, rows: int, num_streams: int, seconds: float) -> None:
+        """A round that was waited for."""
+        if rows == num_streams:
+            self._waited_for.record(num_streams, seconds)
+            if self._has_expectations:
+                self._first_s.setdefault(num_streams, self._by_rows.seconds(num_streams))
+            elif self._waited_for.knows(num_streams, _OFTEN):
+                self._first_s.setdefault(num_streams, self._waited_for.seconds(num_streams))
         self._by_rows.record(rows, seconds / self._pace(num_streams))
-
-    def record_plain(self, num_streams: int, seconds: float) -> None:
-        self.plain.record(num_streams, seconds)
-        if self.plain.knows(num_streams, _OFTEN):
-            self._first_plain_s.setdefault(num_streams, self.plain.seconds(num_streams))
 
     def seconds(self, rows: int, num_streams: int, tokens: float = 0.0) -> float:
         """Of a round of `rows` rows for `num_streams` streams, `tokens` expected of it (see CostModel)."""
@@ -132,5 +137,5 @@ class RoundCosts:
         return self._by_rows.curve()
 
     def _pace(self, num_streams: int) -> float:
-        first_s, now_s = self._first_plain_s.get(num_streams, 0.0), self.plain.seconds(num_streams)
+        first_s, now_s = self._first_s.get(num_streams, 0.0), self._waited_for.seconds(num_streams)
         return now_s / first_s if first_s and now_s else 1.0

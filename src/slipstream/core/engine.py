@@ -55,7 +55,6 @@ class _Turn:
     chooses: bool  # the pending tokens reach the end of the stream, so the target chooses the next one
     proposed: DraftTree = EMPTY_TREE
     tree: DraftTree = EMPTY_TREE  # the part of it that is scored
-    next_is_plain: bool = False  # as far as can be known, nothing will be drafted in the next round either
 
     @property
     def is_prefill(self) -> bool:
@@ -65,16 +64,17 @@ class _Turn:
     def num_rows(self) -> int:
         return len(self.pending) + len(self.tree)
 
-    def request(self) -> ScoreRequest:
-        """Where nothing is chosen, how to choose is left open."""
+    def request(self, next_is_plain: bool) -> ScoreRequest:
+        """Where nothing is chosen, how to choose is left open. `next_is_plain`: even if the stream has a drafter."""
         stream = self.stream
+        is_plain = not self.is_prefill and not self.tree
         return ScoreRequest(
             self.sequence,
             self.pending,
             self.tree,
             stream.sampling if self.chooses else None,
             stream.num_answer_tokens,
-            continues=self.next_is_plain and not self.is_prefill and not self.tree and stream.goes_on_plainly,
+            continues=is_plain and stream.goes_on_plainly and (next_is_plain or stream.drafter is None),
         )
 
 
@@ -105,7 +105,7 @@ class Engine:
         self._active: list[Stream] = []
         self._clock = clock
         self._drafters = DrafterGuard(target.info.vocab_size, clock)
-        self._nap = Nap()
+        self._nap = Nap(target.info.runs_ahead)
         self._lock = threading.RLock()
 
     # -- requests -------------------------------------------------------------------------------------------------
@@ -215,13 +215,14 @@ class Engine:
         started = self._clock()
         draft_s: dict[str, float] = {}
         turns = self._draft(self._schedule(), draft_s)
-        has_prefill = any(t.is_prefill for t in turns)
+        has_prefill, num_drafted = any(t.is_prefill for t in turns), sum(len(t.tree) for t in turns)
         scoring = self._clock()
-        scores = self.target.score([t.request() for t in turns])
+        scores = self.target.score([t.request(self._nap.is_on) for t in turns])
         score_s = self._clock() - scoring
         observations = self._commit(turns, scores)
         gains = [self._receive(o) for o in observations]
         self._drafters.observe(observations)
+        ran_ahead = self._nap.runs_ahead and not num_drafted
         cost = RoundCost(
             rows=sum(t.num_rows for t in turns),
             num_streams=len(turns),
@@ -229,14 +230,15 @@ class Engine:
             score_s=score_s,
             rest_s=self._clock() - started - sum(draft_s.values()) - score_s,
             has_prefill=has_prefill,
-            is_stalled=self.target.info.runs_ahead and not any(t.tree for t in turns) and not self._nap.runs_ahead,
+            ran_ahead=ran_ahead,
+            is_stalled=self.target.info.runs_ahead and not num_drafted and (bool(draft_s) or not ran_ahead),
         )
         self._account(turns, observations, gains, cost)
         self.policy.record(cost, observations)
         if has_prefill:
             self._nap.interrupt()
-        elif self.target.info.runs_ahead:
-            self._nap.record(any(t.tree for t in turns), cost.total_s)
+        else:
+            self._nap.record(num_drafted, sum(len(o.verdict.path) for o in observations), cost.total_s)
 
     def _schedule(self) -> list[_Turn]:
         """Decoding streams first, then prompt chunks for as many rows as are left."""
@@ -248,9 +250,7 @@ class Engine:
                 break
             assert stream.sequence is not None
             rows_left -= len(pending)
-            next_is_plain = stream.drafter is None or self._nap.is_on(ahead=1)
-            chooses = len(pending) == len(stream.pending)
-            turns.append(_Turn(stream, stream.sequence, pending, chooses, next_is_plain=next_is_plain))
+            turns.append(_Turn(stream, stream.sequence, pending, len(pending) == len(stream.pending)))
         return turns
 
     def _draft(self, turns: list[_Turn], draft_s: dict[str, float]) -> list[_Turn]:
@@ -259,12 +259,17 @@ class Engine:
         Enters the seconds that each drafter took into `draft_s`.
         """
         decoding = [t for t in turns if not t.is_prefill]
-        if self._nap.is_on() or not any(t.stream.drafter for t in decoding):
+        in_passing = self._nap.is_on
+        if (in_passing and not self._nap.looks) or not any(t.stream.drafter for t in decoding):
             return turns
         streams = [t.stream for t in decoding]
-        budgets = self.policy.budgets(streams, [self._room(s) for s in streams])
+        wanted = self.policy.budgets(streams, [self._room(s) for s in streams])
+        budgets = _free_only(streams, wanted) if in_passing else wanted
         proposed = self._drafters.propose(streams, budgets, draft_s)
         kept = self.policy.select(streams, proposed, self.target.info.max_rows - sum(t.num_rows for t in turns))
+        self._nap.heed(any(kept) or budgets != wanted)
+        if in_passing:
+            kept = [EMPTY_TREE] * len(kept)
         drafts = {s.id: (p, k) for s, p, k in zip(streams, proposed, kept, strict=True)}
         undrafted = (EMPTY_TREE, EMPTY_TREE)
         return [
@@ -376,5 +381,8 @@ class Engine:
             self.stats.num_prompt_tokens += stream.stats.num_prompt_tokens
             self.stats.num_reused += stream.stats.num_reused
             self.stats.drafter_error = self.stats.drafter_error or stream.stats.drafter_error
-        if not self._active:
-            self._nap.end()
+
+
+def _free_only(streams: list[Stream], budgets: list[int]) -> list[int]:
+    """Without drafts that would take the device's time while it is at a plain round."""
+    return [n if s.drafter and s.drafter.is_free else 0 for s, n in zip(streams, budgets, strict=True)]

@@ -25,7 +25,8 @@ class RoundCost:
     score_s: float
     rest_s: float
     has_prefill: bool  # prompt chunks were in it, so it measures no decoding
-    is_stalled: bool = False  # a plain round that would have been quicker, had it been known to be one (see nap.py)
+    ran_ahead: bool = False  # the device was at it before it was asked to (see nap.py)
+    is_stalled: bool = False  # a plain round that had been quicker without a thought of drafting
 
     @property
     def total_s(self) -> float:

@@ -113,14 +113,16 @@ class Verification:
 
     `couples`: a draft agrees most often when it samples with the target's own noise, and may be cut anywhere. Where
     it does not, a draft samples independently, hands over its distributions, and is scored as it was drawn.
+    `judges_unscored`: whether a draft would have been taken shows from the target's tokens alone.
     """
 
     name: str
     verify: Verifier
     couples: bool
+    judges_unscored: bool = True
 
 
 VERIFIERS = {
     "matching": Verification("matching", verify_matching, couples=True),
-    "rejection": Verification("rejection", verify_rejection, couples=False),
+    "rejection": Verification("rejection", verify_rejection, couples=False, judges_unscored=False),
 }

@@ -61,10 +61,22 @@ def test_costs_keep_pace_with_plain_rounds():
     costs.expect({1: 1.0, 4: 2.0})
     assert costs.seconds(4, num_streams=1) == 2.0
     for _ in range(5):
-        costs.record_plain(1, 1.5)  # the context has grown
+        costs.record(1, 1, 1.5)  # the context has grown
     assert costs.seconds(4, num_streams=1) == 3.0
     costs.record(4, 1, 3.0)
     assert (costs.seconds(4, num_streams=1), costs.curve()[4]) == (3.0, 2.0)
+
+
+def test_what_a_round_takes_beyond_the_forward_that_was_measured_is_found_out():
+    costs = RoundCosts()
+    costs.expect({1: 0.8, 4: 0.9, 8: 1.0})
+    costs.plain.record(1, 0.6)  # the device ran ahead: this says nothing of rounds that are waited for
+    assert costs.seconds(4, num_streams=1) == 0.9
+    costs.record(1, 1, 1.0)
+    assert costs.seconds(4, num_streams=1) == pytest.approx(0.9 * 1.25)
+    costs.record(8, 8, 1.5)  # many streams
+    assert costs.seconds(8, num_streams=8) == pytest.approx(1.5)
+    assert costs.seconds(8, num_streams=1) == pytest.approx(1.25)
 
 
 def test_one_hiccup_does_not_change_a_cost():

@@ -154,7 +154,7 @@ def test_probing_a_costly_drafter_stays_within_2_percent(score_s, step_s):
 @pytest.mark.parametrize(("score_s", "step_s"), [(FLAT, 0.02), (STEEP, 0.002)])
 def test_what_could_not_pay_if_it_were_always_right_is_not_tried_again(score_s, step_s):
     policy = AutoPolicy()
-    policy.expect({rows: score_s(rows) for rows in (1, 2, 4, 8)}, {"costly": step_s})
+    policy.expect({rows: score_s(rows) for rows in (1, 2, 4, 8)}, "costly", {1: step_s, 8: 2 * step_s})
     w = world(score_s, 1.0, COSTLY, step_s=step_s, policy=policy).run(400)
     assert not any(w.drafted)
 

@@ -41,8 +41,11 @@ def test_a_loaded_model_is_measured_once() -> None:
     assert set(costs) == {1, 2, 4, 8} and owner.row_costs() == costs and model.num_scores == count
 
 
-def test_a_full_cache_and_a_device_that_runs_ahead_are_left_alone() -> None:
+def test_a_full_cache_is_left_alone() -> None:
     assert loaded(FakeModel(max_sequences=0)).row_costs() == {}
-    ahead = FakeModel()
-    ahead.info = replace(ahead.info, runs_ahead=True)
-    assert loaded(ahead).row_costs() == {} and ahead.num_scores == 0
+
+
+def test_where_a_device_runs_ahead_more_sizes_are_measured() -> None:
+    model = FakeModel()
+    model.info = replace(model.info, runs_ahead=True)
+    assert set(loaded(model).row_costs()) == {1, 2, 4, 8, 16, 32, 64}

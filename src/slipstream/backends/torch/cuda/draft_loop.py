@@ -22,6 +22,7 @@ from slipstream.core.protocols import ExtendRequest, Extension
 
 MAX_STREAMS = MAX_SKINNY_ROWS
 MAX_STEPS = 128
+STEPS_OF_GRAPHS = (4, 2, 1)  # longer ones take longer to capture and save little
 
 
 @triton.jit
@@ -75,7 +76,7 @@ class DraftLoop:
     def warm_up(self) -> None:
         """Captures the steps of a single stream, and compiles what comes before them."""
         bucket = self._bucket(1)
-        for count in (1, 2, 4):
+        for count in STEPS_OF_GRAPHS:
             self._graph(bucket, count)
         bucket.batch.fill([])
         self._hand_on(bucket, bucket, self._in_place, advance=False)
@@ -116,7 +117,7 @@ class DraftLoop:
         return self._read(requests, steps)
 
     def _go_on(self, bucket: Bucket, requests: Seq[ExtendRequest], steps: int) -> None:
-        """So many steps in place: as few graphs as powers of two make them up, or one by one where choices narrow."""
+        """So many steps in place: as few graphs as make them up, or one by one where choices narrow."""
         rows = [(request.sampling, slice(i, i + 1)) for i, request in enumerate(requests)]
         if not bucket.is_captured or any(request.sampling.narrows for request in requests):
             for _ in range(steps):
@@ -125,7 +126,7 @@ class DraftLoop:
                 self._hand_on(bucket, bucket, self._in_place, advance=True)
             return
         while steps:
-            count = 1 << (steps.bit_length() - 1)
+            count = next(count for count in STEPS_OF_GRAPHS if count <= steps)
             self._graph(bucket, count).replay()
             steps -= count
 

@@ -1,0 +1,113 @@
+"""The engine on a device that runs ahead of the host: drafters look on in passing, and are let in when they pay."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from fakes import AlwaysRight, AlwaysWrong, FakeModel, FakeScores, letters, plain_tokens
+from slipstream.bench.synthetic import forced_acceptance
+from slipstream.core.auto_policy import AutoPolicy
+from slipstream.core.engine import Engine
+from slipstream.core.policy import FixedPolicy
+from slipstream.core.protocols import ScoreRequest
+from slipstream.core.sampling import Sampling
+from slipstream.core.stream import Limits, Stream
+from slipstream.core.tree import DraftTree
+
+FORWARD_S, HOST_S, DRAFT_S = 0.004, 0.0004, 0.001
+PROMPT = [3, 1, 4]
+
+
+class Device(FakeModel):
+    """Its forwards take time on a clock, and one that is known to follow starts by itself."""
+
+    def __init__(self) -> None:
+        super().__init__(max_rows=128)
+        self.info = replace(self.info, runs_ahead=True)
+        self.now = 0.0
+        self.continued: list[bool] = []  # by round
+        self._under_way: float | None = None  # when it will be done
+
+    def clock(self) -> float:
+        return self.now
+
+    def score(self, requests: Sequence[ScoreRequest]) -> list[FakeScores]:
+        scores = super().score(requests)
+        is_plain = sum(r.num_rows for r in requests) == len(requests)
+        if self._under_way is None or not is_plain:
+            self.now += HOST_S
+            self._under_way = self.now + FORWARD_S
+        self.now = max(self.now, self._under_way)
+        self.continued.append(is_plain and all(r.continues for r in requests))
+        self._under_way = self.now + FORWARD_S if self.continued[-1] else None
+        return scores
+
+
+class Slow:
+    """A drafter that takes time, by host or on the device."""
+
+    def __init__(self, drafter: AlwaysRight | AlwaysWrong, device: Device, is_free: bool) -> None:
+        self.name, self.is_free = "slow", is_free
+        self.begin, self.observe, self.end = drafter.begin, drafter.observe, drafter.end
+        self._drafter = drafter
+        self._device = device
+        self.asked_at: list[int] = []  # rounds
+
+    def propose(self, streams: Sequence[Stream], budgets: Sequence[int]) -> list[DraftTree]:
+        self._device.now += DRAFT_S * (1 if self.is_free else max(budgets))
+        self.asked_at.append(len(self._device.continued))
+        return self._drafter.propose(streams, budgets)
+
+
+def run(drafts: type[AlwaysRight] | type[AlwaysWrong] | None, is_free=True, policy=None, tokens=200, streams=1):
+    device = Device()
+    drafter = Slow(drafts(model=device), device, is_free) if drafts else None
+    engine = Engine(device, letters(32), drafter, policy or AutoPolicy(), clock=device.clock)
+    running = [engine.generate(PROMPT, Sampling(), Limits(max_tokens=tokens)) for _ in range(streams)]
+    expected = plain_tokens(device.logits, PROMPT, Sampling(), tokens)
+    assert all(answer.result().tokens == expected for answer in running)
+    return device, drafter
+
+
+@pytest.mark.parametrize("streams", [1, 8])
+@pytest.mark.parametrize("is_free", [True, False], ids=["free", "costly"])
+def test_drafts_that_are_never_right_cost_next_to_nothing(is_free, streams):
+    plain, _ = run(None, streams=streams)
+    device, drafter = run(AlwaysWrong, is_free, streams=streams)
+    assert drafter.asked_at
+    assert device.now <= 1.02 * plain.now
+
+
+@pytest.mark.parametrize("is_free", [True, False], ids=["free", "costly"])
+def test_drafts_that_are_right_are_let_in_soon(is_free):
+    plain, _ = run(None)
+    device, _ = run(AlwaysRight, is_free)
+    drafted = [rows > 1 for rows in device.rows_by_score[1:]]
+    assert drafted.index(True) < 12
+    assert device.now < 0.7 * plain.now
+
+
+def test_a_costly_drafter_is_never_asked_while_the_device_is_at_the_next_round():
+    for drafts in (AlwaysWrong, AlwaysRight):
+        device, drafter = run(drafts, is_free=False)
+        assert not any(device.continued[at - 1] for at in drafter.asked_at)
+
+
+def test_a_fixed_length_is_drafted_from_the_second_round_on():
+    device, _ = run(AlwaysRight, policy=FixedPolicy(3), tokens=42)
+    assert device.rows_by_score == [len(PROMPT), 1, *[4] * 10]
+
+
+def test_without_a_drafter_every_round_but_the_first_runs_ahead():
+    device, _ = run(None, tokens=50)
+    assert device.continued == [False, *[True] * 48, False]
+
+
+def test_acceptance_by_decree_is_learned_from_what_was_scored():
+    device = Device()
+    engine = Engine(device, letters(32), AlwaysWrong(model=device), AutoPolicy(), clock=device.clock)
+    engine.generate(PROMPT, Sampling(), Limits(max_tokens=200), verifier=forced_acceptance(1.0)).result()
+    assert sum(rows > 1 for rows in device.rows_by_score) > 0.5 * device.num_scores
