@@ -33,7 +33,8 @@ class CostModel:
         self._samples: dict[int, deque[float]] = {}
         self._medians: dict[int, float] = {}
         self._rows: list[int] = []  # buckets seen, ascending
-        self._seconds: list[float] = []  # their cost
+        self._seconds: list[float] = []  # their cost, as far as nothing is unread
+        self._unread: set[int] = set()  # buckets with samples that nobody has asked about yet
 
     def record(self, rows: int, seconds: float) -> None:
         bucket = bucket_of(rows)
@@ -41,17 +42,19 @@ class CostModel:
             self._samples[bucket] = deque(maxlen=_WINDOW)
             bisect.insort(self._rows, bucket)
         self._samples[bucket].append(seconds)
-        self._medians[bucket] = median(self._samples[bucket])
-        self._seconds = self._fitted()
+        self._unread.add(bucket)
 
-    def _fitted(self) -> list[float]:
+    def _fit(self) -> None:
         """A size seen often speaks for itself: kernels that take four rows at once make three cost more than four.
         One seen a few times costs no more than a larger one: a hiccup only ever makes a round longer."""
+        for bucket in self._unread:
+            self._medians[bucket] = median(self._samples[bucket])
+        self._unread.clear()
         fitted, least = list[float](), math.inf
         for rows in reversed(self._rows):
             least = min(least, self._medians[rows])
             fitted.append(self._medians[rows] if len(self._samples[rows]) >= _OFTEN else least)
-        return fitted[::-1]
+        self._seconds = fitted[::-1]
 
     def knows(self, rows: int, num_samples: int) -> bool:
         """Whether so many samples were seen of something not far from `rows`."""
@@ -69,6 +72,8 @@ class CostModel:
         """
         if not self._rows:
             return 0.0
+        if self._unread:
+            self._fit()
         bucket = bucket_of(rows)
         at = bisect.bisect_left(self._rows, bucket)
         if at == len(self._rows):
@@ -91,6 +96,8 @@ class CostModel:
 
     def curve(self) -> dict[int, float]:
         """Seconds by rows, as learned."""
+        if self._unread:
+            self._fit()
         return dict(zip(self._rows, self._seconds, strict=True))
 
 

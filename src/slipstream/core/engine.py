@@ -9,7 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from slipstream.core.auto_policy import AutoPolicy
@@ -45,7 +45,7 @@ class EngineTokenizer(Protocol):
     def stream_decoder(self) -> TokenDecoder: ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Turn:
     """One stream's part in a round."""
 
@@ -214,7 +214,8 @@ class Engine:
     def _round(self) -> None:
         started = self._clock()
         draft_s: dict[str, float] = {}
-        turns = self._draft(self._schedule(), draft_s)
+        turns = self._schedule()
+        self._draft(turns, draft_s)
         has_prefill, num_drafted = any(t.is_prefill for t in turns), sum(len(t.tree) for t in turns)
         scoring = self._clock()
         scores = self.target.score([t.request(self._nap.is_on) for t in turns])
@@ -228,13 +229,14 @@ class Engine:
             num_streams=len(turns),
             draft_s=draft_s,
             score_s=score_s,
-            rest_s=self._clock() - started - sum(draft_s.values()) - score_s,
+            total_s=self._clock() - started,
             has_prefill=has_prefill,
             ran_ahead=ran_ahead,
             is_stalled=self.target.info.runs_ahead and not num_drafted and (bool(draft_s) or not ran_ahead),
         )
         self._account(turns, observations, gains, cost)
-        self.policy.record(cost, observations)
+        if any(t.stream.drafter for t in turns):
+            self.policy.record(cost, observations)
         if has_prefill:
             self._nap.interrupt()
         else:
@@ -253,7 +255,7 @@ class Engine:
             turns.append(_Turn(stream, stream.sequence, pending, len(pending) == len(stream.pending)))
         return turns
 
-    def _draft(self, turns: list[_Turn], draft_s: dict[str, float]) -> list[_Turn]:
+    def _draft(self, turns: list[_Turn], draft_s: dict[str, float]) -> None:
         """Gives the decoding turns their drafts, cut to what there is room for and what pays.
 
         Enters the seconds that each drafter took into `draft_s`.
@@ -261,7 +263,7 @@ class Engine:
         decoding = [t for t in turns if not t.is_prefill]
         in_passing = self._nap.is_on
         if (in_passing and not self._nap.looks) or not any(t.stream.drafter for t in decoding):
-            return turns
+            return
         streams = [t.stream for t in decoding]
         wanted = self.policy.budgets(streams, [self._room(s) for s in streams])
         budgets = _free_only(streams, wanted) if in_passing else wanted
@@ -270,13 +272,8 @@ class Engine:
         self._nap.heed(any(kept) or budgets != wanted)
         if in_passing:
             kept = [EMPTY_TREE] * len(kept)
-        drafts = {s.id: (p, k) for s, p, k in zip(streams, proposed, kept, strict=True)}
-        undrafted = (EMPTY_TREE, EMPTY_TREE)
-        return [
-            replace(t, proposed=proposed, tree=tree)
-            for t in turns
-            for proposed, tree in (drafts.get(t.stream.id, undrafted),)
-        ]
+        for turn, draft, worthwhile in zip(decoding, proposed, kept, strict=True):
+            turn.proposed, turn.tree = draft, worthwhile
 
     def _commit(self, turns: list[_Turn], scores: list[Scores]) -> list[Observation]:
         """Verifies each draft and keeps what was accepted. A prompt chunk that is not the last is kept unjudged."""
@@ -330,7 +327,7 @@ class Engine:
                 num_tokens=gained,
                 drafted_depth=max(o.scored.depths(), default=0),
                 accepted_depth=accepted,
-                draft_s=sum(cost.draft_s.values()) * decoding_s,
+                draft_s=cost.drafting_s * decoding_s,
                 score_s=cost.score_s * decoding_s,
                 rest_s=cost.rest_s * decoding_s,
             )

@@ -23,14 +23,19 @@ class RoundCost:
     num_streams: int
     draft_s: Mapping[str, float]  # by the name of the drafter
     score_s: float
-    rest_s: float
+    total_s: float
     has_prefill: bool  # prompt chunks were in it, so it measures no decoding
     ran_ahead: bool = False  # the device was at it before it was asked to (see nap.py)
     is_stalled: bool = False  # a plain round that had been quicker without a thought of drafting
 
     @property
-    def total_s(self) -> float:
-        return sum(self.draft_s.values()) + self.score_s + self.rest_s
+    def drafting_s(self) -> float:
+        return sum(self.draft_s.values())
+
+    @property
+    def rest_s(self) -> float:
+        """Neither drafting nor scoring."""
+        return self.total_s - self.score_s - self.drafting_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +120,7 @@ class FixedPolicy:
 
     def record(self, cost: RoundCost, observations: Sequence[Observation]) -> None:
         if not cost.has_prefill:
-            self._costs.record(cost.rows, cost.score_s + cost.rest_s)
+            self._costs.record(cost.rows, cost.total_s - cost.drafting_s)
             self._ledger.add(cost, observations)
         for o in observations:
             self._acceptance.observe(o.stream.id, self.name, o.proposed, o.verdict.tokens(o.scored))

@@ -82,7 +82,8 @@ class History:
         self._answer: Counter[int] = Counter()
 
     def extend(self, tokens: Iterable[int]) -> None:
-        self._answer.update(tokens)
+        for token in tokens:
+            self._answer[token] += 1
 
     def penalise(self, row: Row, sampling: Sampling, path: Sequence[int]) -> None:
         """Applies the penalties to `row` in place, as they stand after this stream's tokens and then `path`."""

@@ -53,8 +53,10 @@ class Stats:
         self.draft_s += record.draft_s
         self.score_s += record.score_s
         self.rest_s += record.rest_s
-        self.drafted_at.update(range(1, record.drafted_depth + 1))
-        self.accepted_at.update(range(1, record.accepted_depth + 1))
+        for depth in range(1, record.drafted_depth + 1):
+            self.drafted_at[depth] += 1
+        for depth in range(1, record.accepted_depth + 1):
+            self.accepted_at[depth] += 1
 
     @property
     def acceptance_rate(self) -> float:

@@ -77,9 +77,10 @@ class World:
             self.tokens += accepted + 1
             self.drafted_by_stream[i] += len(tree)
         nodes = sum(len(tree) for tree in kept)
-        cost = RoundCost(
-            len(self.streams) + nodes, len(self.streams), draft_s, self.score_s(len(self.streams) + nodes), 0.0, False
-        )
+        rows = len(self.streams) + nodes
+        score_s = self.score_s(rows)
+        total_s = score_s + sum(draft_s.values())
+        cost = RoundCost(rows, len(self.streams), draft_s, score_s, total_s, has_prefill=False)
         self.policy.record(cost, observations)
         self.seconds += cost.total_s
         self.drafted.append(nodes)
@@ -231,7 +232,7 @@ def test_streams_that_come_and_go_are_forgotten():
 
 def test_a_prompt_chunk_teaches_nothing_about_the_cost_of_decoding():
     policy = AutoPolicy()
-    policy.record(RoundCost(256, 1, {}, 5.0, 0.0, True), [])
+    policy.record(RoundCost(256, 1, {}, 5.0, 5.0, has_prefill=True), [])
     assert policy.explain().cost_by_rows_s == {}
 
 
