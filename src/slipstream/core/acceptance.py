@@ -3,7 +3,8 @@
 Each node falls in a cell by its depth and the drafter's own confidence. A stream's cell leans on the drafter's cell
 over all streams, that one on the cell of the same confidence one less deep, and the first on the confidence itself,
 corrected by how far the drafter's confidence could be trusted so far. So a new stream starts from what is known, and a
-drafter that boasts is found out after a few tokens.
+drafter that boasts is found out after a few tokens. What the other streams say is corrected by how this one differs from
+them lately, at any depth and confidence: a text that has begun to copy goes on doing so.
 """
 
 from __future__ import annotations
@@ -18,6 +19,10 @@ _OWN_PRIOR = 1.5  # how many observations the drafter-wide estimate weighs again
 _PRIOR = 20.0  # and how many the depth above, or the corrected confidence, weighs against the drafter-wide estimate
 _TRUST_PRIOR = 8.0  # how many certain tokens, all taken, a new drafter is taken to have behind it
 _DEPTH_PRIOR = 2.0
+_STREAM_DECAY = 0.9  # of what a stream took lately: about 10 tokens count
+_STREAM_PRIOR = 1.0
+_LEAST_FACTOR, _MOST_FACTOR = 0.7, 1.5  # by which a stream differs from the others
+_SURE = 0.97  # what such a factor makes certain at most
 _BUCKETS = 6
 
 Cell = tuple[int, int]
@@ -28,10 +33,10 @@ class _Counts:
     tried: float = 0.0
     taken: float = 0.0
 
-    def add(self, taken: bool, weight: float = 1.0) -> None:
+    def add(self, taken: bool, weight: float = 1.0, decay: float = _DECAY) -> None:
         """`weight`: how much of a token was promised."""
-        self.tried = self.tried * _DECAY + weight
-        self.taken = self.taken * _DECAY + taken
+        self.tried = self.tried * decay + weight
+        self.taken = self.taken * decay + taken
 
     def fade(self) -> None:
         self.tried *= _DECAY
@@ -50,10 +55,12 @@ class AcceptanceModel:
         self._by_drafter: dict[tuple[str, Cell], _Counts] = defaultdict(_Counts)
         self._by_stream: dict[int, dict[Cell, _Counts]] = defaultdict(lambda: defaultdict(_Counts))
         self._trust: dict[str, _Counts] = defaultdict(_Counts)  # claimed confidence, and what was taken
+        self._lately: dict[int, _Counts] = defaultdict(_Counts)  # the same by stream, of its last tokens
         self._by_depth: dict[str, dict[int, _Counts]] = defaultdict(lambda: defaultdict(_Counts))
 
     def forget(self, stream_id: int) -> None:
         self._by_stream.pop(stream_id, None)
+        self._lately.pop(stream_id, None)
 
     def chance(self, stream_id: int, drafter: str, depth: int, confidence: float) -> float:
         """That the target takes a node given that it took the parent."""
@@ -61,7 +68,14 @@ class AcceptanceModel:
         everywhere = confidence * self._trust_in(drafter)
         for d in range(1, deepest + 1):
             everywhere = self._by_drafter[drafter, (d, bucket)].mean(everywhere, _PRIOR)
-        return self._by_stream[stream_id][cell].mean(everywhere, _OWN_PRIOR)
+        expected = min(everywhere * self._factor(stream_id), max(everywhere, _SURE))
+        return self._by_stream[stream_id][cell].mean(expected, _OWN_PRIOR)
+
+    def _factor(self, stream_id: int) -> float:
+        """Tokens taken over tokens promised, of this stream lately."""
+        counts = self._lately[stream_id]
+        factor = (counts.taken + _STREAM_PRIOR) / (counts.tried + _STREAM_PRIOR)
+        return max(_LEAST_FACTOR, min(_MOST_FACTOR, factor))
 
     def _trust_in(self, drafter: str) -> float:
         """Tokens taken over tokens promised: below 1 the drafter boasts."""
@@ -112,6 +126,7 @@ class AcceptanceModel:
                 confidence = proposed.confidence[child] if proposed.confidence else 0.5
                 cell = _cell(depth, confidence)
                 self._trust[drafter].add(taken, confidence)
+                self._lately[stream_id].add(taken, confidence, _STREAM_DECAY)
                 self._by_drafter[drafter, cell].add(taken)
                 self._by_stream[stream_id][cell].add(taken)
             match = proposed.child(node, token)

@@ -131,6 +131,20 @@ def test_streams_are_told_apart():
     assert model.node_chances(1, "d", tree)[0] < 0.2
 
 
+def test_a_stream_that_takes_what_others_refuse_is_expected_to_go_on_at_any_depth_and_confidence():
+    model = AcceptanceModel()
+    learn(model, 0, DraftTree.chain([1, 1, 1], [0.8] * 3), [2])  # most texts do not copy
+    learn(model, 1, DraftTree.chain([1], [0.5]), [1], times=6)  # this one does, seen by first tokens of short matches
+    learn(model, 2, DraftTree.chain([1], [0.5]), [2], times=6)
+    longer = DraftTree.chain([1, 1, 1], [0.8] * 3)
+    copying, new, other = (model.node_chances(stream, "d", longer) for stream in (1, 99, 2))
+    assert copying[0] > 1.3 * new[0] and copying[2] > 2 * new[2]
+    assert other[0] < 0.8 * new[0]
+    assert max(copying) <= 0.97
+    model.forget(1)
+    assert model.node_chances(1, "d", longer) == new
+
+
 def test_a_nodes_chance_is_the_product_along_its_path():
     chances = AcceptanceModel().node_chances(0, "d", DraftTree((1, 2, 3), (-1, 0, -1), (0.5, 0.5, 0.2)))
     assert chances == pytest.approx([0.5, 0.25, 0.2])
