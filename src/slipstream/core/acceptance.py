@@ -3,8 +3,8 @@
 Each node falls in a cell by its depth and the drafter's own confidence. A stream's cell leans on the drafter's cell
 over all streams, that one on the cell of the same confidence one less deep, and the first on the confidence itself,
 corrected by how far the drafter's confidence could be trusted so far. So a new stream starts from what is known, and a
-drafter that boasts is found out after a few tokens. What the other streams say is corrected by how this one differs from
-them lately, at any depth and confidence: a text that has begun to copy goes on doing so.
+drafter that boasts is found out after a few tokens. What the other streams say is corrected by how this one differs
+from them lately, at any depth and confidence: a text that has begun to copy goes on doing so.
 """
 
 from __future__ import annotations
