@@ -71,6 +71,7 @@ def load_models(settings: LoadSettings) -> Models:
 def load_synthetic(settings: LoadSettings, synthetic: SyntheticSettings) -> Models:
     """Random weights where shapes are given, the models of the settings elsewhere; acceptance as decreed."""
     from slipstream.bench.synthetic import forced_acceptance, random_model
+    from slipstream.loading import settle
 
     if synthetic.shape is None:
         models = load_models(settings)
@@ -82,6 +83,7 @@ def load_synthetic(settings: LoadSettings, synthetic: SyntheticSettings) -> Mode
             draft = None
             if synthetic.draft_shape:
                 draft = random_model(synthetic.draft_shape, options, partial(report, synthetic.draft_shape))
+        settle()
     named = replace(settings, model=f"synthetic {synthetic.shape or settings.model}")
     verifier = "matching" if synthetic.acceptance is None else forced_acceptance(synthetic.acceptance)
     return Models(target, draft, named, synthetic=True, verifier=verifier)

@@ -219,10 +219,9 @@ class AutoPolicy:
             if o.proposed:
                 self._kept[o.stream.id] = len(o.scored)
                 self._drafted_to[o.stream.id] = len(o.stream.tokens)
-            judged = o.proposed if o.stream.verifier.judges_unscored else o.scored
-            if judged and o.stream.drafter:
+            if o.judged and o.stream.drafter:
                 self._drafter = o.stream.drafter.name
-                self._acceptance.observe(o.stream.id, self._drafter, judged, o.verdict.tokens(o.scored))
+                self._acceptance.observe(o.stream.id, self._drafter, o.judged, o.verdict.tokens(o.scored))
         if cost.has_prefill:
             return
         round_s = cost.total_s - _drafting_s(cost, observations)

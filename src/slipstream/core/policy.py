@@ -123,7 +123,7 @@ class FixedPolicy:
             self._costs.record(cost.rows, cost.total_s - cost.drafting_s)
             self._ledger.add(cost, observations)
         for o in observations:
-            self._acceptance.observe(o.stream.id, self.name, o.proposed, o.verdict.tokens(o.scored))
+            self._acceptance.observe(o.stream.id, self.name, o.judged, o.verdict.tokens(o.scored))
 
     def forget(self, stream: Stream) -> None:
         self._acceptance.forget(stream.id)

@@ -166,6 +166,11 @@ class Observation:
     scored: DraftTree
     verdict: Verdict
 
+    @property
+    def judged(self) -> DraftTree:
+        """The part of which the tokens gained tell whether the target takes it."""
+        return self.proposed if self.stream.verifier.judges_unscored else self.scored
+
 
 class Drafter(Protocol):
     """Proposes what comes next. It may be wrong, slow or broken: the text does not depend on it."""

@@ -105,13 +105,16 @@ def copy_bandwidth() -> float:
 
 
 def _torch(has_gpu: bool) -> Engine | None:
-    """The build is read from torch/version.py; whether CUDA programs see a GPU is asked of the driver."""
+    """Version and build are read from torch/version.py (the metadata of some wheels leave out `+cpu`); whether CUDA
+    programs see a GPU is asked of the driver."""
     version, spec = _version("torch"), importlib.util.find_spec("torch")
     if version is None or spec is None or spec.origin is None:
         return None
     text = file_text(Path(spec.origin).with_name("version.py")) or ""
-    build = next((f"{label} {found[1]}" for label, key in (("CUDA", "cuda"), ("ROCm", "hip"))
-                  if (found := re.search(rf"^{key}\b[^=]*= *'([^']+)'", text, re.M))), None)  # fmt: skip
+    stated = dict(re.findall(r"^(\w+)\b[^=\n]*= *'([^'\n]+)'", text, re.M))
+    version = stated.get("__version__", version)
+    labels = {"cuda": "CUDA", "hip": "ROCm"}
+    build = next((f"{label} {stated[key]}" for key, label in labels.items() if key in stated), None)
     if build is None and platform.system() == "Darwin" and has_gpu:
         build = "Metal"
     sees_gpu = has_gpu and build is not None
