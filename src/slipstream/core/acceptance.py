@@ -62,15 +62,6 @@ class AcceptanceModel:
         self._by_stream.pop(stream_id, None)
         self._lately.pop(stream_id, None)
 
-    def chance(self, stream_id: int, drafter: str, depth: int, confidence: float) -> float:
-        """That the target takes a node given that it took the parent."""
-        deepest, bucket = cell = _cell(depth, confidence)
-        everywhere = confidence * self._trust_in(drafter)
-        for d in range(1, deepest + 1):
-            everywhere = self._by_drafter[drafter, (d, bucket)].mean(everywhere, _PRIOR)
-        expected = min(everywhere * self._factor(stream_id), max(everywhere, _SURE))
-        return self._by_stream[stream_id][cell].mean(expected, _OWN_PRIOR)
-
     def _factor(self, stream_id: int) -> float:
         """Tokens taken over tokens promised, of this stream lately."""
         counts = self._lately[stream_id]
@@ -84,12 +75,23 @@ class AcceptanceModel:
 
     def node_chances(self, stream_id: int, drafter: str, tree: DraftTree) -> list[float]:
         """That each node ends up accepted: the product along its path."""
+        trust, factor = self._trust_in(drafter), self._factor(stream_id)
         chances: list[float] = []
         for node, (parent, depth) in enumerate(zip(tree.parents, tree.depths(), strict=True)):
             confidence = tree.confidence[node] if tree.confidence else 0.5
-            own = self.chance(stream_id, drafter, depth, confidence)
+            cell = _cell(depth, confidence)
+            everywhere = self._everywhere(drafter, cell, confidence * trust)
+            expected = min(everywhere * factor, max(everywhere, _SURE))
+            own = self._by_stream[stream_id][cell].mean(expected, _OWN_PRIOR)
             chances.append(own if parent == ROOT else own * chances[parent])
         return chances
+
+    def _everywhere(self, drafter: str, cell: Cell, prior: float) -> float:
+        """That a node is taken given that its parent was, over all streams."""
+        deepest, bucket = cell
+        for depth in range(1, deepest + 1):
+            prior = self._by_drafter[drafter, (depth, bucket)].mean(prior, _PRIOR)
+        return prior
 
     def depth_chances(self, drafter: str, depth: int) -> list[float]:
         """That a draft is accepted to depth 1, 2 … `depth`, whatever its confidence."""

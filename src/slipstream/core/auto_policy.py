@@ -9,7 +9,7 @@ time; a free one goes on proposing and is judged, unscored, by what the target t
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from statistics import median
 
@@ -57,7 +57,7 @@ class AutoPolicy:
         self._until_plain = 0  # rounds of drafting before plain ones are wanted again
         self._plain_rounds = 0  # since one was measured
         self._predicted = 1.0
-        self._reason = "nothing was drafted yet"
+        self._explain: Callable[[], str] = lambda: "nothing was drafted yet"  # the last choice, told if asked for
         self._drafter = ""  # the last that proposed
 
     @property
@@ -120,7 +120,7 @@ class AutoPolicy:
         self._predicted = best_rate / plain_rate if best else 1.0
         if best == 0:
             first = self._acceptance.depth_chances(drafter, 1)[0]
-            self._reason = (
+            self._explain = lambda: (
                 f"off: drafting a token takes {step_s * 1e3:.1f} ms and it is accepted {first:.0%} of the time, "
                 f"against {1e3 / plain_rate * num_streams:.1f} ms for a plain round"
             )
@@ -199,12 +199,12 @@ class AutoPolicy:
             best = 0
         self._predicted = gains[best]
         if best:
-            self._reason = (
+            self._explain = lambda: (
                 f"{best} drafted rows: {tokens[best] / num_streams:.2f} tokens a stream expected "
                 f"for {costs[best]:.2f}x the cost of a plain round"
             )
         elif most:
-            self._reason = (
+            self._explain = lambda: (
                 f"off: the likeliest drafted token is accepted {chances[0]:.0%} of the time, "
                 f"and a row more costs {costs[1]:.2f}x a plain round"
             )
@@ -268,7 +268,7 @@ class AutoPolicy:
         return PolicyReport(
             policy=self.name,
             budget=self._ledger.budget(),
-            reason=self._reason,
+            reason=self._explain(),
             predicted_speedup=self._predicted,
             observed_speedup=self._ledger.speedup(self._costs.plain),
             cost_by_rows_s=self._costs.curve(),

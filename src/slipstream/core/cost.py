@@ -8,10 +8,9 @@ from __future__ import annotations
 import bisect
 import math
 from collections import deque
-from collections.abc import Mapping
-from statistics import median
+from collections.abc import Collection, Mapping
 
-_WINDOW = 9  # samples kept per bucket; the median shrugs off a scheduler's hiccup
+_WINDOW = 9  # samples kept per bucket
 _OFTEN = 4
 _FEW_SIZES = 4
 _SAFE_SHARE = 0.65  # tokens expected of a row: even at the full price of a row a third is lost at most
@@ -48,9 +47,10 @@ class CostModel:
         """A size seen often speaks for itself: kernels that take four rows at once make three cost more than four.
         One seen a few times costs no more than a larger one: a hiccup only ever makes a round longer."""
         for bucket in self._unread:
-            self._medians[bucket] = median(self._samples[bucket])
+            self._medians[bucket] = _median(self._samples[bucket])
         self._unread.clear()
-        fitted, least = list[float](), math.inf
+        fitted: list[float] = []
+        least = math.inf
         for rows in reversed(self._rows):
             least = min(least, self._medians[rows])
             fitted.append(self._medians[rows] if len(self._samples[rows]) >= _OFTEN else least)
@@ -101,6 +101,11 @@ class CostModel:
         return dict(zip(self._rows, self._seconds, strict=True))
 
 
+def _median(samples: Collection[float]) -> float:
+    """It shrugs off a scheduler's hiccup, and takes the lower of two: a hiccup only ever makes a round longer."""
+    return sorted(samples)[(len(samples) - 1) // 2]
+
+
 class RoundCosts:
     """Rounds by rows, and rounds of plain decoding by streams.
 
@@ -114,6 +119,7 @@ class RoundCosts:
         self._waited_for = CostModel()  # plain rounds, by streams
         self._first_s: dict[int, float] = {}  # what those took at first, or were expected to
         self._has_expectations = False
+        self._paces: dict[int, float] = {}  # by streams, as far as they were asked for since the last record
         self.plain = CostModel()
 
     def expect(self, by_rows: Mapping[int, float]) -> None:
@@ -130,6 +136,7 @@ class RoundCosts:
                 self._first_s.setdefault(num_streams, self._by_rows.seconds(num_streams))
             elif self._waited_for.knows(num_streams, _OFTEN):
                 self._first_s.setdefault(num_streams, self._waited_for.seconds(num_streams))
+        self._paces.clear()
         self._by_rows.record(rows, seconds / self._pace(num_streams))
 
     def seconds(self, rows: int, num_streams: int, tokens: float = 0.0) -> float:
@@ -144,5 +151,8 @@ class RoundCosts:
         return self._by_rows.curve()
 
     def _pace(self, num_streams: int) -> float:
-        first_s, now_s = self._first_s.get(num_streams, 0.0), self._waited_for.seconds(num_streams)
-        return now_s / first_s if first_s and now_s else 1.0
+        """Rounds of now over those at first."""
+        if num_streams not in self._paces:
+            first_s, now_s = self._first_s.get(num_streams, 0.0), self._waited_for.seconds(num_streams)
+            self._paces[num_streams] = now_s / first_s if first_s and now_s else 1.0
+        return self._paces[num_streams]

@@ -314,6 +314,8 @@ class Engine:
         """Enters the round into the stats of each stream, at an equal share of its seconds. Reading a prompt is no
         decoding: its seconds are counted apart."""
         share_s = 1.0 / cost.num_streams
+        drafting_s = cost.drafting_s
+        rest_s = cost.total_s - cost.score_s - drafting_s
         prefilled = {turn.stream.id: turn.stream for turn in turns if turn.is_prefill}
         for stream in prefilled.values():
             for stats in (stream.stats, self.stats):
@@ -327,9 +329,9 @@ class Engine:
                 num_tokens=gained,
                 drafted_depth=max(o.scored.depths(), default=0),
                 accepted_depth=accepted,
-                draft_s=cost.drafting_s * decoding_s,
+                draft_s=drafting_s * decoding_s,
                 score_s=cost.score_s * decoding_s,
-                rest_s=cost.rest_s * decoding_s,
+                rest_s=rest_s * decoding_s,
             )
             o.stream.stats.add(record)
             self.stats.add(record)
@@ -366,6 +368,8 @@ class Engine:
             self._drafters.begin(stream)
 
     def _release_finished(self) -> None:
+        if not any(s.done for s in (*self._active, *self._waiting)):
+            return
         finished = [s for s in self._active if s.done]
         self._active = [s for s in self._active if not s.done]
         self._waiting = deque(s for s in self._waiting if not s.done)

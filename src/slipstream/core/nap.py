@@ -55,6 +55,8 @@ class Nap:
 
     def record(self, num_drafted: int, num_accepted: int, seconds: float) -> None:
         """A round of decoding is over: how many drafted tokens were scored in it and were right, and what it took."""
+        if not self._possible:
+            return
         if not num_drafted:
             self._measure("waited for" if not self._announced else "look" if self.looks else "ahead", seconds)
         elif not num_accepted:

@@ -15,7 +15,7 @@ from slipstream.core.tree import DraftTree
 from slipstream.errors import UsageError
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RoundCost:
     """What one round took."""
 
@@ -31,11 +31,6 @@ class RoundCost:
     @property
     def drafting_s(self) -> float:
         return sum(self.draft_s.values())
-
-    @property
-    def rest_s(self) -> float:
-        """Neither drafting nor scoring."""
-        return self.total_s - self.score_s - self.drafting_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,7 +83,7 @@ class Sequence(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ScoreRequest:
     """Tokens to append (at least one) and the draft that follows the last of them.
 
@@ -157,7 +157,7 @@ class ExtendingModel(Model, Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Observation:
     """What became of a draft: the tree as proposed, the part that was scored, and the verdict on that part."""
 

@@ -151,10 +151,19 @@ def _nucleus(left: Candidates, top_p: float) -> npt.NDArray[np.int64]:
     return np.sort(order[:count])
 
 
+def likeliest(row: Row) -> int:
+    """The token with the largest logit; ties go to the lower id.
+
+    Floats above zero are in the order of their bits, and numpy searches integers in half the time.
+    """
+    token = int(row.view(np.int32).argmax())
+    return token if row[token] > 0 else int(row.argmax())
+
+
 def sample(row: Row, sampling: Sampling, position: int, domain: Domain = Domain.TARGET) -> int:
     """One token of processed logits: greedy, or coupled to the noise of (seed, position)."""
     if sampling.is_greedy:
-        return int(row.argmax())
+        return likeliest(row)
     left = candidates(row, sampling)
     return coupled_argmax(left.z, left.tokens, sampling.seed, position, domain)
 
@@ -163,7 +172,7 @@ def distribution(row: Row, sampling: Sampling) -> npt.NDArray[np.float64]:
     """[vocab] the probabilities that `sample` draws from."""
     full = np.zeros(len(row), np.float64)
     if sampling.is_greedy:
-        full[int(row.argmax())] = 1.0
+        full[likeliest(row)] = 1.0
         return full
     left = candidates(row, sampling)
     full[left.tokens] = left.probabilities()

@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RoundRecord:
     """One round of one stream. The seconds are its share: an equal part of the round's for each stream in it."""
 

@@ -101,7 +101,8 @@ class Stream:
     def receive(self, token: int, drafted: bool, end_tokens: frozenset[int]) -> None:
         """Takes the next token into the answer, releases its text, and finishes where the limits say so."""
         self.tokens.append(token)
-        self.history.extend((token,))
+        if self.sampling.uses_history:
+            self.history.extend((token,))
         ends = token in self.limits.stop_tokens or (token in end_tokens and not self.limits.ignore_eos)
         text = "" if ends else self._assembler.push(token)
         self._clock()

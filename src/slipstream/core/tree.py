@@ -27,6 +27,7 @@ class DraftTree:
     confidence: tuple[float, ...] = ()
     proposals: tuple[npt.NDArray[np.float64] | None, ...] = ()
     _children: dict[tuple[int, int], int] = field(init=False, repr=False, compare=False)
+    _depths: list[int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if len(self.parents) != len(self.tokens):
@@ -35,13 +36,16 @@ class DraftTree:
             if len(getattr(self, name)) not in (0, len(self.tokens)):
                 raise ValueError(f"{name} has {len(getattr(self, name))} entries for {len(self.tokens)} tokens")
         children: dict[tuple[int, int], int] = {}
+        depths: list[int] = []
         for node, (token, parent) in enumerate(zip(self.tokens, self.parents, strict=True)):
             if not ROOT <= parent < node:
                 raise ValueError(f"node {node} has parent {parent}: parents come before their children")
             if (parent, token) in children:
                 raise ValueError(f"token {token} is drafted twice after node {parent}: siblings are distinct")
             children[parent, token] = node
+            depths.append(1 if parent == ROOT else depths[parent] + 1)
         object.__setattr__(self, "_children", children)
+        object.__setattr__(self, "_depths", depths)
 
     @classmethod
     def chain(
@@ -85,10 +89,7 @@ class DraftTree:
 
     def depths(self) -> list[int]:
         """Depth of each node; children of ROOT have depth 1."""
-        depths: list[int] = []
-        for parent in self.parents:
-            depths.append(1 if parent == ROOT else depths[parent] + 1)
-        return depths
+        return self._depths
 
     def path(self, node: int) -> list[int]:
         """Nodes from the first below ROOT to `node`. Empty for ROOT."""

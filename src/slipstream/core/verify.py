@@ -33,10 +33,12 @@ class Verdict:
 
     def tokens(self, tree: DraftTree) -> list[int]:
         """What the stream gains this round: the accepted tokens, then the target's."""
-        return [*(tree.tokens[node] for node in self.path), self.next_token]
+        tokens = [tree.tokens[node] for node in self.path]
+        tokens.append(self.next_token)
+        return tokens
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Choice:
     """How one stream chooses at this moment: its settings, its past, and the position of the next token."""
 
@@ -46,8 +48,9 @@ class Choice:
 
     def row(self, tree: DraftTree, scores: Scores, node: int) -> Row:
         """Processed logits at a node, the history taken along the path to it."""
-        path = tree.path_tokens(node) if self.sampling.uses_history else ()
-        return processed(scores.row(node), self.sampling, self.history, path)
+        if not self.sampling.changes_logits:
+            return scores.row(node)
+        return processed(scores.row(node), self.sampling, self.history, tree.path_tokens(node))
 
 
 Verifier = Callable[[DraftTree, Scores, Choice], Verdict]

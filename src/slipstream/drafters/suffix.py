@@ -57,20 +57,13 @@ class SuffixTree:
             reached.append(child)
         return reached
 
-    def follow(self, place: list[_Node], token: int) -> list[_Node]:
-        """The place after `token`, nothing entered."""
-        reached = []
-        for node in (self._root, *place[: self._depth - 1]):
-            child = node.children.get(token)
-            if child is None:
-                break
-            reached.append(child)
-        return reached
-
-    def continuations(self, place: list[_Node], width: int) -> tuple[int, list[tuple[int, float]]]:
-        """The longest run that something followed: its length, and the likeliest followers with their share."""
-        for length in range(min(len(place), self._depth - 1), 0, -1):
-            children = place[length - 1].children
+    def continuations(
+        self, place: list[_Node], path: Sequence[int], longest: int, width: int
+    ) -> tuple[int, list[tuple[int, float]]]:
+        """The longest run, of `longest` tokens at most, that ends with `path` after `place` and was followed by
+        something: its length, and the likeliest followers with their share."""
+        for length in range(min(longest, self._depth - 1), 0, -1):
+            children = self._followers(place, path, length)
             if len(children) == 1:
                 return length, [(token, 1.0) for token in children]
             if children:
@@ -78,6 +71,18 @@ class SuffixTree:
                 ranked = heapq.nlargest(width, children.items(), key=lambda item: item[1].count)
                 return length, [(token, child.count / total) for token, child in ranked]
         return 0, []
+
+    def _followers(self, place: list[_Node], path: Sequence[int], length: int) -> dict[int, _Node]:
+        """What came after the run of the last `length` tokens, `path` included; empty where it is not known."""
+        if length > len(path):
+            node = place[length - len(path) - 1]
+        else:
+            node, path = self._root, path[len(path) - length :]
+        for token in path:
+            if token not in node.children:
+                return {}
+            node = node.children[token]
+        return node.children
 
     def remove(self, tokens: Sequence[int]) -> None:
         """Takes back one stream."""
@@ -105,6 +110,9 @@ class _Reader:
     place: list[_Node] = field(default_factory=list)
 
 
+_Candidate = tuple[float, int, int, float, int]  # -chance, parent, token, confidence, the longest run it can end
+
+
 class SuffixDrafter(FreeDrafter):
     name = "suffix"
 
@@ -130,22 +138,20 @@ class SuffixDrafter(FreeDrafter):
     def _propose_one(self, reader: _Reader, budget: int) -> DraftTree:
         """Best first: the continuation likeliest to be reached is the next node."""
         builder = TreeBuilder()
-        places = {ROOT: reader.place}
-        heap: list[tuple[float, int, int, float]] = []  # -chance, parent, token, confidence
-        self._push(heap, reader.place, ROOT, 1.0)
-        while heap and len(builder) < budget:
-            chance, parent, token, confidence = heapq.heappop(heap)
-            node = builder.add(parent, token, confidence)
-            places[node] = self._tree.follow(places[parent], token)
-            self._push(heap, places[node], node, -chance)
+        heap: list[_Candidate] = []
+        parent, chance, longest = ROOT, 1.0, len(reader.place)
+        while len(builder) < budget:
+            path = builder.path_tokens(parent)
+            length, ranked = self._tree.continuations(reader.place, path, longest, self._options.width)
+            trust = length / (length + _DOUBT)
+            for token, share in ranked:
+                confidence = trust * share * share  # where a text went on in two ways once, it often finds a third
+                heapq.heappush(heap, (-chance * confidence, parent, token, confidence, length + 1))
+            if not heap:
+                break
+            minus_chance, parent, token, confidence, longest = heapq.heappop(heap)
+            parent, chance = builder.add(parent, token, confidence), -minus_chance
         return builder.build()
-
-    def _push(self, heap: list[tuple[float, int, int, float]], place: list[_Node], node: int, chance: float) -> None:
-        length, ranked = self._tree.continuations(place, self._options.width)
-        trust = length / (length + _DOUBT)
-        for token, share in ranked:
-            confidence = trust * share * share  # where a text went on in two ways once, it often finds a third
-            heapq.heappush(heap, (-chance * confidence, node, token, confidence))
 
     def end(self, stream: Stream) -> None:
         """Keeps the stream for later ones, and lets the oldest go when the tree is full."""

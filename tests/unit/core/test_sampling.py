@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fakes import FakeScores
 from slipstream.core.noise import Domain
-from slipstream.core.sampling import History, Sampling, candidates, distribution, draw, processed, sample
+from slipstream.core.sampling import History, Sampling, candidates, distribution, draw, likeliest, processed, sample
 from slipstream.core.tree import ROOT, DraftTree
 from slipstream.core.verify import Choice
 from slipstream.errors import UsageError
@@ -115,6 +115,12 @@ def test_filters_never_change_the_winner_they_keep():
 def test_greedy_takes_the_first_of_the_best():
     assert sample(np.array([1, 5, 5, 2], np.float32), Sampling(), 0) == 1
     assert distribution(np.array([1, 5, 5, 2], np.float32), Sampling()).tolist() == [0, 1, 0, 0]
+
+
+@given(st.lists(st.floats(width=32, allow_nan=False) | st.sampled_from([0.0, -0.0, 1.0, -1.0]), min_size=1))
+def test_the_likeliest_is_the_first_of_the_largest_whatever_the_signs(logits):
+    row = np.array(logits, np.float32)
+    assert likeliest(row) == int(row.argmax())
 
 
 def test_a_very_low_temperature_is_nearly_greedy():

@@ -164,15 +164,18 @@ def test_removing_a_stream_leaves_the_tree_as_if_it_had_never_been(streams, dept
     assert tree.num_nodes == rest.num_nodes
 
 
-@given(st.lists(st.integers(0, 2), min_size=1, max_size=30), TOKENS, st.integers(2, 5))
-def test_a_place_that_was_followed_is_the_place_that_the_run_has(seen, walk, depth):
-    tree = build(depth, seen)
-    runs = shape(tree)
-    place = []
-    for at, token in enumerate(walk, start=1):
-        place = tree.follow(place, token)
-        known = [n for n in range(1, min(depth, at) + 1) if tuple(walk[at - n : at]) in runs]
-        assert len(place) == len(known)
+@given(st.lists(st.integers(0, 2), min_size=1, max_size=30), st.lists(st.integers(0, 2), max_size=4), st.integers(2, 5))
+def test_the_longest_run_that_was_followed_is_found_behind_any_path(seen, path, depth):
+    tree, place = SuffixTree(depth), []
+    for token in seen:
+        place = tree.add(place, token)
+    text, runs = (*seen, *path), shape(tree)
+    lengths = [n for n in range(1, depth) if any((*text[-n:], token) in runs for token in range(3)) and n <= len(text)]
+    length, ranked = tree.continuations(place, path, longest=len(text), width=3)
+    assert length == max(lengths, default=0)
+    followers = {token: runs[*text[-length:], token] for token in range(3) if (*text[-length:], token) in runs}
+    total = sum(followers.values())
+    assert dict(ranked) == {token: count / total for token, count in followers.items() if length}
 
 
 def test_suffix_proposes_the_likeliest_continuation():

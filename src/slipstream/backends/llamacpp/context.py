@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +43,7 @@ class Context:
         self._lib = llama_cpp
         self._context = context
         self._memory = llama_cpp.llama_get_memory(context)
+        self._logits_address = _returning_an_address(llama_cpp.llama_get_logits)
         self._view: Logits | None = None
         self._view_address = 0
         self.close = weakref.finalize(self, _free, llama_cpp, model, context)
@@ -64,7 +66,7 @@ class Context:
 
     def _logits(self, outputs: int) -> Logits:
         """The library writes them to one place until a larger batch moves it, so the view of that is kept."""
-        address = ctypes.addressof(self._lib.llama_get_logits(self._context).contents)
+        address = self._logits_address(self._context)
         if self._view is None or self._view_address != address or len(self._view) < outputs:
             block = (ctypes.c_float * (outputs * self.facts.vocab_size)).from_address(address)
             self._view = np.ctypeslib.as_array(block).reshape(outputs, self.facts.vocab_size)
@@ -87,6 +89,13 @@ class Context:
     def drop(self, sequence: int) -> None:
         """Forgets all of it."""
         self._lib.llama_memory_seq_rm(self._memory, sequence, -1, -1)
+
+
+def _returning_an_address(function: Any) -> Callable[[Any], int]:
+    """A function of the context that returns a pointer, without the Python object that is made of each pointer."""
+    place = ctypes.cast(function, ctypes.c_void_p).value
+    assert place is not None
+    return ctypes.CFUNCTYPE(ctypes.c_size_t, ctypes.c_void_p)(place)
 
 
 def _free(llama_cpp: Any, model: Any, context: Any) -> None:

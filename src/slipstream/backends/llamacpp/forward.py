@@ -22,7 +22,7 @@ from slipstream.core.tree import ROOT, DraftTree
 from slipstream.errors import CapacityError, UnsupportedModelError
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Part:
     """One stream's rows: what its memory lacks of its own tokens, then `pending` and the tree."""
 
@@ -114,7 +114,8 @@ class ExactForward:
 
     def _score(self, part: Part, block: Logits) -> None:
         sequence = part.sequence
-        tokens, laid = [*sequence.unstored, *part.pending], list[int]()
+        tokens = [*sequence.unstored, *part.pending]
+        laid: list[int] = []
         block[:1] = self._read(sequence.id, tokens, sequence.num_stored, num_outputs=1)
         root = sequence.num_stored + len(tokens)
         for branch in _branches(part.tree):
@@ -169,7 +170,7 @@ def _leaves(tree: DraftTree, but: int = ROOT) -> list[int]:
 
 def _first_line(tree: DraftTree) -> list[int]:
     """The nodes whose cells lie in the order of the text with none between them: those that may stay where they are."""
-    line = list[int]()
+    line: list[int] = []
     for node, parent in enumerate(tree.parents):
         if parent != (line[-1] if line else ROOT):
             break

@@ -128,44 +128,39 @@ def _freed_on_failure(lib: Any, model: Any) -> Iterator[None]:
 def _make_context(
     lib: Any, model: Any, file: GgufFile, options: LlamaCppOptions, gpu_layers: int
 ) -> tuple[Context, CachePlan]:
-    for types in _cache_types(options, on_gpu=gpu_layers > 0):
-        plan = _plan(lib, model, file, options, types, on_gpu=gpu_layers > 0)
-        if gpu_layers == 0 and plan.total_bytes > free_bytes():
-            break  # the library would take what is not there, and the system would end the process
-        context = lib.llama_init_from_model(model, _context_params(lib, options, plan, gpu_layers))
-        if context:
-            facts = ContextFacts(
-                vocab_size=lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(model)),
-                num_ids=lib.llama_n_seq_max(context),
-                num_cells=lib.llama_n_ctx_seq(context),
-                max_rows=lib.llama_n_batch(context),
-                is_shared=not options.exact,
-                can_cut=not (lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model)),
-            )
-            return Context(lib, model, context, facts), plan
-    raise CapacityError(
-        f"no room for a context of {file.name}: keys and values of {plan.cells} tokens take "
-        f"{plan.total_bytes / 1e9:.1f} GB, and {free_bytes() / 1e9:.1f} GB are free; {last_complaint()}. Lower "
-        "--context or max_streams, or take a smaller type for keys and values (--kv-type q8_0)"
+    plan = _plan(lib, model, file, options, on_gpu=gpu_layers > 0)
+    # On the CPU the library would take what is not there, and the system would end the process.
+    has_room = gpu_layers > 0 or plan.total_bytes <= free_bytes()
+    context = has_room and lib.llama_init_from_model(model, _context_params(lib, options, plan, gpu_layers))
+    if not context:
+        raise CapacityError(
+            f"no room for a context of {file.name}: keys and values of {plan.cells} tokens take "
+            f"{plan.total_bytes / 1e9:.1f} GB, and {free_bytes() / 1e9:.1f} GB are free; {last_complaint()}. Lower "
+            "--context or max_streams, or take a smaller type for keys and values (--kv-type q8_0)"
+        )
+    facts = ContextFacts(
+        vocab_size=lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(model)),
+        num_ids=lib.llama_n_seq_max(context),
+        num_cells=lib.llama_n_ctx_seq(context),
+        max_rows=lib.llama_n_batch(context),
+        is_shared=not options.exact,
+        can_cut=not (lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model)),
     )
+    return Context(lib, model, context, facts), plan
 
 
-def _cache_types(options: LlamaCppOptions, on_gpu: bool) -> list[CacheTypes]:
-    """What to try, best first.
-
-    On the CPU llama.cpp's flash attention sums keys in the order of their cells, whatever the number of rows, unless
-    keys and values have the same 16-bit type: then one row and many rows take different sums. Values in bf16 keep
-    one row's bits in any number of rows; their sums are in float32 besides, which those of f16 are not.
+def _cache_types(options: LlamaCppOptions, on_gpu: bool) -> CacheTypes:
+    """On the CPU llama.cpp's flash attention sums keys in the order of their cells, whatever the number of rows, unless
+    keys and values have the same 16-bit type: then one row of a long text, few rows, and many take different sums, each
+    the fastest for its number. Values in bf16 keep one row's bits in any number of rows, which is what `exact` is for.
     """
-    same = CacheTypes("f16", "f16")
     if options.kv_type not in ("auto", "f16"):
-        return [CacheTypes(options.kv_type, options.kv_type)]
-    if on_gpu or options.flash_attention == "off" or (options.kv_type == "f16" and not options.exact):
-        return [same]
-    return [CacheTypes("f16", "bf16"), *([] if options.exact else [same])]
+        return CacheTypes(options.kv_type, options.kv_type)
+    return CacheTypes("f16", "bf16" if options.exact and not on_gpu else "f16")
 
 
-def _plan(lib: Any, model: Any, file: GgufFile, options: LlamaCppOptions, types: CacheTypes, on_gpu: bool) -> CachePlan:
+def _plan(lib: Any, model: Any, file: GgufFile, options: LlamaCppOptions, on_gpu: bool) -> CachePlan:
+    types = _cache_types(options, on_gpu)
     heads, kv_heads = max(1, lib.llama_model_n_head(model)), max(1, lib.llama_model_n_head_kv(model))
     width = lib.llama_model_n_embd(model) // heads * kv_heads
     token_bytes = int(lib.llama_model_n_layer(model) * width * types.bytes_per_value)
@@ -182,6 +177,14 @@ def _plan(lib: Any, model: Any, file: GgufFile, options: LlamaCppOptions, types:
     return CachePlan(types, num_ids, max_streams, min(context, tokens), tokens + _MARGIN, token_bytes * copies)
 
 
+def _flash_attention(options: LlamaCppOptions, types: CacheTypes) -> str:
+    if options.exact or types not in (CacheTypes("f32", "f32"), CacheTypes("f16", "f16")):
+        return "on"  # only there are values of other types summed, and sums the same wherever a token lies
+    if options.flash_attention == "auto" and types.keys == "f32":
+        return "off"  # it would round them to f16
+    return options.flash_attention
+
+
 def _context_params(lib: Any, options: LlamaCppOptions, plan: CachePlan, gpu_layers: int) -> Any:
     params = lib.llama_context_default_params()
     params.n_ctx = plan.cells * (plan.num_ids if options.exact else 1)
@@ -195,8 +198,7 @@ def _context_params(lib: Any, options: LlamaCppOptions, plan: CachePlan, gpu_lay
     params.kv_unified = not options.exact
     params.swa_full = True  # a window that forgets could not be rewound
     params.type_k, params.type_v = _TYPES[plan.types.keys], _TYPES[plan.types.values]
-    needs_flash = plan.types != CacheTypes("f16", "f16") or options.exact
-    params.flash_attn_type = _FLASH["on" if needs_flash else options.flash_attention]
+    params.flash_attn_type = _FLASH[_flash_attention(options, plan.types)]
     params.offload_kqv = params.op_offload = gpu_layers > 0
     params.rope_freq_base = options.rope_freq_base or 0.0
     params.rope_freq_scale = options.rope_freq_scale or 0.0

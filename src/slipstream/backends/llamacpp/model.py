@@ -13,10 +13,11 @@ from slipstream.backends.llamacpp.forward import Forward, Part
 from slipstream.backends.llamacpp.offload import OffloadReport
 from slipstream.backends.llamacpp.sequences import LlamaSequence, Sequences
 from slipstream.core.protocols import ModelInfo, ScoreRequest, Scores, Sequence
+from slipstream.core.sampling import likeliest
 from slipstream.errors import ContextFullError
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class LlamaScores:
     """Logits of one request, in the library's own memory."""
 
@@ -27,7 +28,7 @@ class LlamaScores:
         return row
 
     def argmax(self, node: int) -> int:
-        return int(self.logits[1 + node].argmax())
+        return likeliest(self.logits[1 + node])
 
     def chosen(self, node: int) -> None:
         return None

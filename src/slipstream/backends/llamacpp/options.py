@@ -24,7 +24,7 @@ class LlamaCppOptions:
     max_rows: int = 512  # rows of one forward (llama.cpp's n_ubatch)
     context_length: int | None = None  # at most the model's own, unless rope settings stretch it
     kv_tokens: int | None = None  # tokens of all streams together that the cache holds
-    kv_type: KVType = "auto"  # of keys and values; auto: see docs/llamacpp.md
+    kv_type: KVType = "auto"  # of keys and values; auto: f16, and what keeps bits where `exact` asks for them
     flash_attention: FlashAttention = "auto"
     max_streams: int = 32
     exact: bool = False  # bit-identical logits in any company, at any price in speed

@@ -15,7 +15,7 @@ _DRAFT_MARGIN = 64  # tokens a sequence may hold beyond its reserve while a draf
 _MAX_REMEMBERED = 16  # closed prompts kept for reuse: each holds an id
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Scored:
     """What the last score laid into the cache and nobody has kept yet."""
 
