@@ -369,6 +369,16 @@ class ModelContract:
         self.assert_same(model, self.rows(model, sequence, second[-1:])[0], self.linear(model, second))
         sequence.close()
 
+    def test_all_prompts_of_closed_streams_are_reused(self, model: Model, rng: np.random.Generator) -> None:
+        texts = [self.tokens(model, rng, count) for count in (30, 40, 35)]
+        for text in texts:
+            self.filled(model, text).close()
+        for text in (texts[0], texts[2], texts[1], texts[0]):
+            longer = [*text, *self.tokens(model, rng, 5)]
+            sequence = self.reused(model, longer, at_least=len(text))
+            self.assert_same(model, self.rows(model, sequence, longer[-1:])[0], self.linear(model, longer))
+            sequence.close()
+
     def test_the_last_token_is_never_reused(self, model: Model, rng: np.random.Generator) -> None:
         tokens = self.tokens(model, rng, 40)
         self.filled(model, tokens).close()

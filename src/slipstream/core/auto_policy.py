@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate
+from functools import partial
 from statistics import median
 
 from slipstream.core.acceptance import AcceptanceModel
@@ -186,28 +186,21 @@ class AutoPolicy:
 
     def _worthwhile(self, chances: Sequence[float], num_streams: int, fixed_rows: int) -> int:
         """How many of the nodes, likeliest first, give the most tokens a second."""
-        most = min(len(chances), max(self._reach(num_streams) - fixed_rows, 0))
-        tokens = list(accumulate(chances[:most], initial=float(num_streams)))
-        seconds = [self._costs.seconds(fixed_rows + n, num_streams, expected) for n, expected in enumerate(tokens)]
+        tokens, best, best_value, self._predicted = float(num_streams), 0, _LEAST_GAIN, 1.0
+        base_s = self._costs.seconds(fixed_rows, num_streams, tokens)
         if fixed_rows == num_streams:
-            seconds[0] = self._costs.plain.seconds(num_streams)
-        costs = [max(s, 1e-9) / max(seconds[0], 1e-9) for s in seconds]
-        gains = [t / tokens[0] / cost for t, cost in zip(tokens, costs, strict=True)]
-        values = [gain - _CAUTION * (cost - 1) for gain, cost in zip(gains, costs, strict=True)]
-        best = max(range(most + 1), key=values.__getitem__)
-        if values[best] < _LEAST_GAIN:
-            best = 0
-        self._predicted = gains[best]
-        if best:
-            self._explain = lambda: (
-                f"{best} drafted rows: {tokens[best] / num_streams:.2f} tokens a stream expected "
-                f"for {costs[best]:.2f}x the cost of a plain round"
-            )
-        elif most:
-            self._explain = lambda: (
-                f"off: the likeliest drafted token is accepted {chances[0]:.0%} of the time, "
-                f"and a row more costs {costs[1]:.2f}x a plain round"
-            )
+            base_s = self._costs.plain.seconds(num_streams)
+        most = min(len(chances), max(self._reach(num_streams) - fixed_rows, 0))
+        for count, chance in enumerate(chances[:most], start=1):
+            tokens += chance
+            cost = max(self._costs.seconds(fixed_rows + count, num_streams, tokens), 1e-9) / max(base_s, 1e-9)
+            gain = tokens / num_streams / cost
+            value = gain - _CAUTION * (cost - 1)
+            if value > best_value:
+                best, best_value, self._predicted = count, value, gain
+                self._explain = partial(_why_on, count, tokens / num_streams, cost)
+            elif count == 1:
+                self._explain = partial(_why_off, chance, cost)
         return best
 
     # -- after the round ------------------------------------------------------------------------------------------
@@ -274,6 +267,17 @@ class AutoPolicy:
             cost_by_rows_s=self._costs.curve(),
             acceptance_by_depth=self._acceptance.depth_chances(self._drafter, 8),
         )
+
+
+def _why_on(count: int, tokens: float, cost: float) -> str:
+    return f"{count} drafted rows: {tokens:.2f} tokens a stream expected for {cost:.2f}x the cost of a plain round"
+
+
+def _why_off(chance: float, cost: float) -> str:
+    return (
+        f"off: the likeliest drafted token is accepted {chance:.0%} of the time, "
+        f"and a row more costs {cost:.2f}x a plain round"
+    )
 
 
 def _drafting_s(cost: RoundCost, observations: Sequence[Observation]) -> float:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from slipstream.backends.llamacpp.batch import Batch
 from slipstream.backends.llamacpp.library import last_complaint
+from slipstream.backends.llamacpp.shelf import State
 from slipstream.errors import ModelError
 
 _NO_ROOM = 1  # what llama_decode returns where the cache has no free cells
@@ -89,6 +90,20 @@ class Context:
     def drop(self, sequence: int) -> None:
         """Forgets all of it."""
         self._lib.llama_memory_seq_rm(self._memory, sequence, -1, -1)
+
+    def save(self, sequence: int) -> State:
+        """A copy of all it holds."""
+        size: int = self._lib.llama_state_seq_get_size(self._context, sequence)
+        state = (ctypes.c_uint8 * size)()
+        self._lib.llama_state_seq_get_data(self._context, state, len(state), sequence)
+        return state
+
+    def restore(self, sequence: int, state: State) -> bool:
+        """Fills the empty sequence with what was saved. False where there is no room for it: it stays empty."""
+        if self._lib.llama_state_seq_set_data(self._context, state, len(state), sequence):
+            return True
+        self.drop(sequence)
+        return False
 
 
 def _returning_an_address(function: Any) -> Callable[[Any], int]:

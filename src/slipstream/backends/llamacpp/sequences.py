@@ -7,6 +7,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 from slipstream.backends.llamacpp.context import Context
+from slipstream.backends.llamacpp.shelf import Shelf, Shelved
 from slipstream.core.prefix import common_prefix
 from slipstream.core.tree import DraftTree
 from slipstream.errors import CapacityError
@@ -113,6 +114,7 @@ class Sequences:
         self._free = list(range(context.facts.num_ids - 1, -1, -1))
         self._open: dict[int, LlamaSequence] = {}
         self._remembered: OrderedDict[int, LlamaSequence] = OrderedDict()  # closed, oldest first
+        self._shelf = Shelf(_MAX_REMEMBERED, context.facts.num_cells, as_a_whole=not context.facts.can_cut)
 
     @property
     def num_open(self) -> int:
@@ -130,6 +132,10 @@ class Sequences:
                 f"open, and the KV cache holds {self.context.facts.num_cells} tokens"
             )
         source, shared = self._longest_prefix(tokens)
+        self._shelve_all_but(source)
+        shelved = self._shelf.take(tokens[:-1], longer_than=shared)
+        if shelved and self._bring_back(shelved):
+            source, shared = self._longest_prefix(tokens)
         return self._new(reserve, source, shared)
 
     def fork(self, source: LlamaSequence) -> LlamaSequence:
@@ -173,8 +179,31 @@ class Sequences:
         return True
 
     def forget_closed(self) -> None:
+        self._shelf.clear()
         while self.forget_oldest():
             pass
+
+    def _shelve_all_but(self, source: LlamaSequence | None) -> None:
+        """Takes what closed streams left out of the cache that all streams share."""
+        if not self.context.facts.is_shared:
+            return
+        unused = [s for s in self._remembered.values() if s is not source]
+        for sequence in sorted(unused, key=lambda s: s.num_stored, reverse=True):  # the longest may cover the others
+            del self._remembered[sequence.id]
+            tokens = sequence.tokens[: sequence.num_stored]
+            if not self._shelf.covers(tokens):
+                self._shelf.put(Shelved(tokens, self.context.save(sequence.id)))
+            self.release(sequence.id)
+
+    def _bring_back(self, shelved: Shelved) -> bool:
+        """Lays it into the cache again, as a closed stream. False where there is no room for it."""
+        id = self.take()
+        if not self.context.restore(id, shelved.state):
+            self.release(id)
+            return False
+        sequence = self._remembered[id] = LlamaSequence(self, id, reserve=0)
+        sequence.tokens, sequence.num_stored = shelved.tokens, len(shelved.tokens)
+        return True
 
     def _new(self, reserve: int, source: LlamaSequence | None, shared: int, remember: bool = True) -> LlamaSequence:
         """An open sequence that begins with what `source` has stored of its first `shared` tokens."""
