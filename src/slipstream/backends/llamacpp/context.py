@@ -30,6 +30,7 @@ class ContextFacts:
     num_cells: int  # tokens that the cache holds; of each stream where the streams are apart
     max_rows: int  # of one llama_decode
     is_shared: bool  # one cache for all streams, where a cell may belong to several
+    on_cpu: bool  # no layer is on a GPU, and so no part of the cache
     can_cut: bool  # any last part of a sequence can be removed: no recurrent state
 
 

@@ -144,6 +144,7 @@ def _make_context(
         num_cells=lib.llama_n_ctx_seq(context),
         max_rows=lib.llama_n_batch(context),
         is_shared=not options.exact,
+        on_cpu=gpu_layers == 0,
         can_cut=not (lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model)),
     )
     return Context(lib, model, context, facts), plan

@@ -184,8 +184,9 @@ class Sequences:
             pass
 
     def _shelve_all_but(self, source: LlamaSequence | None) -> None:
-        """Takes what closed streams left out of the cache that all streams share."""
-        if not self.context.facts.is_shared:
+        """Takes what closed streams left out of the cache that all streams share. On a GPU it stays until cells or ids
+        are needed: its attention has no threads to keep busy, and what moving it costs nobody has measured."""
+        if not (self.context.facts.is_shared and self.context.facts.on_cpu):
             return
         unused = [s for s in self._remembered.values() if s is not source]
         for sequence in sorted(unused, key=lambda s: s.num_stored, reverse=True):  # the longest may cover the others
