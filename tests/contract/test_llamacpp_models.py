@@ -13,7 +13,7 @@ pytest.importorskip("llama_cpp")
 from contract import tiny_llamacpp
 from contract.model_contract import ModelContract
 from slipstream.backends.llamacpp.model import LlamaCppModel
-from slipstream.core.protocols import Model, ScoreRequest
+from slipstream.core.protocols import Model, ScoreRequest, prefill
 from slipstream.core.tree import ROOT, DraftTree
 from slipstream.errors import ContextFullError, UnsupportedModelError
 
@@ -182,3 +182,30 @@ def test_an_accepted_side_branch_is_read_again_in_the_order_of_the_text(llama: L
         sequence.close()
         llama.forget_prompts()
     np.testing.assert_allclose(rows[0], rows[1], rtol=0, atol=1e-4)
+
+
+def test_what_closed_streams_left_makes_way_for_the_next_and_comes_back(tmp_path: Path) -> None:
+    model = tiny_llamacpp.load("llama", tmp_path, kv_tokens=500)  # and 256 cells for drafts under way
+    old, other = [7] * 20 + [8] * 470, [7] * 20 + [9] * 470
+    sequence = model.open(old)
+    prefill(model, sequence, old)
+    sequence.close()
+    beside = model.open(other)  # takes the twenty that they share; the rest of `old` lies beside the cache
+    assert beside.length == 20
+    prefill(model, beside, other[20:])
+    short = model.open([*old[:30], 5])  # no room for all of `old` beside it: read again
+    assert short.length == 0
+    short.close()
+    beside.close()
+    again = model.open([*old, 5])
+    assert again.length == 490
+    (scores,) = model.score([ScoreRequest(again, [5])])
+    row = scores.row(ROOT).copy()
+    again.close()
+    model.forget_prompts()
+    fresh = model.open([*old, 5])
+    assert fresh.length == 0
+    prefill(model, fresh, old)
+    (scores,) = model.score([ScoreRequest(fresh, [5])])
+    np.testing.assert_allclose(row, scores.row(ROOT), rtol=0, atol=2e-2)
+    fresh.close()

@@ -100,6 +100,7 @@ def test_options_of_the_other_backend_are_refused():
         ({"kv_type": "q3"}, "auto, f32, f16, q8_0, q4_0"),
         ({"flash_attention": "maybe"}, "auto, on, off"),
         ({"kv_type": "q8_0", "flash_attention": "off"}, "needs flash attention"),
+        ({"kv_type": "f32", "exact": True}, "rounds f32"),
         ({"exact": True, "flash_attention": "off"}, "needs flash attention"),
         ({"threads": 0}, "1 or more"),
         ({"max_rows": 1}, "16 to 4096"),

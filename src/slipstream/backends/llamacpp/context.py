@@ -92,12 +92,15 @@ class Context:
         """Forgets all of it."""
         self._lib.llama_memory_seq_rm(self._memory, sequence, -1, -1)
 
-    def save(self, sequence: int) -> State:
-        """A copy of all it holds."""
+    def save(self, sequence: int) -> State | None:
+        """A copy of all it holds. None where it can't be had: there is no memory for it."""
         size: int = self._lib.llama_state_seq_get_size(self._context, sequence)
-        state = (ctypes.c_uint8 * size)()
-        self._lib.llama_state_seq_get_data(self._context, state, len(state), sequence)
-        return state
+        try:
+            state = (ctypes.c_uint8 * size)()
+        except MemoryError:
+            return None
+        written: int = self._lib.llama_state_seq_get_data(self._context, state, size, sequence)
+        return state if written == size else None
 
     def restore(self, sequence: int, state: State) -> bool:
         """Fills the empty sequence with what was saved. False where there is no room for it: it stays empty."""

@@ -52,6 +52,10 @@ class LlamaCppOptions:
             raise UsageError(f"max_streams is {self.max_streams}; llama.cpp takes {MAX_SEQUENCES // 2} at most")
         if self.kv_type in ("q8_0", "q4_0") and self.flash_attention == "off":
             raise UsageError(f"kv_type {self.kv_type} needs flash attention: leave --flash-attention at auto or on")
+        if self.exact and self.kv_type == "f32":
+            raise UsageError(
+                "exact needs flash attention, which rounds f32 to f16: leave kv_type at auto, or take q8_0"
+            )
         if self.exact and self.flash_attention == "off":
             raise UsageError("exact needs flash attention, whose sums don't depend on where a token lies in the cache")
 

@@ -13,7 +13,7 @@ from slipstream.core.tree import DraftTree
 from slipstream.errors import CapacityError
 
 _DRAFT_MARGIN = 64  # tokens a sequence may hold beyond its reserve while a draft is scored
-_MAX_REMEMBERED = 16  # closed prompts kept for reuse: each holds an id
+_MAX_REMEMBERED = 16  # closed prompts kept for reuse, in the cache (each holds an id) and beside it
 
 
 @dataclass(slots=True)
@@ -132,11 +132,15 @@ class Sequences:
                 f"open, and the KV cache holds {self.context.facts.num_cells} tokens"
             )
         source, shared = self._longest_prefix(tokens)
-        self._shelve_all_but(source)
-        shelved = self._shelf.take(tokens[:-1], longer_than=shared)
-        if shelved and self._bring_back(shelved):
-            source, shared = self._longest_prefix(tokens)
-        return self._new(reserve, source, shared)
+        shelved = self._shelf.find(tokens[:-1], longer_than=shared)
+        if shelved is None:
+            sequence = self._new(reserve, source, shared)
+            self._shelve_closed()
+        else:
+            self._shelve_closed()
+            sequence = self._new(reserve, None, 0)
+            self._bring_back(shelved, sequence, common_prefix(shelved.tokens, tokens[:-1]))
+        return sequence
 
     def fork(self, source: LlamaSequence) -> LlamaSequence:
         if not self._has_cells(_DRAFT_MARGIN):
@@ -183,28 +187,33 @@ class Sequences:
         while self.forget_oldest():
             pass
 
-    def _shelve_all_but(self, source: LlamaSequence | None) -> None:
+    def _shelve_closed(self) -> None:
         """Takes what closed streams left out of the cache that all streams share. On a GPU it stays until cells or ids
         are needed: its attention has no threads to keep busy, and what moving it costs nobody has measured."""
         if not (self.context.facts.is_shared and self.context.facts.on_cpu):
             return
-        unused = [s for s in self._remembered.values() if s is not source]
-        for sequence in sorted(unused, key=lambda s: s.num_stored, reverse=True):  # the longest may cover the others
-            del self._remembered[sequence.id]
+        # The longest first: it may cover the others.
+        for sequence in sorted(self._remembered.values(), key=lambda s: s.num_stored, reverse=True):
             tokens = sequence.tokens[: sequence.num_stored]
-            if not self._shelf.covers(tokens):
-                self._shelf.put(Shelved(tokens, self.context.save(sequence.id)))
+            if not self._shelf.covers(tokens) and not self._is_open(tokens):
+                state = self.context.save(sequence.id)
+                if state is not None:
+                    self._shelf.put(Shelved(tokens, state))
+            del self._remembered[sequence.id]
             self.release(sequence.id)
 
-    def _bring_back(self, shelved: Shelved) -> bool:
-        """Lays it into the cache again, as a closed stream. False where there is no room for it."""
-        id = self.take()
-        if not self.context.restore(id, shelved.state):
-            self.release(id)
+    def _is_open(self, tokens: list[int]) -> bool:
+        """Whether an open stream holds all of `tokens`, so that they will be there when it closes."""
+        if not self.context.facts.can_cut:
             return False
-        sequence = self._remembered[id] = LlamaSequence(self, id, reserve=0)
-        sequence.tokens, sequence.num_stored = shelved.tokens, len(shelved.tokens)
-        return True
+        return any(common_prefix(s.tokens[: s.num_stored], tokens) == len(tokens) for s in self._open.values())
+
+    def _bring_back(self, shelved: Shelved, sequence: LlamaSequence, length: int) -> None:
+        """Lays the first `length` tokens of it into the empty sequence. Where there is no room it stays empty."""
+        if self.context.restore(sequence.id, shelved.state):
+            sequence.tokens, sequence.num_stored = shelved.tokens[:length], length
+            if length < len(shelved.tokens):
+                sequence.cut(length)
 
     def _new(self, reserve: int, source: LlamaSequence | None, shared: int, remember: bool = True) -> LlamaSequence:
         """An open sequence that begins with what `source` has stored of its first `shared` tokens."""

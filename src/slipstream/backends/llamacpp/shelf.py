@@ -1,4 +1,4 @@
-"""Shelf: what closed streams left, taken out of llama.cpp's cache until a stream begins with it again.
+"""Shelf: what closed streams left, taken out of llama.cpp's cache, for streams that begin with it again.
 
 Cells of others are not free. Attention goes over all cells up to the last that is in use, and a single row divides
 these among the threads: where the first half belongs to others, one thread does all the work.
@@ -49,12 +49,14 @@ class Shelf:
         while len(self._prompts) > self._max_prompts or sum(len(p.tokens) for p in self._prompts) > self._max_tokens:
             self._prompts.popleft()
 
-    def take(self, tokens: list[int], longer_than: int) -> Shelved | None:
-        """The one that has the longest beginning of `tokens`, if that is longer than so many of them."""
+    def find(self, tokens: list[int], longer_than: int) -> Shelved | None:
+        """The one that has the longest beginning of `tokens`, if that is longer than so many of them. It counts as the
+        latest from then on."""
         best = max(self._prompts, key=lambda prompt: self._shared(prompt, tokens), default=None)
         if best is None or self._shared(best, tokens) <= longer_than:
             return None
         self._prompts.remove(best)
+        self._prompts.append(best)
         return best
 
     def _shared(self, prompt: Shelved, tokens: list[int]) -> int:
