@@ -153,6 +153,9 @@ class FakeModel:
     def forget_prompts(self) -> None:
         self.kept.clear()
 
+    def diagnose(self) -> str:
+        return "it is a fake"
+
     def score(self, requests: Sequence[ScoreRequest]) -> list[FakeScores]:
         self.num_scores += 1
         if self.fails_at == self.num_scores:

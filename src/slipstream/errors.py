@@ -5,7 +5,8 @@ SlipstreamError                one clear line for the user; the command line pri
 ├── ModelError                 a model that can't be found, read or used (exit 1)
 │   ├── ModelNotFoundError     nothing is where the spec points, and nothing could be fetched
 │   ├── DamagedModelError      the file is truncated, empty, a pointer, or contradicts its own header
-│   └── UnsupportedModelError  sound, but of an architecture or with a value this project can't run
+│   ├── UnsupportedModelError  sound, but of an architecture or with a value this project can't run
+│   └── NonFiniteLogitsError   it computed NaN or infinity instead of logits
 ├── ContextFullError           the prompt does not fit the model's context (exit 1)
 ├── CapacityError              the request can never fit the memory set aside for it (exit 1)
 ├── MissingDependencyError     an optional dependency is missing; names the pip command (exit 1)
@@ -41,6 +42,10 @@ class DamagedModelError(ModelError):
 
 
 class UnsupportedModelError(ModelError):
+    pass
+
+
+class NonFiniteLogitsError(ModelError):
     pass
 
 

@@ -14,6 +14,7 @@ from slipstream.core.engine import Engine
 from slipstream.core.policy import Policy
 from slipstream.core.protocols import Drafter, Model
 from slipstream.core.row_times import measure_rows
+from slipstream.core.turn import TURN
 from slipstream.drafters import DraftSources, make_drafter, parse_drafter
 from slipstream.errors import CapacityError, UsageError
 from slipstream.models.tokenizer import Tokenizer, same_vocabulary
@@ -64,6 +65,7 @@ def load_model(
         raise UsageError(
             f"a model is named by a spec, a path or a LoadedModel (see load_model); got {type(spec).__name__}"
         )
+    TURN.check_process()
     backend = BACKENDS[options.backend if options else choose_backend(spec).backend]
     model, tokenizer = backend.load(spec, options, report)
     report(model.info.name, 1.0)

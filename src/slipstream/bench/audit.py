@@ -19,6 +19,7 @@ from slipstream.core.protocols import Model, ModelInfo, ScoreRequest, prefill
 from slipstream.core.sampling import History, Row, Sampling, processed
 from slipstream.core.stream import Limits
 from slipstream.core.tree import ROOT
+from slipstream.core.turn import TURN
 
 Outcome = Literal["identical", "tie", "BUG"]
 
@@ -129,20 +130,24 @@ def logit_gap(model: Model, encode: Callable[[Prompt], list[int]]) -> GapOf:
         if min(plain_token, other_token) < 0:
             return float("inf")
         start = encode(prompt)
-        tokens = start + common
-        sequence = model.open(tokens, len(tokens) + 1)
-        try:
-            prefill(model, sequence, tokens[sequence.length : -1])
-            scores = model.score([ScoreRequest(sequence, tokens[-1:])])[0]
-            history = History(start)
-            history.extend(common)
-            row = processed(scores.row(ROOT), sampling, history, ())
-            values = _values(row, sampling, len(common), plain_token, other_token)
-            return values[0] - values[1]
-        finally:
-            sequence.close()
+        history = History(start)
+        history.extend(common)
+        with TURN.taken():
+            row = processed(_last_row(model, start + common), sampling, history, ())
+        values = _values(row, sampling, len(common), plain_token, other_token)
+        return values[0] - values[1]
 
     return gap
+
+
+def _last_row(model: Model, tokens: list[int]) -> Row:
+    """[vocab] logits after the last token."""
+    sequence = model.open(tokens, len(tokens) + 1)
+    try:
+        prefill(model, sequence, tokens[sequence.length : -1])
+        return model.score([ScoreRequest(sequence, tokens[-1:])])[0].row(ROOT).copy()
+    finally:
+        sequence.close()
 
 
 def _values(row: Row, sampling: Sampling, position: int, *tokens: int) -> list[float]:

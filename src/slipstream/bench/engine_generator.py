@@ -28,7 +28,7 @@ class EngineGenerator:
         return Answer(done.text, tuple(done.tokens), str(done.finish_reason), done.stats)
 
     def forget_prompts(self) -> None:
-        self._engine.target.forget_prompts()
+        self._engine.forget_prompts()
 
     def forget_learned(self) -> None:
         self._engine = self._make_engine()

@@ -1,14 +1,19 @@
 """DrafterGuard: calls drafters so that a broken one never hurts a stream.
 
-The text does not depend on the drafter, so one that raises is left out from then on: streams go on without it.
+The text does not depend on the drafter. So a stream whose drafter raises, or returns what is no draft, goes on without
+it; other streams keep it, and later ones start with it again.
 """
 
 from __future__ import annotations
 
 import logging
+import math
+import operator
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from typing import Any
+
+import numpy as np
 
 from slipstream.core.protocols import Drafter, Observation
 from slipstream.core.stream import Stream
@@ -21,65 +26,115 @@ class DrafterGuard:
     def __init__(self, vocab_size: int, clock: Callable[[], float] = time.perf_counter) -> None:
         self._vocab_size = vocab_size
         self._clock = clock
-        self._streams: dict[int, Stream] = {}  # begun and not ended
-        self._failed: dict[int, tuple[Drafter, str]] = {}
+        self._begun: set[int] = set()  # streams that have not ended for their drafter
+        self._warned: set[tuple[str, type[Exception]]] = set()  # each kind of failure is logged once
 
     def begin(self, stream: Stream) -> None:
         if stream.drafter is None:
             return
-        if id(stream.drafter) in self._failed:
-            self._detach(stream, self._failed[id(stream.drafter)][1])
-            return
-        self._streams[stream.id] = stream
+        self._begun.add(stream.id)
         try:
             stream.drafter.begin(stream)
         except Exception as error:
-            self._give_up(stream.drafter, error)
+            self._give_up(stream, error)
 
     def propose(self, streams: Sequence[Stream], budgets: Sequence[int], draft_s: dict[str, float]) -> list[DraftTree]:
         """Asks each drafter once for all its streams, and enters the seconds it took into `draft_s`."""
         trees = [EMPTY_TREE] * len(streams)
         for drafter, members in _by_drafter([s if n > 0 else None for s, n in zip(streams, budgets, strict=True)]):
             started = self._clock()
-            try:
-                proposals = drafter.propose([streams[i] for i in members], [budgets[i] for i in members])
-                for i, tree in zip(members, proposals, strict=True):
-                    trees[i] = self._checked(tree, budgets[i])
-            except Exception as error:
-                self._give_up(drafter, error)
+            asked = [streams[i] for i in members]
+            for i, tree in zip(members, self._ask(drafter, asked, [budgets[i] for i in members]), strict=True):
+                trees[i] = tree
             draft_s[drafter.name] = draft_s.get(drafter.name, 0.0) + self._clock() - started
         return trees
+
+    def _ask(self, drafter: Drafter, streams: list[Stream], budgets: list[int]) -> list[DraftTree]:
+        """One stream may be what a drafter fails on: after a failure each is asked for alone, and only those are given
+        up on which it fails again."""
+        try:
+            proposals = drafter.propose(streams, budgets)
+            return [checked(t, n, self._vocab_size) for t, n in zip(proposals, budgets, strict=True)]
+        except Exception as error:
+            if len(streams) == 1:
+                self._give_up(streams[0], error)
+                return [EMPTY_TREE]
+            return [self._ask(drafter, [s], [n])[0] for s, n in zip(streams, budgets, strict=True)]
 
     def observe(self, observations: Sequence[Observation]) -> None:
         for drafter, members in _by_drafter([None if o.stream.done else o.stream for o in observations]):
             try:
                 drafter.observe([observations[i] for i in members])
-            except Exception as error:
-                self._give_up(drafter, error)
+            except Exception as error:  # whom it failed on can't be told: asking again would tell it twice
+                for i in members:
+                    self._give_up(observations[i].stream, error)
 
     def end(self, stream: Stream) -> None:
-        if self._streams.pop(stream.id, None) and stream.drafter:
-            with suppress(Exception):  # the stream is over: a drafter that can't tidy up harms nobody
+        if stream.id in self._begun and stream.drafter:
+            self._begun.discard(stream.id)
+            try:
                 stream.drafter.end(stream)
+            except Exception as error:  # the stream is over: this harms nobody, but may leak what was held for it
+                self._warn(stream.drafter, f"could not end a stream: {_told(error)}", error)
 
-    def _checked(self, tree: DraftTree, budget: int) -> DraftTree:
-        """The draft within its budget, cut before the first token that the target does not have."""
-        bad = next((i for i, token in enumerate(tree.tokens) if not 0 <= token < self._vocab_size), len(tree))
-        keep = min(budget, bad)
-        return tree if keep == len(tree) else tree.keep(range(keep))
-
-    def _give_up(self, drafter: Drafter, error: Exception) -> None:
-        message = f"drafter {drafter.name} failed and is left out: {type(error).__name__}: {error}"
-        log.warning(message)
-        log.debug("the drafter's traceback", exc_info=error)
-        self._failed[id(drafter)] = (drafter, message)
-        for stream in [s for s in self._streams.values() if s.drafter is drafter]:
-            self.end(stream)
-            self._detach(stream, message)
-
-    def _detach(self, stream: Stream, message: str) -> None:
+    def _give_up(self, stream: Stream, error: Exception) -> None:
+        assert stream.drafter is not None
+        message = self._warn(stream.drafter, f"failed, the stream goes on without it: {_told(error)}", error)
+        self.end(stream)
         stream.drafter = None
         stream.stats.drafter_error = message
+
+    def _warn(self, drafter: Drafter, what: str, error: Exception) -> str:
+        message = f"drafter {drafter.name} {what}"
+        if (drafter.name, type(error)) not in self._warned:
+            self._warned.add((drafter.name, type(error)))
+            log.warning(message)
+            log.debug("the drafter's traceback", exc_info=error)
+        return message
+
+
+def checked(tree: object, budget: int, vocab_size: int) -> DraftTree:
+    """What a drafter returned, as a draft that nothing downstream can fail on: ids and confidences are plain numbers,
+    within the budget, cut before the first token that the target does not have.
+
+    Raises TypeError or ValueError where it is no draft.
+    """
+    if not isinstance(tree, DraftTree):
+        raise TypeError(f"a proposal is a {type(tree).__name__}; expected a DraftTree")
+    if not tree:
+        return EMPTY_TREE
+    tokens = tuple(map(operator.index, tree.tokens))
+    parents = tuple(map(operator.index, tree.parents))
+    confidence = tuple(map(_chance, tree.confidence))
+    for token, proposal in zip(tokens, tree.proposals, strict=False):
+        _check_proposal(token, proposal)
+    bad = next((i for i, token in enumerate(tokens) if not 0 <= token < vocab_size), len(tree))
+    keep = min(budget, bad)
+    if confidence != tree.confidence or any(type(i) is not int for i in (*tree.tokens, *tree.parents)):
+        tree = DraftTree(tokens, parents, confidence, tree.proposals)
+    return tree if keep == len(tree) else tree.keep(range(keep))
+
+
+def _chance(confidence: Any) -> float:
+    number = float(confidence)
+    if not math.isfinite(number):
+        raise ValueError(f"a confidence is {confidence}; expected a number from 0 to 1")
+    return min(max(number, 0.0), 1.0)
+
+
+def _check_proposal(token: int, proposal: Any) -> None:
+    """The rejection verifier divides by it: it has to be the distribution that the token was drawn from."""
+    if proposal is None:
+        return
+    if not isinstance(proposal, np.ndarray) or proposal.ndim != 1 or not 0 <= token < len(proposal):
+        raise ValueError(f"the distribution of token {token} has shape {np.shape(proposal)}; expected [vocab]")
+    total = float(proposal.sum())
+    if not abs(total - 1) < 1e-3 or float(proposal.min()) < 0 or not proposal[token] > 0:
+        raise ValueError(f"the distribution of token {token} is none: it sums to {total}, or the token has no share")
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _by_drafter(streams: Sequence[Stream | None]) -> list[tuple[Drafter, list[int]]]:

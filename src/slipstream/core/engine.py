@@ -5,14 +5,15 @@ With no drafter the draft is empty, so plain decoding is the same loop, timed th
 
 from __future__ import annotations
 
-import threading
+import logging
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, cast
 
 from slipstream.core.auto_policy import AutoPolicy
+from slipstream.core.checks import token_ids
 from slipstream.core.drafter_guard import DrafterGuard
 from slipstream.core.generation import Generation
 from slipstream.core.nap import Nap
@@ -24,12 +25,16 @@ from slipstream.core.stats import RoundRecord, Stats
 from slipstream.core.stream import Limits, Stream
 from slipstream.core.text import TextAssembler, TokenDecoder
 from slipstream.core.tree import EMPTY_TREE, DraftTree
+from slipstream.core.turn import TURN
 from slipstream.core.verify import VERIFIERS, Choice, Verification
-from slipstream.errors import CapacityError, ContextFullError, UsageError
+from slipstream.errors import CapacityError, ContextFullError, NonFiniteLogitsError, SlipstreamError, UsageError
+
+log = logging.getLogger("slipstream")
 
 Messages = Sequence[Mapping[str, Any]]
 DEFAULT_CHUNK = 256  # prompt tokens a stream feeds in one round: bounds memory, and what others wait
 _INHERIT: Literal["inherit"] = "inherit"
+_DRAFTER_PARTS = ("name", "is_free", "begin", "propose", "observe", "end")
 
 
 class EngineTokenizer(Protocol):
@@ -79,7 +84,11 @@ class _Turn:
 
 
 class Engine:
-    """Decodes many streams with one target model. Safe to use from several threads."""
+    """Decodes many streams with one target model.
+
+    Safe to use from several threads, beside other engines on the same model: rounds take turns (see turn.py). What goes
+    wrong in one stream ends that stream alone, and a forward that fails ends the streams that were in it.
+    """
 
     def __init__(
         self,
@@ -101,12 +110,12 @@ class Engine:
         self.stats = Stats()
         self._max_streams = max_streams
         self._chunk = min(prefill_chunk, target.info.max_rows)
+        self._submitted: deque[Stream] = deque()  # by any thread; the next round lets them join those that wait
         self._waiting: deque[Stream] = deque()
         self._active: list[Stream] = []
         self._clock = clock
         self._drafters = DrafterGuard(target.info.vocab_size, clock)
         self._nap = Nap(target.info.runs_ahead)
-        self._lock = threading.RLock()
 
     # -- requests -------------------------------------------------------------------------------------------------
 
@@ -127,12 +136,15 @@ class Engine:
         return Generation(self, self._submit(self.encode(prompt), sampling, limits, drafter, verifier))
 
     def encode(self, prompt: str | Messages | Sequence[int]) -> list[int]:
-        """The ids that `generate` starts from."""
+        """The ids that `generate` starts from: those of a list, or of a 1-D array of numpy or torch, as they are.
+
+        Raises UsageError for anything that is neither text, messages nor ids.
+        """
         if isinstance(prompt, str):
             return self.tokenizer.prompt_ids(prompt)
-        if prompt and isinstance(prompt[0], Mapping):
-            return self.tokenizer.chat_ids(prompt)  # type: ignore[arg-type]
-        return list(prompt)  # type: ignore[arg-type]
+        if isinstance(prompt, list | tuple) and prompt and isinstance(prompt[0], Mapping):
+            return self.tokenizer.chat_ids(prompt)
+        return token_ids("prompt", prompt)
 
     def _submit(
         self,
@@ -142,21 +154,22 @@ class Engine:
         drafter: Drafter | Literal["inherit"] | None,
         verifier: str | Verification,
     ) -> Stream:
-        if isinstance(verifier, str) and verifier not in VERIFIERS:
-            raise UsageError(f"unknown verifier {verifier!r}; expected one of {', '.join(VERIFIERS)}")
+        TURN.check_process()
+        sampling = Sampling() if sampling is None else sampling
+        limits = Limits() if limits is None else limits
         self._check_prompt(prompt)
-        limits = limits or Limits()
+        self._check_settings(sampling, limits)
         stream = Stream(
             prompt,
-            sampling or Sampling(),
+            sampling,
             limits,
             TextAssembler(self.tokenizer.stream_decoder(), limits.stop),
-            self.drafter if isinstance(drafter, str) else drafter,
-            VERIFIERS[verifier] if isinstance(verifier, str) else verifier,
+            _checked_drafter(self.drafter if drafter == _INHERIT else drafter),
+            _checked_verifier(verifier),
             self._clock,
+            self.target.info.context_length,
         )
-        with self._lock:
-            self._waiting.append(stream)
+        self._submitted.append(stream)
         return stream
 
     def _check_prompt(self, prompt: list[int]) -> None:
@@ -168,22 +181,35 @@ class Engine:
                 f"the prompt has {len(prompt)} tokens and {info.name} holds {info.context_length}, answer included: "
                 "shorten the prompt, or load the model with a larger context"
             )
-        bad = next((t for t in prompt if not 0 <= t < info.vocab_size), None)
+        self._check_ids("the prompt", prompt)
+
+    def _check_settings(self, sampling: Sampling, limits: Limits) -> None:
+        for name, value, kind in (("sampling", sampling, Sampling), ("limits", limits, Limits)):
+            if not isinstance(value, kind):
+                raise UsageError(f"{name} is a {type(value).__name__}; expected {kind.__name__}(…)")
+        self._check_ids("logit_bias", sampling.logit_bias)
+
+    def _check_ids(self, name: str, ids: Iterable[int]) -> None:
+        info = self.target.info
+        bad = next((token for token in ids if not 0 <= token < info.vocab_size), None)
         if bad is not None:
-            raise UsageError(f"token id {bad} is not in the vocabulary of {info.vocab_size} of {info.name}")
+            raise UsageError(f"{name} has token id {bad}; {info.name} has a vocabulary of {info.vocab_size}")
 
     def cancel(self, stream: Stream) -> None:
-        """Ends a stream at once and frees its place. Harmless when it is over."""
-        with self._lock:
-            if not stream.done:
-                stream.finish("cancelled")
-            self._release_finished()
+        """Ends a stream and frees its place: at once, or when the round that is running ends. Never waits, so it may
+        be called from anywhere. Harmless when the stream is over."""
+        if not stream.done:
+            stream.is_cancelled = True
+            TURN.soon(self._release_finished)
 
     def close(self) -> None:
         """Cancels everything that runs or waits."""
-        with self._lock:
-            for stream in [*self._waiting, *self._active]:
-                self.cancel(stream)
+        TURN.soon(self._end_all)
+
+    def forget_prompts(self) -> None:
+        """Drops what closed streams left in the target's cache for reuse."""
+        with TURN.taken():
+            self.target.forget_prompts()
 
     @property
     def num_active(self) -> int:
@@ -191,30 +217,35 @@ class Engine:
 
     @property
     def num_waiting(self) -> int:
-        return len(self._waiting)
+        return len(self._submitted) + len(self._waiting)
 
     # -- the round ------------------------------------------------------------------------------------------------
 
     def step(self) -> bool:
-        """One round over all streams: one forward of the target. False when there is nothing to do."""
-        with self._lock:
+        """One round over all streams: one forward of the target. False when there is nothing to do.
+
+        What goes wrong in it is raised to whoever reads the streams concerned, not here; Ctrl-C is.
+        """
+        with TURN.taken():
+            self._release_finished()
             self._admit()
             if not self._active:
                 return False
+            turns = self._schedule()
             try:
-                self._round()
-            except BaseException as error:  # Ctrl-C too: a round that broke off leaves no stream fit to go on
-                for stream in self._active:
-                    stream.finish("error", error)
-                self._release_finished()
+                self._round(turns)
+            except Exception as error:  # a round that broke off leaves none of its streams fit to go on
+                _end(turns, error)
+            except BaseException as error:  # Ctrl-C is for the thread that it reached
+                _end(turns, SlipstreamError(f"the round was interrupted: {type(error).__name__}"))
                 raise
-            self._release_finished()
+            finally:
+                self._release_finished()
             return True
 
-    def _round(self) -> None:
+    def _round(self, turns: list[_Turn]) -> None:
         started = self._clock()
         draft_s: dict[str, float] = {}
-        turns = self._schedule()
         self._draft(turns, draft_s)
         has_prefill, num_drafted = any(t.is_prefill for t in turns), sum(len(t.tree) for t in turns)
         scoring = self._clock()
@@ -281,34 +312,44 @@ class Engine:
         observations = []
         for turn, score in zip(turns, scores, strict=True):
             turn.stream.stats.target_forwards += 1
-            if not turn.chooses:
-                turn.sequence.commit()
-                continue
-            choice = Choice(turn.stream.sampling, turn.stream.history, turn.stream.num_answer_tokens)
-            verdict = turn.stream.verifier.verify(turn.tree, score, choice)
-            turn.sequence.commit(verdict.path)
-            observations.append(Observation(turn.stream, turn.proposed, turn.tree, verdict))
+            try:
+                if turn.chooses:
+                    observations.append(self._verify(turn, score))
+                else:
+                    turn.sequence.commit()
+            except NonFiniteLogitsError as error:
+                turn.stream.finish("error", self._explained(error))
+            except Exception as error:
+                turn.stream.finish("error", error)
         return observations
+
+    def _verify(self, turn: _Turn, scores: Scores) -> Observation:
+        stream = turn.stream
+        verdict = stream.verifier.verify(
+            turn.tree, scores, Choice(stream.sampling, stream.history, stream.num_answer_tokens)
+        )
+        turn.sequence.commit(verdict.path)
+        return Observation(stream, turn.proposed, turn.tree, verdict)
+
+    def _explained(self, error: NonFiniteLogitsError) -> NonFiniteLogitsError:
+        return NonFiniteLogitsError(f"{self.target.info.name} gave no usable logits, {error}: {self.target.diagnose()}")
 
     def _room(self, stream: Stream) -> int:
         """Tokens that may be drafted: neither context nor answer can overflow, the target's own token counted."""
-        if stream.drafter is None:
-            return 0
-        context_left = self.target.info.context_length - len(stream.tokens)
-        answer_left = stream.limits.max_tokens - stream.num_answer_tokens
-        return max(0, min(context_left, answer_left) - 1)
+        return max(0, stream.max_answer_tokens - stream.num_answer_tokens - 1) if stream.drafter else 0
 
     def _receive(self, observation: Observation) -> int:
         """Hands the new tokens to the stream until it is done; returns how many it took."""
-        tokens = observation.verdict.tokens(observation.scored)
-        stream = observation.stream
-        for count, token in enumerate(tokens, start=1):
-            stream.receive(token, drafted=count < len(tokens), end_tokens=self.tokenizer.eos_ids)
-            if stream.done:
-                return count
-        if len(stream.tokens) >= self.target.info.context_length:
-            stream.finish("length")
-        return len(tokens)
+        tokens, stream = observation.verdict.tokens(observation.scored), observation.stream
+        taken = 0
+        try:
+            while taken < len(tokens) and not stream.done:
+                drafted = taken + 1 < len(tokens)
+                stream.receive(tokens[taken], drafted=drafted, end_tokens=self.tokenizer.eos_ids)
+                taken += 1
+        except Exception as error:
+            stream.finish("error", error)
+        return taken
 
     def _account(self, turns: list[_Turn], observations: list[Observation], gains: list[int], cost: RoundCost) -> None:
         """Enters the round into the stats of each stream, at an equal share of its seconds. Reading a prompt is no
@@ -342,46 +383,77 @@ class Engine:
         """Lets waiting streams in, in order, while there is room. One that can never fit fails alone."""
         while self._waiting and len(self._active) < self._max_streams:
             stream = self._waiting[0]
-            if stream.done:
-                self._waiting.popleft()
-                continue
-            reserve = min(len(stream.tokens) + stream.limits.max_tokens, self.target.info.context_length)
-            if not self.target.can_open(reserve):
-                if self._active:
-                    return
-                self._waiting.popleft()
-                stream.finish("error", CapacityError(
-                    f"a stream of {reserve} tokens does not fit the KV cache of {self.target.info.name}: "
-                    "lower max_tokens, or give the cache more room"))  # fmt: skip
-                continue
+            reserve = stream.prompt_length + stream.max_answer_tokens
             try:
+                if not self.target.can_open(reserve):
+                    raise CapacityError(
+                        f"a stream of {reserve} tokens does not fit the KV cache of {self.target.info.name}: "
+                        "lower max_tokens, or give the cache more room"
+                    )
                 stream.sequence = self.target.open(stream.tokens, reserve)
             except Exception as error:
                 if isinstance(error, CapacityError) and self._active:
-                    return  # less room than it looked: wait like the others
+                    return  # others will make room
                 self._waiting.popleft()
                 stream.finish("error", error)
                 continue
-            self._waiting.popleft()
+            self._active.append(self._waiting.popleft())
             stream.stats.num_reused = stream.sequence.length
-            self._active.append(stream)
             self._drafters.begin(stream)
 
     def _release_finished(self) -> None:
+        """Ends streams that were cancelled, and frees the places of all that are over. Only between rounds."""
+        while self._submitted:
+            self._waiting.append(self._submitted.popleft())
+        for stream in (*self._waiting, *self._active):
+            if stream.is_cancelled:
+                stream.finish("cancelled")
         if not any(s.done for s in (*self._active, *self._waiting)):
             return
         finished = [s for s in self._active if s.done]
         self._active = [s for s in self._active if not s.done]
         self._waiting = deque(s for s in self._waiting if not s.done)
         for stream in finished:
-            self._drafters.end(stream)
-            self.policy.forget(stream)
-            if stream.sequence:
-                stream.sequence.close()
-                stream.sequence = None
-            self.stats.num_prompt_tokens += stream.stats.num_prompt_tokens
-            self.stats.num_reused += stream.stats.num_reused
-            self.stats.drafter_error = self.stats.drafter_error or stream.stats.drafter_error
+            try:
+                self._release(stream)
+            except Exception:
+                log.exception("stream %d could not be released", stream.id)
+
+    def _end_all(self) -> None:
+        self._release_finished()
+        for stream in (*self._waiting, *self._active):
+            stream.is_cancelled = True
+        self._release_finished()
+
+    def _release(self, stream: Stream) -> None:
+        self._drafters.end(stream)
+        self.policy.forget(stream)
+        if stream.sequence:
+            stream.sequence.close()
+            stream.sequence = None
+        self.stats.num_prompt_tokens += stream.stats.num_prompt_tokens
+        self.stats.num_reused += stream.stats.num_reused
+        self.stats.drafter_error = self.stats.drafter_error or stream.stats.drafter_error
+
+
+def _end(turns: Iterable[_Turn], error: BaseException) -> None:
+    for turn in turns:
+        turn.stream.finish("error", error)
+
+
+def _checked_drafter(drafter: object) -> Drafter | None:
+    missing = [name for name in _DRAFTER_PARTS if drafter is not None and not hasattr(drafter, name)]
+    if missing:
+        raise UsageError(f"drafter is a {type(drafter).__name__}, which has no {missing[0]}; expected a Drafter")
+    return cast(Drafter | None, drafter)
+
+
+def _checked_verifier(verifier: object) -> Verification:
+    if isinstance(verifier, Verification):
+        return verifier
+    if not isinstance(verifier, str) or verifier not in VERIFIERS:
+        raise UsageError(f"unknown verifier {verifier!r}; expected one of {', '.join(VERIFIERS)}")
+    return VERIFIERS[verifier]
 
 
 def _free_only(streams: list[Stream], budgets: list[int]) -> list[int]:

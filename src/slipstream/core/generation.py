@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from typing import Protocol
 
@@ -18,7 +19,7 @@ class Driver(Protocol):
 
 
 class Generation:
-    """An answer on its way. Iterate it for tokens; leaving the loop early cancels it.
+    """An answer on its way. Iterate it for tokens. Leaving the loop early cancels it, and so does dropping it.
 
     Whoever asks for a token drives the rounds, for all streams of the engine: no thread is needed, and with several
     threads the others find their tokens waiting.
@@ -28,6 +29,7 @@ class Generation:
         self._engine = engine
         self.stream = stream
         self._text: list[str] = []
+        weakref.finalize(self, engine.cancel, stream).atexit = False
 
     def __iter__(self) -> Iterator[Token]:
         try:
@@ -50,6 +52,7 @@ class Generation:
                 return None
 
     def cancel(self) -> None:
+        """Ends the answer, in the middle of a round when that round ends. Never waits; harmless when it is over."""
         self._engine.cancel(self.stream)
 
     def result(self) -> Generation:

@@ -54,7 +54,8 @@ class Scores(Protocol):
         ...
 
     def chosen(self, node: int) -> int | None:
-        """The target's own token after `node`, by the request's sampling. None where the host has to choose."""
+        """The target's own token after `node`, by the request's sampling. None where the host has to choose, negative
+        where the logits are not finite."""
         ...
 
 
@@ -128,6 +129,10 @@ class Model(Protocol):
 
     def score(self, requests: Seq[ScoreRequest]) -> list[Scores]:
         """ONE forward for all requests, at most `info.max_rows` rows. Commits nothing."""
+        ...
+
+    def diagnose(self) -> str:
+        """Why its logits may be NaN or infinite, for an error message: which tensor of which file, or what to try."""
         ...
 
 

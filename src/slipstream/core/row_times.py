@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from slipstream.core.protocols import Model, ScoreRequest, prefill
 from slipstream.core.sampling import Sampling
 from slipstream.core.tree import DraftTree
+from slipstream.core.turn import TURN
 
 
 def measure_rows(
@@ -17,6 +18,11 @@ def measure_rows(
 
     Ends early, with what it has, after `limit_s`. Raises CapacityError where the cache has no room for it.
     """
+    with TURN.taken():
+        return _measure(model, sizes, context, repeats, limit_s)
+
+
+def _measure(model: Model, sizes: Sequence[int], context: int, repeats: int, limit_s: float) -> dict[int, list[float]]:
     started = time.perf_counter()
     sizes = [size for size in sizes if size <= min(model.info.max_rows, model.info.context_length - 2)]
     if not sizes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,10 +10,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from slipstream.core.checks import real_number, whole_number
 from slipstream.core.noise import Domain, coupled_argmax
-from slipstream.errors import UsageError
+from slipstream.errors import NonFiniteLogitsError, UsageError
 
 Row = npt.NDArray[np.float32]  # [vocab] logits of one node
+LEAST_TEMPERATURE = 1e-6  # below it no noise could decide between two different float32 logits: that is greedy
+MOST_BIAS = 1e6  # far above any logit, far below what float32 holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,19 +38,21 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "logit_bias", _checked_bias(self.logit_bias))
-        for name, valid, expected in (
-            ("temperature", self.temperature >= 0, "0 (greedy) or more"),
-            ("top_k", self.top_k >= 0, "0 (off) or more"),
-            ("top_p", 0 < self.top_p <= 1, "above 0, at most 1 (off)"),
-            ("min_p", 0 <= self.min_p < 1, "0 (off) or more, below 1"),
-            ("repetition_penalty", self.repetition_penalty > 0, "above 0; 1 is off"),
-            ("presence_penalty", abs(self.presence_penalty) <= 100, "between -100 and 100; 0 is off"),
-            ("frequency_penalty", abs(self.frequency_penalty) <= 100, "between -100 and 100; 0 is off"),
-            ("seed", 0 <= self.seed < 1 << 64, "0 to 2^64 - 1"),
-        ):
-            if not valid:
-                raise UsageError(f"{name} is {getattr(self, name)}; expected {expected}")
+        checked = {
+            "temperature": _temperature(self.temperature),
+            "top_k": whole_number("top_k", self.top_k, 0),
+            "top_p": real_number("top_p", self.top_p, math.ulp(0), 1, "above 0, at most 1 (off)"),
+            "min_p": real_number("min_p", self.min_p, 0, math.nextafter(1, 0), "0 (off) or more, below 1"),
+            "repetition_penalty": real_number(
+                "repetition_penalty", self.repetition_penalty, 0.01, 100, "between 0.01 and 100; 1 is off"
+            ),
+            "presence_penalty": _penalty("presence_penalty", self.presence_penalty),
+            "frequency_penalty": _penalty("frequency_penalty", self.frequency_penalty),
+            "logit_bias": _checked_bias(self.logit_bias),
+            "seed": whole_number("seed", self.seed, 0, (1 << 64) - 1),
+        }
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
 
     @property
     def is_greedy(self) -> bool:
@@ -66,12 +72,28 @@ class Sampling:
         return self.uses_history or bool(self.logit_bias)
 
 
+def _temperature(value: float) -> float:
+    expected = f"0 (greedy), or {LEAST_TEMPERATURE:g} or more"
+    number = real_number("temperature", value, 0, math.inf, expected)
+    return number if number == 0 else real_number("temperature", value, LEAST_TEMPERATURE, math.inf, expected)
+
+
+def _penalty(name: str, value: float) -> float:
+    return real_number(name, value, -100, 100, "between -100 and 100; 0 is off")
+
+
 def _checked_bias(bias: Mapping[int, float]) -> dict[int, float]:
     """Ids may come as text, as JSON has them."""
-    try:
-        return {int(token): float(value) for token, value in bias.items()}
-    except (TypeError, ValueError):
-        raise UsageError(f"logit_bias is {dict(bias)!r}; expected token ids and numbers, as in {{42: -5.0}}") from None
+    if not isinstance(bias, Mapping):
+        raise UsageError(f"logit_bias is {bias!r}; expected token ids and numbers, as in {{42: -5.0}}")
+    checked = {}
+    for token, value in bias.items():
+        token_id = int(token) if isinstance(token, str) and token.isdecimal() else token
+        token_id = whole_number("a token id of logit_bias", token_id, 0)
+        checked[token_id] = real_number(
+            f"logit_bias of token {token_id}", value, -MOST_BIAS, MOST_BIAS, f"between {-MOST_BIAS:g} and {MOST_BIAS:g}"
+        )
+    return checked
 
 
 class History:
@@ -86,17 +108,23 @@ class History:
             self._answer[token] += 1
 
     def penalise(self, row: Row, sampling: Sampling, path: Sequence[int]) -> None:
-        """Applies the penalties to `row` in place, as they stand after this stream's tokens and then `path`."""
+        """Applies the penalties to `row` in place, as they stand after this stream's tokens and then `path`.
+
+        The row may have fewer columns than the stream has ids: a draft model may say only some of them.
+        """
         answer = self._answer + Counter(path) if path else self._answer
         if sampling.repetition_penalty != 1:
             seen = np.fromiter(self._prompt | answer.keys(), np.int64)
+            seen = seen[seen < len(row)]
             logits = row[seen]
             penalty = np.float32(sampling.repetition_penalty)
             row[seen] = np.where(logits > 0, logits / penalty, logits * penalty)
         if answer:
             tokens = np.fromiter(answer.keys(), np.int64, len(answer))
             counts = np.fromiter(answer.values(), np.float32, len(answer))
-            row[tokens] -= np.float32(sampling.presence_penalty) + np.float32(sampling.frequency_penalty) * counts
+            known = tokens < len(row)
+            loss = np.float32(sampling.presence_penalty) + np.float32(sampling.frequency_penalty) * counts
+            row[tokens[known]] -= loss[known]
 
 
 def processed(row: Row, sampling: Sampling, history: History, path: Sequence[int]) -> Row:
@@ -122,8 +150,12 @@ class Candidates:
     def only(self, keep: npt.NDArray[np.generic]) -> Candidates:
         return Candidates(self.tokens[keep], self.z[keep])
 
+    def peak(self) -> float:
+        """The largest. Raises NonFiniteLogitsError."""
+        return _finite(float(self.z.max()))
+
     def probabilities(self) -> npt.NDArray[np.float64]:
-        weights = np.exp(self.z - self.z.max())
+        weights = np.exp(self.z - self.peak())
         return np.asarray(weights / weights.sum(), np.float64)
 
 
@@ -136,7 +168,7 @@ def candidates(row: Row, sampling: Sampling) -> Candidates:
     if sampling.top_p < 1:
         left = left.only(_nucleus(left, sampling.top_p))
     if sampling.min_p > 0:
-        left = left.only(left.z >= left.z.max() + np.log(sampling.min_p))
+        left = left.only(left.z >= left.peak() + np.log(sampling.min_p))
     return left
 
 
@@ -160,11 +192,23 @@ def likeliest(row: Row) -> int:
     return token if row[token] > 0 else int(row.argmax())
 
 
+def _finite(logit: float) -> float:
+    if not math.isfinite(logit):
+        raise NonFiniteLogitsError(f"the largest logit is {logit}")
+    return logit
+
+
 def sample(row: Row, sampling: Sampling, position: int, domain: Domain = Domain.TARGET) -> int:
-    """One token of processed logits: greedy, or coupled to the noise of (seed, position)."""
+    """One token of processed logits: greedy, or coupled to the noise of (seed, position).
+
+    Raises NonFiniteLogitsError.
+    """
     if sampling.is_greedy:
-        return likeliest(row)
+        token = likeliest(row)
+        _finite(row[token])
+        return token
     left = candidates(row, sampling)
+    left.peak()
     return coupled_argmax(left.z, left.tokens, sampling.seed, position, domain)
 
 
@@ -172,7 +216,7 @@ def distribution(row: Row, sampling: Sampling) -> npt.NDArray[np.float64]:
     """[vocab] the probabilities that `sample` draws from."""
     full = np.zeros(len(row), np.float64)
     if sampling.is_greedy:
-        full[likeliest(row)] = 1.0
+        full[sample(row, sampling, 0)] = 1.0
         return full
     left = candidates(row, sampling)
     full[left.tokens] = left.probabilities()

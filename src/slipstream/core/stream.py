@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import Literal
 
+from slipstream.core.checks import token_ids, whole_number
 from slipstream.core.protocols import Drafter, Sequence
 from slipstream.core.sampling import History, Sampling
 from slipstream.core.stats import Stats
@@ -23,7 +24,7 @@ _ids = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When an answer ends."""
+    """When an answer ends. Raises UsageError for a value of the wrong type or out of range."""
 
     max_tokens: int = 256
     stop: tuple[str, ...] = ()
@@ -31,10 +32,23 @@ class Limits:
     ignore_eos: bool = False
 
     def __post_init__(self) -> None:
-        if self.max_tokens < 1:
-            raise UsageError(f"max_tokens is {self.max_tokens}; expected 1 or more")
-        if isinstance(self.stop, str):  # a lone stop string, not its letters
-            object.__setattr__(self, "stop", (self.stop,))
+        checked = {
+            "max_tokens": whole_number("max_tokens", self.max_tokens, 1),
+            "stop": _stop_strings(self.stop),
+            "stop_tokens": frozenset(token_ids("stop_tokens", self.stop_tokens)),
+            "ignore_eos": bool(self.ignore_eos),
+        }
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
+
+
+def _stop_strings(stop: object) -> tuple[str, ...]:
+    if isinstance(stop, str):  # a lone stop string, not its letters
+        return (stop,)
+    strings = tuple(stop) if isinstance(stop, Iterable) else (None,)
+    if not all(isinstance(text, str) for text in strings):
+        raise UsageError(f"stop is {stop!r}; expected a string, or several in a tuple or list")
+    return strings
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +72,20 @@ class Stream:
         drafter: Drafter | None,
         verifier: Verification,
         clock: Callable[[], float] = time.perf_counter,
+        context_length: int | None = None,
     ) -> None:
+        """`context_length`: tokens the target holds, prompt and answer together; the answer ends there at the latest.
+
+        None is no limit.
+        """
         self.id = next(_ids)
         self.tokens = list(prompt)
         self.prompt_length = len(prompt)
         self.sampling = sampling
         self.limits = limits
+        room = limits.max_tokens if context_length is None else context_length - len(prompt)
+        self.max_answer_tokens = min(limits.max_tokens, room)
+        self.is_cancelled = False  # somebody asked for its end; the engine ends it between rounds
         self.drafter = drafter
         self.verifier = verifier
         self.history = History(prompt)
@@ -96,7 +118,7 @@ class Stream:
     @property
     def goes_on_plainly(self) -> bool:
         """Whether, as far as can be known, a token will follow the next one that is just the target's choice."""
-        return self.verifier.couples and self.num_answer_tokens + 1 < self.limits.max_tokens
+        return self.verifier.couples and self.num_answer_tokens + 1 < self.max_answer_tokens
 
     def receive(self, token: int, drafted: bool, end_tokens: frozenset[int]) -> None:
         """Takes the next token into the answer, releases its text, and finishes where the limits say so."""
@@ -109,7 +131,7 @@ class Stream:
         reason: FinishReason | None = None
         if ends or self._assembler.stopped:
             reason = "stop"
-        elif self.num_answer_tokens >= self.limits.max_tokens:
+        elif self.num_answer_tokens >= self.max_answer_tokens:
             reason = "length"
         if reason:
             text += self._assembler.flush()
@@ -117,14 +139,11 @@ class Stream:
         self.finish_reason = reason  # last: a reader in another thread that sees the end finds every token
 
     def finish(self, reason: FinishReason, error: BaseException | None = None) -> None:
-        """Ends the stream between tokens. Text still held back is released with an empty-handed last token."""
-        if self.done:
-            return
-        self.error = error
-        held = self._assembler.flush()
-        if held:
-            self.outbox.append(Token(-1, held, False))
-        self.finish_reason = reason
+        """Ends the stream between tokens. Text held back for a stop string or a whole character never became certain,
+        so it is not released."""
+        if not self.done:
+            self.error = error
+            self.finish_reason = reason
 
     def _clock(self) -> None:
         elapsed = self._time() - self._submitted_at

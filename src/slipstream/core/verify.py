@@ -20,6 +20,7 @@ from slipstream.core.noise import Domain, uniform
 from slipstream.core.protocols import Scores
 from slipstream.core.sampling import History, Row, Sampling, distribution, draw, processed, sample
 from slipstream.core.tree import ROOT, DraftTree
+from slipstream.errors import NonFiniteLogitsError
 
 Probabilities = npt.NDArray[np.float64]  # [vocab]
 
@@ -63,6 +64,8 @@ def verify_matching(tree: DraftTree, scores: Scores, choice: Choice) -> Verdict:
         token = scores.chosen(node)
         if token is None:
             token = sample(choice.row(tree, scores, node), choice.sampling, choice.position + len(path))
+        elif token < 0:
+            raise NonFiniteLogitsError("none of them is a number")
         child = tree.child(node, token)
         if child is None:
             return Verdict(tuple(path), token)

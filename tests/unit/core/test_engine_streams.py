@@ -69,11 +69,11 @@ def test_many_streams_give_the_texts_of_single_ones(max_streams, policy):
 def test_streams_share_one_forward():
     model = FakeModel()
     engine = make_engine(model)
-    for _ in range(8):
-        engine.generate(PROMPT, limits=Limits(max_tokens=10))
+    answers = [engine.generate(PROMPT, limits=Limits(max_tokens=10)) for _ in range(8)]
     while engine.step():
         pass
     assert model.num_scores == 10
+    assert {answer.finish_reason for answer in answers} == {"length"}
 
 
 def test_streams_join_while_others_run():
@@ -126,10 +126,10 @@ def test_nothing_is_drafted_before_the_prompt_is_read():
     model = FakeModel()
     drafter = AlwaysRight(model=model)
     engine = make_engine(model, drafter, prefill_chunk=1)
-    engine.generate([1] * 9, limits=Limits(max_tokens=5))
+    answer = engine.generate([1] * 9, limits=Limits(max_tokens=5))
     for _ in range(8):
         engine.step()
-    assert model.num_rows == 8
+    assert model.num_rows == 8 and not answer.tokens
     assert drafter.num_proposals == 0
 
 
@@ -138,11 +138,12 @@ def test_decoding_goes_on_while_a_long_prompt_is_read():
     engine = make_engine(model, prefill_chunk=4)
     first = iter(engine.generate(PROMPT, limits=Limits(max_tokens=100)))
     next(first)
-    engine.generate([5] * 40, limits=Limits(max_tokens=1))
+    second = engine.generate([5] * 40, limits=Limits(max_tokens=1))
     before = model.num_scores
     for _ in range(5):
         next(first)
     assert model.num_scores == before + 5
+    assert not second.tokens
 
 
 def test_a_known_beginning_is_not_read_again():
@@ -334,7 +335,7 @@ def test_tokens_made_before_the_failure_are_still_delivered():
         ([], UsageError, "prompt is empty"),
         ([1] * 16, ContextFullError, "16 tokens and fake holds 16"),
         ([1] * 99, ContextFullError, "shorten the prompt"),
-        ([1, 32], UsageError, "token id 32 is not in the vocabulary of 32"),
+        ([1, 32], UsageError, "token id 32; fake has a vocabulary of 32"),
         ([-1], UsageError, "token id -1"),
     ],
 )

@@ -15,7 +15,7 @@ from slipstream.core.noise import Domain
 from slipstream.core.sampling import History, Sampling, candidates, distribution, draw, likeliest, processed, sample
 from slipstream.core.tree import ROOT, DraftTree
 from slipstream.core.verify import Choice
-from slipstream.errors import UsageError
+from slipstream.errors import NonFiniteLogitsError, UsageError
 
 
 def random_row(seed: int, size: int = 40, scale: float = 3.0) -> np.ndarray:
@@ -210,9 +210,12 @@ def test_a_tree_node_counts_the_tokens_on_its_own_path_only():
     assert choice.row(tree, scores, 2)[[5, 6]].tolist() == [-2, -1]
 
 
-def test_a_bias_outside_the_vocabulary_is_ignored():
-    row = np.zeros(4, np.float32)
-    assert processed(row, Sampling(logit_bias={9: 5.0, -1: 5.0}), History(), ()).tolist() == [0, 0, 0, 0]
+def test_a_row_may_lack_the_tokens_that_are_biased_or_penalised():
+    """A draft model may say only the first ids of the vocabulary."""
+    sampling = Sampling(logit_bias={9: 5.0}, repetition_penalty=2.0, frequency_penalty=1.0)
+    history = History([1, 9])
+    history.extend([2, 9])
+    assert processed(np.ones(4, np.float32), sampling, history, ()).tolist() == [1, 0.5, -0.5, 1]
 
 
 def test_settings_that_change_nothing_return_the_row_itself():
@@ -225,6 +228,20 @@ def test_settings_that_change_nothing_return_the_row_itself():
     [
         {"temperature": -0.1},
         {"temperature": math.nan},
+        {"temperature": math.inf},
+        {"temperature": 1e-310},
+        {"temperature": "0.5"},
+        {"temperature": None},
+        {"temperature": True},
+        {"top_k": 1.5},
+        {"top_k": "3"},
+        {"top_k": True},
+        {"logit_bias": [3]},
+        {"logit_bias": None},
+        {"seed": 1.0},
+        {"seed": None},
+        {"repetition_penalty": 1e-310},
+        {"repetition_penalty": math.inf},
         {"top_k": -1},
         {"top_p": 0.0},
         {"top_p": 1.01},
@@ -244,3 +261,48 @@ def test_settings_that_change_nothing_return_the_row_itself():
 def test_a_value_out_of_range_is_refused_by_name(settings):
     with pytest.raises(UsageError, match=rf"^{next(iter(settings))} is .*expected"):
         Sampling(**settings)
+
+
+@pytest.mark.parametrize(
+    ("bias", "field"),
+    [
+        ({3: math.inf}, "logit_bias of token 3"),
+        ({3: -math.inf}, "logit_bias of token 3"),
+        ({3: math.nan}, "logit_bias of token 3"),
+        ({"4": "x"}, "logit_bias of token 4"),
+        ({4: 1e39}, "logit_bias of token 4"),
+        ({1.5: 1.0}, "a token id of logit_bias"),
+        ({-1: 1.0}, "a token id of logit_bias"),
+        ({"x": 1.0}, "a token id of logit_bias"),
+    ],
+    ids=str,
+)
+def test_a_bias_that_no_logit_could_bear_is_refused(bias, field):
+    with pytest.raises(UsageError, match=f"^{field} is .*expected"):
+        Sampling(logit_bias=bias)
+
+
+def test_numbers_of_numpy_become_plain_ones():
+    sampling = Sampling(temperature=np.float32(0.5), top_k=np.int64(3), seed=np.uint64(2**64 - 1), logit_bias={"7": 1})
+    assert sampling == Sampling(temperature=0.5, top_k=3, seed=2**64 - 1, logit_bias={7: 1.0})
+    assert [type(v) for v in (sampling.temperature, sampling.top_k, sampling.seed)] == [float, int, int]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"temperature": 0.7},
+        {"temperature": 0.7, "top_k": 3},
+        {"temperature": 1, "top_p": 0.5},
+        {"temperature": 1, "min_p": 0.1},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("value", [math.nan, -math.nan, math.inf])
+@pytest.mark.parametrize("choose", [lambda row, s: sample(row, s, 0), distribution], ids=["sample", "distribution"])
+def test_logits_that_are_no_numbers_are_an_error(choose, value, settings):
+    if choose is distribution and not settings:
+        settings = {"temperature": 1.0}
+    with pytest.raises(NonFiniteLogitsError, match="largest logit is"):
+        choose(np.full(8, value, np.float32), Sampling(**settings))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -48,7 +49,7 @@ class Context:
         self._logits_address = _returning_an_address(llama_cpp.llama_get_logits)
         self._view: Logits | None = None
         self._view_address = 0
-        self.close = weakref.finalize(self, _free, llama_cpp, model, context)
+        self.close = weakref.finalize(self, _free, llama_cpp, model, context, os.getpid())
 
     def decode(self) -> Logits:
         """Runs the batch and clears it. The logits are the library's own memory, valid until the next decode.
@@ -117,6 +118,8 @@ def _returning_an_address(function: Any) -> Callable[[Any], int]:
     return ctypes.CFUNCTYPE(ctypes.c_size_t, ctypes.c_void_p)(place)
 
 
-def _free(llama_cpp: Any, model: Any, context: Any) -> None:
+def _free(llama_cpp: Any, model: Any, context: Any, pid: int) -> None:
+    if os.getpid() != pid:
+        return  # a forked child: the library would wait for threads that only its parent has
     llama_cpp.llama_free(context)
     llama_cpp.llama_model_free(model)

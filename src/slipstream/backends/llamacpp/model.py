@@ -76,6 +76,12 @@ class LlamaCppModel:
             parts.append(Part(sequence, tuple(request.pending), request.tree))
         return [LlamaScores(block) for block in self._forward.run(parts)]
 
+    def diagnose(self) -> str:
+        return (
+            "the file is damaged, or a value overflowed: check the file with `slipstream doctor --target`, and try "
+            "--kv-type f32"
+        )
+
     def close(self) -> None:
         """Frees the weights and the cache. Nothing may be scored after it."""
         self._context.close()

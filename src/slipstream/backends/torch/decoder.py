@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
@@ -66,6 +66,31 @@ class Decoder(Generic[B]):
         """Bytes one forward reads."""
         linears = [m for layer in self.layers for m in (layer.qkv, layer.output, layer.gate_up, layer.down)]
         return sum(m.data.nbytes for m in (*linears, self.head))
+
+    def nonfinite_weight(self) -> str | None:
+        """The first weight that holds NaN or infinity, by the names of the hub's files; None where all are finite."""
+        for name, tensor in self._named_weights():
+            if not bool(torch.isfinite(tensor).all()):
+                return name
+        return None
+
+    def _named_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
+        yield "model.embed_tokens", self.embedding.data
+        for i, layer in enumerate(self.layers):
+            yield f"model.layers.{i}.input_layernorm", layer.attention_norm.gain
+            yield from _named_linear(f"model.layers.{i}.self_attn.{{q,k,v}}_proj", layer.qkv)
+            yield from _named_linear(f"model.layers.{i}.self_attn.o_proj", layer.output)
+            yield f"model.layers.{i}.post_attention_layernorm", layer.mlp_norm.gain
+            yield from _named_linear(f"model.layers.{i}.mlp.{{gate,up}}_proj", layer.gate_up)
+            yield from _named_linear(f"model.layers.{i}.mlp.down_proj", layer.down)
+        yield "model.norm", self.final_norm.gain
+        yield from _named_linear("lm_head", self.head)
+
+
+def _named_linear(name: str, linear: Linear) -> Iterator[tuple[str, torch.Tensor]]:
+    yield name, linear.data
+    if linear.bias is not None:
+        yield f"{name} (bias)", linear.bias
 
 
 def load_decoder(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from slipstream.backends.torch.ops import LayerCache, Ops
 from slipstream.backends.torch.options import DTYPES, TorchOptions, pick_device, pick_dtype
 from slipstream.backends.torch.reference import ReferenceOps
 from slipstream.core.protocols import ModelInfo
+from slipstream.core.turn import TURN
 from slipstream.models.checkpoint import Checkpoint
 from slipstream.models.config import DecoderConfig
 
@@ -49,7 +51,7 @@ def load_model(
     context = min(options.context_length or config.context_length, config.context_length)
     item_bytes = DTYPES[dtype].itemsize
     plan = plan_memory(checkpoint.name, config, item_bytes, context, options.kv_tokens, device)
-    with explained(plan, device), torch.inference_mode():
+    with explained(plan, device), torch.inference_mode(), _no_rounds_on(device):
         if device.type == "cuda":
             torch.cuda.set_device(device)
         if device.type == "cuda" and _has_kernels(config):
@@ -62,6 +64,11 @@ def load_model(
             return EagerRunner(decoder, pool, device)
 
         return _model(checkpoint.name, decoder, pool, dtype, context, MAX_ROWS, device, runner)
+
+
+def _no_rounds_on(device: torch.device) -> AbstractContextManager[None]:
+    """A CUDA graph can't be captured while another thread uses the device. The CPU serves both."""
+    return TURN.taken() if device.type == "cuda" else nullcontext()
 
 
 def _pick_ops(device: torch.device, dtype: torch.dtype, exact: bool) -> Ops[Batch]:
@@ -142,11 +149,14 @@ def _model(
 
     def first_layers(count: int) -> TorchModel:
         first = decoder.first_layers(count)
-        own = KVPool(first.config, pool.num_pages * PAGE_SIZE, pool.keys.dtype, device)
-        return _model(f"{name}[:{count}]", first, own, dtype, context, max_rows, device, make_runner)
+        with _no_rounds_on(device):
+            own = KVPool(first.config, pool.num_pages * PAGE_SIZE, pool.keys.dtype, device)
+            return _model(f"{name}[:{count}]", first, own, dtype, context, max_rows, device, make_runner)
 
     def first_tokens(count: int) -> TorchModel:
         smaller = decoder.first_tokens(count)
-        return _model(f"{name} (head {count})", smaller, pool, dtype, context, max_rows, device, make_runner)
+        with _no_rounds_on(device):
+            return _model(f"{name} (head {count})", smaller, pool, dtype, context, max_rows, device, make_runner)
 
-    return TorchModel(info, pool, runner, decoder.config.num_layers, Cuts(first_layers, first_tokens))
+    cuts = Cuts(first_layers, first_tokens)
+    return TorchModel(info, pool, runner, decoder.config.num_layers, cuts, decoder.nonfinite_weight)

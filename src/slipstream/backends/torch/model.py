@@ -45,11 +45,20 @@ class Cuts:
 
 
 class TorchModel:
-    def __init__(self, info: ModelInfo, pool: KVPool, runner: Runner, num_layers: int, cuts: Cuts) -> None:
+    def __init__(
+        self,
+        info: ModelInfo,
+        pool: KVPool,
+        runner: Runner,
+        num_layers: int,
+        cuts: Cuts,
+        nonfinite_weight: Callable[[], str | None],
+    ) -> None:
         self._info = info
         self._pool = pool
         self._runner = runner
         self._cuts = cuts
+        self._nonfinite_weight = nonfinite_weight
         self.num_layers = num_layers
 
     @property
@@ -104,6 +113,14 @@ class TorchModel:
         for request, extension in zip(requests, extensions, strict=True):
             _own(request.sequence).keep([*request.pending, *extension.tokens[:-1]])
         return extensions
+
+    @torch.inference_mode()
+    def diagnose(self) -> str:
+        weight = self._nonfinite_weight()
+        if weight is not None:
+            return f"its weight {weight} holds NaN or infinity, so the file is damaged: fetch or convert it again"
+        wider = "bf16 or fp32" if self._info.dtype == "fp16" else "fp32"
+        return f"all its weights are finite, so a value overflowed in {self._info.dtype}: load it with dtype {wider}"
 
     def _check(self, tokens: Seq[int]) -> None:
         """The kernels trust ids and positions: what is out of range would read foreign memory."""

@@ -1,0 +1,483 @@
+"""One request can't hurt another: bad requests, faults in one stream, cancels at any moment, broken drafters."""
+
+from __future__ import annotations
+
+import gc
+import math
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+import pytest
+import torch
+
+from fakes import AlwaysRight, FakeDrafter, FakeModel, Sometimes, letters, plain_tokens
+from slipstream.core.engine import Engine
+from slipstream.core.policy import FixedPolicy
+from slipstream.core.sampling import Sampling
+from slipstream.core.stream import Limits
+from slipstream.core.tree import DraftTree
+from slipstream.core.turn import TURN
+from slipstream.core.verify import VERIFIERS, Verification, verify_matching
+from slipstream.drafters.model import DraftModelDrafter
+from slipstream.drafters.suffix import SuffixDrafter
+from slipstream.drafters.vocabulary import SameVocabulary
+from slipstream.errors import NonFiniteLogitsError, SlipstreamError, UsageError
+
+PROMPT = [3, 1, 4]
+SAMPLED = Sampling(temperature=0.8, seed=7)
+
+
+def make_engine(model, drafter=None, policy=None, **settings) -> Engine:
+    return Engine(model, letters(model.info.vocab_size), drafter, policy or FixedPolicy(4), **settings)
+
+
+def expected(model, prompt=PROMPT, sampling=SAMPLED, count=30) -> list[int]:
+    return plain_tokens(model.logits, prompt, sampling, count)
+
+
+# -- requests -----------------------------------------------------------------------------------------------------
+
+
+REFUSED = {
+    "bias inf": lambda: {"sampling": Sampling(temperature=1, logit_bias={3: math.inf})},
+    "bias outside": lambda: {"sampling": Sampling(logit_bias={32: 1.0})},
+    "temperature": lambda: {"sampling": Sampling(temperature=1e-310)},
+    "top_k": lambda: {"sampling": Sampling(temperature=1, top_k=1.5)},
+    "sampling dict": lambda: {"sampling": {"temperature": 1}},
+    "sampling tuple": lambda: {"sampling": ()},
+    "limits dict": lambda: {"limits": {"max_tokens": 4}},
+    "limits number": lambda: {"limits": 0},
+    "stop numbers": lambda: {"limits": Limits(4, stop=(5,))},
+    "stop number": lambda: {"limits": Limits(4, stop=5)},
+    "stop bytes": lambda: {"limits": Limits(4, stop=(b"a",))},
+    "stop tokens": lambda: {"limits": Limits(4, stop_tokens=frozenset({"a"}))},
+    "max_tokens": lambda: {"limits": Limits(max_tokens=2.5)},
+    "max_tokens none": lambda: {"limits": Limits(max_tokens=None)},
+    "drafter": lambda: {"drafter": "suffix"},
+    "drafter object": lambda: {"drafter": object()},
+    "verifier": lambda: {"verifier": verify_matching},
+    "prompt none": lambda: {"prompt": None},
+    "prompt number": lambda: {"prompt": 5},
+    "prompt floats": lambda: {"prompt": [1.0, 2.0]},
+    "prompt bools": lambda: {"prompt": [True]},
+    "prompt bytes": lambda: {"prompt": b"abc"},
+    "prompt texts": lambda: {"prompt": ["a", "b"]},
+    "prompt array of floats": lambda: {"prompt": np.ones(3)},
+    "prompt 2-D": lambda: {"prompt": np.ones((2, 3), int)},
+    "prompt scalar": lambda: {"prompt": np.int64(3)},
+    "prompt mapping": lambda: {"prompt": {"role": "user"}},
+    "prompt tensor": lambda: {"prompt": torch.ones(3)},
+}
+
+
+@pytest.mark.parametrize("bad", REFUSED.values(), ids=REFUSED)
+def test_a_bad_request_is_refused_and_the_others_go_on(bad):
+    model = FakeModel()
+    engine = make_engine(model, Sometimes(model=model))
+    good = engine.generate(PROMPT, SAMPLED, Limits(30))
+    engine.step()
+    with pytest.raises(UsageError):
+        engine.generate(**{"prompt": PROMPT} | bad())
+    assert engine.num_waiting == 0
+    assert good.result().tokens == expected(model)
+
+
+TAKEN = {
+    "numpy seed": lambda: {"sampling": Sampling(temperature=np.float32(0.8), seed=np.int64(7))},
+    "numpy ids": lambda: {"prompt": np.array(PROMPT, np.int32)},
+    "torch ids": lambda: {"prompt": torch.tensor(PROMPT)},
+    "list of numpy ids": lambda: {"prompt": [np.int64(t) for t in PROMPT]},
+    "range": lambda: {"prompt": range(3)},
+    "numpy max_tokens": lambda: {"limits": Limits(np.int16(30))},
+    "stop list": lambda: {"limits": Limits(30, stop=["?"], stop_tokens=[])},
+    "numpy bias": lambda: {"sampling": Sampling(temperature=0.8, seed=7, logit_bias={np.int64(3): np.float32(0)})},
+}
+
+
+@pytest.mark.parametrize("odd", TAKEN.values(), ids=TAKEN)
+def test_an_odd_but_sensible_request_is_answered(odd):
+    model = FakeModel()
+    request = {"prompt": PROMPT, "sampling": Sampling(temperature=0.8, seed=7), "limits": Limits(30)} | odd()
+    answer = make_engine(model, AlwaysRight(model=model)).generate(**request).result()
+    assert answer.tokens == expected(model, [int(t) for t in request["prompt"]], Sampling(temperature=0.8, seed=7))
+    assert all(type(token) is int for token in answer.tokens)
+
+
+# -- faults in one stream -----------------------------------------------------------------------------------------
+
+
+def _raising_verifier(nth: int) -> Verification:
+    calls = iter(range(1, 10_000))
+
+    def verify(tree, scores, choice):
+        if next(calls) == nth:
+            raise ZeroDivisionError("verifier")
+        return verify_matching(tree, scores, choice)
+
+    return Verification("raising", verify, couples=True)
+
+
+@pytest.mark.parametrize("nth", [1, 4])
+def test_a_verification_that_raises_ends_its_own_stream(nth):
+    model = FakeModel()
+    engine = make_engine(model, Sometimes(model=model))
+    good = [engine.generate([*PROMPT, i], SAMPLED, Limits(30)) for i in range(3)]
+    bad = engine.generate(PROMPT, SAMPLED, Limits(30), verifier=_raising_verifier(nth))
+    with pytest.raises(ZeroDivisionError):
+        bad.result()
+    assert bad.tokens == expected(model)[: len(bad.tokens)]
+    assert [answer.result().tokens for answer in good] == [expected(model, [*PROMPT, i]) for i in range(3)]
+    assert not model.open_sequences
+
+
+def test_a_text_that_cannot_be_decoded_ends_its_own_stream(monkeypatch):
+    model = FakeModel()
+    engine = make_engine(model, Sometimes(model=model))
+    good, bad = (engine.generate(PROMPT, SAMPLED, Limits(30)) for _ in range(2))
+    engine.step()
+    monkeypatch.setattr(bad.stream, "_assembler", None)
+    with pytest.raises(AttributeError):
+        bad.result()
+    assert good.result().tokens == expected(model)
+    assert not model.open_sequences
+
+
+def test_a_failed_forward_ends_only_the_streams_that_were_in_it():
+    model = FakeModel(max_rows=2)
+    model.fails_at = 3
+    engine = make_engine(model)
+    answers = [engine.generate([token], SAMPLED, Limits(5)) for token in range(3)]
+    for answer in answers[:2]:
+        with pytest.raises(RuntimeError, match="fell off the bus"):
+            answer.result()
+    assert answers[2].result().tokens == expected(model, [2], count=5)
+    assert not model.open_sequences
+
+
+def test_ctrl_c_reaches_its_own_thread_and_the_engine_goes_on():
+    model = FakeModel()
+    engine = make_engine(model)
+    other = engine.generate([5], SAMPLED, Limits(5))
+    interrupted = engine.generate(PROMPT, SAMPLED, Limits(30))
+    score, model.score = model.score, lambda requests: signal.raise_signal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        interrupted.result()
+    model.score = score
+    with pytest.raises(SlipstreamError, match="interrupted: KeyboardInterrupt"):
+        other.result()
+    assert not model.open_sequences
+    assert engine.generate(PROMPT, SAMPLED, Limits(30)).result().tokens == expected(model)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), SAMPLED, Sampling(temperature=1, top_p=0.9, frequency_penalty=1)])
+@pytest.mark.parametrize("verifier", VERIFIERS)
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_logits_that_are_no_numbers_end_their_own_stream_with_an_explanation(value, verifier, sampling):
+    inner = FakeModel()
+    model = FakeModel(lambda tokens: np.full(32, value, np.float32) if 31 in tokens else inner.logits(tokens))
+    engine = make_engine(model)
+    good = engine.generate(PROMPT, limits=Limits(30, stop_tokens=frozenset({31})))
+    bad = engine.generate([31], sampling, Limits(30), verifier=verifier)
+    with pytest.raises(NonFiniteLogitsError, match=r"fake gave no usable logits.*it is a fake"):
+        bad.result()
+    assert good.result().tokens == plain_tokens(inner.logits, PROMPT, Sampling(), 30, {31})
+
+
+# -- cancelling ---------------------------------------------------------------------------------------------------
+
+
+def _during(model, nth: int, action) -> None:
+    """Calls `action` in the middle of the model's nth forward."""
+    score, calls = model.score, iter(range(1, 10_000))
+
+    def scoring(requests):
+        scores = score(requests)
+        if next(calls) == nth:
+            action()
+        return scores
+
+    model.score = scoring
+
+
+def _by_signal(answer) -> None:
+    before = signal.signal(signal.SIGALRM, lambda *_: answer.cancel())
+    signal.raise_signal(signal.SIGALRM)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("cancel", [lambda answer: answer.cancel(), _by_signal], ids=["call", "signal"])
+@pytest.mark.parametrize("nth", [1, 2, 5])
+def test_a_cancel_in_mid_round_waits_for_its_end(nth, cancel):
+    model = FakeModel()
+    drafter = SuffixDrafter()
+    engine = make_engine(model, drafter)
+    good, bad = (engine.generate(PROMPT, SAMPLED, Limits(30)) for _ in range(2))
+    open_then: list[int] = []
+
+    def action() -> None:
+        cancel(bad)
+        open_then.append(len(model.open_sequences))
+
+    _during(model, nth, action)
+    assert good.result().tokens == expected(model)
+    assert open_then == [2]
+    assert bad.finish_reason == "cancelled"
+    assert bad.tokens == expected(model)[: len(bad.tokens)]
+    assert not model.open_sequences
+    assert good.stats.drafter_error is None
+    again = engine.generate(PROMPT, SAMPLED, Limits(30)).result()
+    assert again.stats.num_drafted > 0 and again.tokens == expected(model)
+
+
+def test_the_garbage_collector_may_drop_an_answer_in_mid_round():
+    model = FakeModel()
+    engine = make_engine(model, Sometimes(model=model))
+    good = engine.generate(PROMPT, SAMPLED, Limits(30))
+    dropped = iter(engine.generate(PROMPT, SAMPLED, Limits(30)))
+    next(dropped)
+    cycle = [dropped]
+    cycle.append(cycle)
+    del dropped, cycle
+    _during(model, 2, gc.collect)
+    assert good.result().tokens == expected(model)
+    assert not model.open_sequences and engine.num_active == 0
+
+
+def test_an_answer_that_is_dropped_before_it_is_read_costs_nothing_more():
+    model = FakeModel()
+    engine = make_engine(model)
+    good = engine.generate(PROMPT, SAMPLED, Limits(30))
+    engine.generate(PROMPT, SAMPLED, Limits(30))
+    running = engine.generate(PROMPT, SAMPLED, Limits(30))
+    engine.step()
+    assert engine.num_active == 2
+    del running
+    assert engine.num_active == 1
+    assert good.result().tokens == expected(model)
+    assert max(model.rows_by_score[1:]) == 1
+
+
+def test_a_drafter_may_cancel_streams():
+    model = FakeModel()
+    answers = []
+
+    class Cancels(FakeDrafter):
+        def propose_one(self, stream, budget):
+            answers[0].cancel()
+            return DraftTree()
+
+    engine = make_engine(model, Cancels())
+    answers += [engine.generate(PROMPT, SAMPLED, Limits(30)) for _ in range(2)]
+    assert answers[1].result().tokens == expected(model)
+    assert answers[0].finish_reason == "cancelled"
+    assert not model.open_sequences
+
+
+def test_a_round_is_not_entered_twice():
+    model = FakeModel()
+
+    class Asks(FakeDrafter):
+        def propose_one(self, stream, budget):
+            engine.generate(PROMPT, drafter=None).result()
+            return DraftTree()
+
+    engine = make_engine(model, Asks())
+    answer = engine.generate(PROMPT, SAMPLED, Limits(30)).result()
+    assert answer.tokens == expected(model)
+    assert "in the middle of a round" in answer.stats.drafter_error
+    assert not model.open_sequences
+
+
+# -- threads and processes ----------------------------------------------------------------------------------------
+
+
+def test_engines_in_several_threads_share_a_model():
+    model = FakeModel()
+    drafters = [Sometimes(model=model), SuffixDrafter(), DraftModelDrafter(model), None]
+    engines = [make_engine(model, drafter) for drafter in drafters]
+    wrong = []
+
+    def work(engine: Engine) -> None:
+        for i in range(12):
+            answer = engine.generate([i], SAMPLED, Limits(30))
+            if i % 4 == 3:
+                next(iter(answer))
+                answer.cancel()
+            elif answer.result().tokens != expected(model, [i]):
+                wrong.append(i)
+
+    threads = [threading.Thread(target=work, args=(engine,)) for engine in engines for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not wrong
+    assert not model.open_sequences
+
+
+def test_no_engine_keeps_another_waiting():
+    """A thread that comes back for its next round at once does not overtake the one that waits."""
+    model, rounds = FakeModel(), []
+    score = model.score
+
+    def slow(requests):
+        rounds.append(threading.get_ident())
+        time.sleep(0.002)
+        return score(requests)
+
+    model.score = slow
+    threads = [
+        threading.Thread(target=make_engine(model).generate(PROMPT, SAMPLED, Limits(30)).result) for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    while len(set(rounds[:2])) < 2:
+        del rounds[0]  # the second thread had not started
+    both = rounds[: len(rounds) - 6]
+    longest = max(len(list(run)) for _, run in groupby(both))
+    assert longest <= 3
+
+
+def _generate_in_child(engine, reports) -> None:
+    try:
+        reports.put(engine.generate(PROMPT, SAMPLED, Limits(5)).result().tokens)
+    except UsageError as error:
+        reports.put(str(error))
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_forked_child_gets_a_clear_error():
+    model = FakeModel()
+    engine = make_engine(model)
+    answer = engine.generate(PROMPT, SAMPLED, Limits(30))
+    engine.step()
+    context = multiprocessing.get_context("fork")
+    reports = context.SimpleQueue()
+    with TURN.taken():  # as another thread may have it at that moment
+        child = context.Process(target=_generate_in_child, args=(engine, reports))
+        child.start()
+        child.join(30)
+    assert child.exitcode == 0
+    assert "don't survive a fork" in reports.get() and os.getpid() != child.pid
+    assert answer.result().tokens == expected(model)
+
+
+# -- drafters -----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Returns(FakeDrafter):
+    """Proposes what `make` makes of the right tokens."""
+
+    model: FakeModel | None = None
+    make: object = None
+
+    def propose_one(self, stream, budget):
+        right = AlwaysRight(model=self.model).propose_one(stream, budget)
+        return self.make(right)
+
+
+def _uniform(shape) -> np.ndarray:
+    return np.full(shape, 1 / 32)
+
+
+BROKEN = {
+    "nan": lambda t: DraftTree.chain(t.tokens, [math.nan] * len(t)),
+    "inf": lambda t: DraftTree.chain(t.tokens, [math.inf] * len(t)),
+    "none": lambda t: DraftTree.chain(t.tokens, [None] * len(t)),
+    "text": lambda t: DraftTree.chain(t.tokens, ["high"] * len(t)),
+    "float tokens": lambda t: DraftTree.chain([float(token) for token in t.tokens]),
+    "text tokens": lambda t: DraftTree.chain([str(token) for token in t.tokens]),
+    "short proposals": lambda t: DraftTree.chain(t.tokens, (), [_uniform(0)] * len(t)),
+    "2-D proposals": lambda t: DraftTree.chain(t.tokens, (), [_uniform((1, 32))] * len(t)),
+    "nan proposals": lambda t: DraftTree.chain(t.tokens, (), [np.full(32, math.nan)] * len(t)),
+    "zero proposals": lambda t: DraftTree.chain(t.tokens, (), [np.zeros(32)] * len(t)),
+    "proposals that are lists": lambda t: DraftTree.chain(t.tokens, (), [[1 / 32] * 32] * len(t)),
+    "a list": lambda t: list(t.tokens),
+    "nothing": lambda t: None,
+    "raises": lambda t: 1 / 0,
+}
+
+
+@pytest.mark.parametrize("verifier", VERIFIERS)
+@pytest.mark.parametrize("policy", ["auto", "fixed"])
+@pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN)
+def test_a_broken_drafter_is_given_up_for_its_streams_alone(broken, policy, verifier):
+    model = FakeModel()
+    engine = make_engine(model, AlwaysRight(model=model), None if policy == "auto" else FixedPolicy(4))
+    plain = engine.generate(PROMPT, SAMPLED, Limits(30), drafter=None)
+    fine = engine.generate(PROMPT, SAMPLED, Limits(30))
+    drafter = Returns(name="broken", model=model, make=broken)
+    answer = engine.generate(PROMPT, SAMPLED, Limits(30), drafter=drafter, verifier=verifier).result()
+    assert answer.stats.drafter_error and len(answer.tokens) == 30
+    if verifier == "matching":
+        assert answer.tokens == expected(model)
+    assert plain.result().tokens == fine.result().tokens == expected(model)
+    assert fine.stats.drafter_error is None
+    assert not model.open_sequences
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        lambda t: DraftTree.chain([np.int64(token) for token in t.tokens]),
+        lambda t: DraftTree.chain(t.tokens, [7.0] * len(t)),
+        lambda t: DraftTree.chain(t.tokens, [-1.0] * len(t)),
+        lambda t: DraftTree.chain(t.tokens, np.full(len(t), 0.5)),
+        lambda t: DraftTree(t.tokens, tuple(np.int32(p) for p in t.parents)),
+    ],
+    ids=["numpy tokens", "too sure", "below zero", "numpy confidences", "numpy parents"],
+)
+def test_an_odd_but_sensible_draft_is_used(odd):
+    model = FakeModel()
+    answer = make_engine(model, Returns(model=model, make=odd)).generate(PROMPT, SAMPLED, Limits(30)).result()
+    assert answer.stats.drafter_error is None and answer.stats.num_accepted > 0
+    assert answer.tokens == expected(model) and all(type(token) is int for token in answer.tokens)
+
+
+def test_a_drafter_that_fails_on_one_stream_keeps_the_others_and_later_ones():
+    model = FakeModel()
+
+    class Picky(AlwaysRight):
+        def propose_one(self, stream, budget):
+            if stream.prompt_length == 1:
+                raise ValueError("too short")
+            return super().propose_one(stream, budget)
+
+    engine = make_engine(model, Picky(model=model))
+    answers = [engine.generate(prompt, SAMPLED, Limits(30)) for prompt in (PROMPT, [5], PROMPT)]
+    assert [a.result().tokens for a in answers] == [expected(model, p) for p in (PROMPT, [5], PROMPT)]
+    assert [bool(a.stats.drafter_error) for a in answers] == [False, True, False]
+    later = engine.generate(PROMPT, SAMPLED, Limits(30)).result()
+    assert later.stats.num_accepted > 0 and not later.stats.drafter_error
+
+
+def test_a_draft_model_with_nan_weights_hurts_nobody():
+    model, broken = FakeModel(), FakeModel(lambda tokens: np.full(32, math.nan, np.float32))
+    for sampling in (Sampling(), SAMPLED):
+        for verifier in VERIFIERS:
+            engine = make_engine(model, DraftModelDrafter(broken))
+            plain = engine.generate(PROMPT, sampling, Limits(30), drafter=None)
+            answer = engine.generate(PROMPT, sampling, Limits(30), verifier=verifier).result()
+            assert answer.stats.drafter_error and len(answer.tokens) == 30
+            assert plain.result().tokens == expected(model, sampling=sampling)
+    assert not model.open_sequences and not broken.open_sequences
+
+
+def test_a_draft_with_a_smaller_head_works_beside_penalties():
+    model = FakeModel(vocab=32)
+    small = FakeModel(lambda tokens: model.logits(tokens)[:16], vocab=16)
+    small.info = FakeModel(vocab=32).info
+    sampling = Sampling(repetition_penalty=1.3, presence_penalty=0.5, logit_bias={30: 3.0})
+    engine = make_engine(model, DraftModelDrafter(small, vocabulary=SameVocabulary(32)))
+    answer = engine.generate([30, 31, 2], sampling, Limits(30)).result()
+    assert answer.tokens == expected(model, [30, 31, 2], sampling)
+    assert answer.stats.drafter_error is None
