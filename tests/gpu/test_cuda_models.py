@@ -12,7 +12,7 @@ pytest.importorskip("triton")
 if not torch.cuda.is_available():
     pytest.skip("needs a CUDA device", allow_module_level=True)
 
-from contract import cuda_models, tiny_models
+from contract import cuda_models, nan_model, tiny_models
 from contract.model_contract import ModelContract
 from slipstream.backends.torch.load import load_model
 from slipstream.backends.torch.model import TorchModel
@@ -119,6 +119,13 @@ def test_plain_decoding_runs_ahead_across_pages_and_to_the_end_of_the_context(ra
             break
     again = engine.generate(prompt, Sampling(), Limits(max_tokens=40, ignore_eos=True)).result()
     assert again.tokens == full.tokens[:40]
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_a_token_with_nan_fails_its_own_stream(dtype: str, tmp_path: Path) -> None:
+    folder = nan_model.save(tmp_path)
+    model = cuda_models.load_on_gpu(folder, dtype=dtype, kv_tokens=2048, exact=True)
+    nan_model.assert_poison_stays_in_its_streams(model, folder)
 
 
 def test_a_model_that_does_not_fit_is_refused_with_the_plan() -> None:

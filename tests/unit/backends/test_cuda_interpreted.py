@@ -106,6 +106,17 @@ def test_the_device_chooses_what_the_host_would(temperature: float) -> None:
     np.testing.assert_allclose(chances, [p[t] for p, t in zip(softmax, expected, strict=True)], rtol=1e-4)
 
 
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_the_device_says_where_logits_are_no_numbers(value: float, temperature: float) -> None:
+    logits = np.random.default_rng(1).standard_normal((4, 9001)).astype(np.float32)
+    logits[1, 5000], logits[2, :] = value, value
+    chooser = Chooser(4, logits.shape[1], torch.device("cpu"))
+    chooser.ask([Asked(Sampling(temperature=temperature), i) for i in range(4)])
+    chooser.choose(torch.from_numpy(logits))
+    assert [token < 0 for token in chooser.read()] == [False, True, True, False]
+
+
 @pytest.mark.parametrize(
     "sampling",
     [Sampling(0.7, top_k=5), Sampling(1.1, top_p=0.6), Sampling(0.9, min_p=0.1), Sampling(1.3, 40, 0.8, 0.02)],

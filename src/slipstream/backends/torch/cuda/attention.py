@@ -153,13 +153,12 @@ def attend_kernel(
         begin = (first_chunk + c) * chunk
         for start in tl.range(begin, tl.minimum(begin + chunk, last + 1), BLOCK_KEYS):
             p = start + column
-            used = p <= last
-            place = p
+            place = tl.minimum(p, last)  # beyond it nothing is seen, and 0 * NaN of another stream would be NaN
             if last >= base:
-                place = tl.where(p >= base, tl.load(tail_at + p, mask=used & (p >= base), other=0), p)
-            page = tl.load(pages_at + place // PAGE, mask=used, other=0).to(tl.int64)
+                place = tl.where(place >= base, tl.load(tail_at + place, mask=place >= base, other=0), place)
+            page = tl.load(pages_at + place // PAGE).to(tl.int64)
             at = ((page * PAGE + place % PAGE) * KV_HEADS + kv_head) * D
-            if D == BLOCK_D:  # what is not used is read from its page's start, and masked below
+            if D == BLOCK_D:
                 k = tl.load(keys + at[None, :] + d[:, None])
                 v = tl.load(values + at[:, None] + d[None, :])
             else:

@@ -74,7 +74,7 @@ def best_of_row_kernel(
     values,
     tokens,
     sums,
-    chosen,  # [2, rows] int32: the token, and the bits of its probability in float32
+    chosen,  # [2, rows] int32: the token (-1: the logits are not finite), and the bits of its probability in float32
     num_blocks,
     rows,
     BLOCKS: tl.constexpr,
@@ -91,7 +91,7 @@ def best_of_row_kernel(
     peak = tl.max(peaks, 0)
     total = tl.sum(tl.load(sums + at * 3 + 2, mask=inside, other=0.0) * tl.exp(peaks - peak), 0)
     logit = tl.max(tl.where(token == winner, tl.load(sums + at * 3, mask=inside), float("-inf")), 0)
-    tl.store(chosen + row, winner)
+    tl.store(chosen + row, tl.where(total == total, winner, -1))
     tl.store(chosen + rows + row, (tl.exp(logit - peak) / total).to(tl.int32, bitcast=True))
 
 
@@ -142,7 +142,7 @@ class Chooser:
         )  # fmt: skip
 
     def read(self) -> list[int]:
-        """The chosen tokens, on the host. Waits for the device."""
+        """The chosen tokens, on the host; -1 where the logits are not finite. Waits for the device."""
         self._chosen_host.copy_(self.chosen, non_blocking=True)
         if self.chosen.is_cuda:
             torch.cuda.current_stream().synchronize()

@@ -48,7 +48,7 @@ def hand_on_kernel(
     token = tl.load(chosen + row, mask=inside, other=0)
     tl.store(drafted + step * 2 * MAX + i, token, mask=inside)
     tl.store(drafted + (step * 2 + 1) * MAX + i, tl.load(chosen + capacity + row, mask=inside, other=0), mask=inside)
-    tl.store(tokens + i, token, mask=inside)
+    tl.store(tokens + i, tl.maximum(token, 0), mask=inside)  # -1 (no finite logits) is not in the embedding
     if ADVANCE:
         tl.store(position + i, tl.load(position + i, mask=inside) + 1, mask=inside)
         tl.store(slot + i, tl.load(slot + i, mask=inside) + 1, mask=inside)

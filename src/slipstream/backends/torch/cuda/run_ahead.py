@@ -29,7 +29,8 @@ def follow_kernel(chosen, tokens, position, slot, tiles, streams, CAPACITY: tl.c
     """The next step of each stream: the chosen token, one position on."""
     i = tl.arange(0, CAPACITY)
     inside = i < streams
-    tl.store(tokens + i, tl.load(chosen + i, mask=inside, other=0), mask=inside)
+    token = tl.maximum(tl.load(chosen + i, mask=inside, other=0), 0)  # -1 (no finite logits) is not in the embedding
+    tl.store(tokens + i, token, mask=inside)
     tl.store(position + i, tl.load(position + i, mask=inside) + 1, mask=inside)
     tl.store(slot + i, tl.load(slot + i, mask=inside) + 1, mask=inside)
     tl.store(tiles + i * 8 + 2, tl.load(tiles + i * 8 + 2, mask=inside) + 1, mask=inside)

@@ -86,10 +86,17 @@ class CudaRunner:
         self._draft_loop.warm_up()
 
     def extend(self, requests: Seq[ExtendRequest], parts: Seq[Part]) -> list[Extension]:
+        self._use_device()
         self._run_ahead.forget()
         return self._draft_loop.run(requests, parts)
 
+    def _use_device(self) -> None:
+        """The current device is a thread's own, and any thread may drive a round."""
+        if self._device.type == "cuda":
+            torch.cuda.set_device(self._device)
+
     def score(self, requests: Seq[ScoreRequest], parts: Seq[Part]) -> list[Scores]:
+        self._use_device()
         num_rows = sum(part.num_rows for part in parts)
         bucket = self.bucket(num_rows)
         if bucket.is_captured and num_rows == len(parts):
