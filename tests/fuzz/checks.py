@@ -48,8 +48,12 @@ class Judge:
         return found + self._equal(plan, [plan.expected])
 
     def _impossible_tokens(self, plan: Plan) -> list[Failure]:
-        bad = [token for token in plan.consumer.ids if not (isinstance(token, int) and 0 <= token < self.vocab)]
-        return [Failure(f"token id {bad[0]} reached a consumer", plan.name)] if bad else []
+        for token in plan.consumer.ids:
+            if type(token) is not int:
+                return [Failure(f"token id of type {type(token).__name__} reached a consumer", plan.name)]
+            if not 0 <= token < self.vocab:
+                return [Failure(f"token id {token} reached a consumer", plan.name)]
+        return []
 
     def _bad(self, plan: Plan, request: BadRequest) -> list[Failure]:
         consumer = plan.consumer
