@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 VLLM_VENV ?= .venv-vllm
 VLLM_VERSION := 0.32.0
 
-.PHONY: help demo demo-llamacpp install test test-llamacpp test-vllm check lint types pytest format bench-cpu clean
+.PHONY: help demo demo-llamacpp install test test-llamacpp test-vllm check lint types pytest fuzz stress format bench-cpu clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 17
@@ -37,6 +37,16 @@ pytest: $(VENV)/.test-installed
 
 test-vllm: $(VENV)/.test-installed $(VLLM_VENV)/.installed  ## real vLLM and Ray on the CPU, in an environment of their own (gigabytes)
 	SLIPSTREAM_VLLM_PYTHON=$(abspath $(VLLM_VENV))/bin/python $(BIN)/pytest -q tests/integration/test_vllm_real.py
+
+FUZZ_SECONDS ?= 3600
+FUZZ_SEED ?= 0
+FUZZ_BACKENDS ?= fake,torch
+
+fuzz: $(VENV)/.test-installed  ## random requests against plain decoding, for an hour (FUZZ_SECONDS, FUZZ_SEED, FUZZ_BACKENDS)
+	PYTHONPATH=tests:src $(BIN)/python -m fuzz --backend $(FUZZ_BACKENDS) --seconds $(FUZZ_SECONDS) --seed $(FUZZ_SEED)
+
+stress: $(VENV)/.test-installed  ## eight threads on one engine, 2,000 requests each, with cancels and failing consumers
+	PYTHONPATH=tests:src $(BIN)/python -m fuzz stress --threads 8 --requests 2000 --backend torch
 
 format: $(VENV)/.test-installed  ## put the code into shape
 	$(BIN)/ruff check --fix .

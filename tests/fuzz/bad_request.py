@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -93,11 +94,9 @@ _LIMIT_ROWS: dict[str, tuple[str, Any, Any]] = {
 
 
 def _torch_array(prompt: list[int]) -> Any:
-    try:
-        import torch
-    except ImportError:
-        return np.array(prompt)
-    return torch.tensor(prompt)
+    """A tensor, or a numpy array in a process that has not imported torch: that takes seconds."""
+    torch = sys.modules.get("torch")
+    return torch.tensor(prompt) if torch else np.array(prompt)
 
 
 # name: (what is made of a prompt, whether an answer to the prompt itself is right)
@@ -178,7 +177,9 @@ def _changed(
 
     if same is ANYTHING:
         return BadRequest(name, submit, None)
-    settings = [{"sampling": plain.sampling, "limits": plain.limits, argument: kind(**(base | {field: s}))} for s in same]
+    settings = [
+        {"sampling": plain.sampling, "limits": plain.limits, argument: kind(**(base | {field: s}))} for s in same
+    ]
     return BadRequest(name, submit, tuple(Request(plain.prompt, **s) for s in settings))
 
 

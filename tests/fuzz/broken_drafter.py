@@ -119,7 +119,5 @@ class BrokenDrafter:
         self._fail("end")
 
     def _fail(self, method: str) -> None:
-        if method in _RAISING.get(self._fault, ()) and (
-            self._fault != "raises sometimes" or self._rng.random() < 0.2
-        ):
+        if method in _RAISING.get(self._fault, ()) and (self._fault != "raises sometimes" or self._rng.random() < 0.2):
             raise self._error(f"fault of the fuzz in {method}")

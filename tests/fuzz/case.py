@@ -50,7 +50,10 @@ class Case:
         if id(request) not in self.answers:
             with self.world.logits() as logits:
                 self.answers[id(request)] = plain_answer(
-                    request, logits, self.world.tokenizer, self.world.bounds.context_length  # type: ignore[arg-type]
+                    request,
+                    logits,
+                    self.world.tokenizer,
+                    self.world.bounds.context_length,  # type: ignore[arg-type]
                 )
         return self.answers[id(request)]
 
@@ -91,8 +94,9 @@ class CaseMaker:
         """Computes the expected answers too."""
         policy = self._rng.choice(_POLICIES)
         engines = [self._engine(policy) for _ in range(2 if self._scenario == "two engines" else 1)]
-        spare = [None, *(self._drafter() for _ in range(2))]
-        plans = [self._plan(engines, spare) for _ in range(self._rng.randint(1, 9))]
+        # No drafter works for two engines: drafters are not promised to be safe in several threads.
+        spares = [[None, *(self._drafter() for _ in range(2))] for _ in engines]
+        plans = [self._plan(engines, spares) for _ in range(self._rng.randint(1, 9))]
         case = Case(
             self._seed, self._scenario, self._world, self._rng, engines, policy, plans, self._drafters, self._prophets,
             self._broken, self._meddler, self._requests.control(),
@@ -140,7 +144,7 @@ class CaseMaker:
         kind, _, spec = rng.choice(self._world.specs).partition(":")
         return make_drafter(spec, self._world.sources[kind])  # type: ignore[return-value]
 
-    def _plan(self, engines: list[Engine], spare: list[Drafter | None]) -> Plan:
+    def _plan(self, engines: list[Engine], spares: list[list[Drafter | None]]) -> Plan:
         rng = self._rng
         leave = rng.choice(LEAVING) if rng.random() < 0.3 else None
         leave_after, engine_index = rng.choice([1, 1, 2, 5, 9]), rng.randrange(len(engines))
@@ -148,7 +152,7 @@ class CaseMaker:
             bad = random_bad_request(rng, self._requests.control().prompt)
             return Plan(bad, Consumer(bad.submit, leave, leave_after), engine_index=engine_index)
         request = self._requests.request()
-        own: dict[str, Any] = {"drafter": rng.choice(spare)} if rng.random() < 0.3 else {}
+        own: dict[str, Any] = {"drafter": rng.choice(spares[engine_index])} if rng.random() < 0.3 else {}
         used = own["drafter"] if own else engines[engine_index].drafter
         name = used.name if used is not None else "none"
         return Plan(

@@ -67,7 +67,7 @@ def _wrong_token_accepted() -> Sequence[Any]:
 
     def verify_one(original: Any, tree: Any, scores: Any, choice: Any) -> Any:
         verdict = original(tree, scores, choice)
-        wrong = [i for i in tree.children(verdict.path[-1] if verdict.path else ROOT)]
+        wrong = tree.children(verdict.path[-1] if verdict.path else ROOT)
         if wrong and due():
             return dataclasses.replace(verdict, path=(*verdict.path, wrong[0]))
         return verdict
@@ -90,7 +90,9 @@ def _noise_one_late() -> Sequence[Any]:
 
 
 def _path_not_penalised() -> Sequence[Any]:
-    return [_wrap(verify, "processed", lambda original, row, settings, history, path: original(row, settings, history, ()))]
+    return [
+        _wrap(verify, "processed", lambda original, row, settings, history, path: original(row, settings, history, ()))
+    ]
 
 
 def _history_misses_tokens() -> Sequence[Any]:
@@ -243,7 +245,7 @@ def _reuse_one_too_many() -> Sequence[Any]:
 def _scores_swapped() -> Sequence[Any]:
     from slipstream.backends.torch.model import TorchModel
 
-    due = _every(40)
+    due = _every(10)
 
     def score(original: Any, self: Any, requests: Sequence[Any]) -> Any:
         scores = original(self, requests)

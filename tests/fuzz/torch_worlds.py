@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import random
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +20,8 @@ from fuzz.oracle import Logits, Row
 from fuzz.request import Bounds
 from fuzz.world import World
 from slipstream.backends.torch.kv_pool import PAGE_SIZE
-from slipstream.core.protocols import Model, ScoreRequest, Sequence as KVSequence
+from slipstream.core.protocols import Model, ScoreRequest
+from slipstream.core.protocols import Sequence as KVSequence
 from slipstream.core.tree import ROOT
 from slipstream.drafters import DraftSources
 from slipstream.models import open_checkpoint
@@ -80,6 +83,9 @@ class TorchWorlds:
         setting = rng.choice(SETTINGS)
         if setting.name not in self._worlds:
             self._worlds[setting.name] = self._make(setting)
+            gc.unfreeze()
+            gc.collect()
+            gc.freeze()  # each case collects garbage: without this that takes longer than the case
         return self._worlds[setting.name]
 
     def discard(self) -> None:
@@ -134,10 +140,8 @@ def _loader(backend: str) -> tuple[Load, dict[str, object]]:
     if backend == "cuda":
         from contract import cuda_models
 
-        return (lambda folder, **options: cuda_models.load_on_gpu(folder, dtype="fp32", exact=True, **options)), (
-            dict(cuda_models.SIZES)
-        )
-    return tiny_models.load_native, {}
+        return partial(cuda_models.load_on_gpu, dtype="fp32", exact=True), dict(cuda_models.SIZES)
+    return partial(tiny_models.load_native, threads=1), {}
 
 
 def _save_reordered(model: torch.nn.Module, folder: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from slipstream.core.engine import EngineTokenizer
-from slipstream.core.protocols import Drafter, Model, Observation, Scores, ScoreRequest
+from slipstream.core.protocols import Drafter, Model, Observation, ScoreRequest, Scores
 from slipstream.core.protocols import Sequence as KVSequence
 from slipstream.core.stream import Stream
 from slipstream.core.text import TokenDecoder
