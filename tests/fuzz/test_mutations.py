@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Callable, Iterator
 
 import pytest
 
+from fuzz.garbage import freeze
 from fuzz.mutation_check import MutationCheck
 from fuzz.mutations import MUTATIONS
 from fuzz.worlds import make_worlds
@@ -26,8 +28,10 @@ def check_of() -> Iterator[Callable[[str], MutationCheck]]:
         return checks[backend]
 
     logging.disable(logging.CRITICAL)
+    freeze()
     yield check
     logging.disable(logging.NOTSET)
+    gc.unfreeze()
 
 
 @pytest.mark.parametrize("name", MUTATIONS)

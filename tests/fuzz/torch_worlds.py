@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import random
 import tempfile
@@ -16,6 +15,7 @@ import numpy as np
 import torch
 
 from contract import tiny_models
+from fuzz.garbage import freeze
 from fuzz.oracle import Logits, Row
 from fuzz.request import Bounds
 from fuzz.world import World
@@ -83,9 +83,7 @@ class TorchWorlds:
         setting = rng.choice(SETTINGS)
         if setting.name not in self._worlds:
             self._worlds[setting.name] = self._make(setting)
-            gc.unfreeze()
-            gc.collect()
-            gc.freeze()  # each case collects garbage: without this that takes longer than the case
+            freeze()
         return self._worlds[setting.name]
 
     def discard(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import logging
 import os
@@ -14,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from fuzz.case import Case
+from fuzz.garbage import freeze
 from fuzz.mutations import MUTATIONS
 from fuzz.run_case import run_case
 from fuzz.watchdog import hard_limit
@@ -49,7 +49,7 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     be_quiet()
     worlds = make_worlds(options.backend, options.models)
-    gc.freeze()
+    freeze()
     seed = options.first
     with MUTATIONS[options.mutation].apply() if options.mutation else nullcontext():
         while options.count is None or seed < options.first + options.count:
