@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 import tempfile
 from pathlib import Path
@@ -74,7 +75,9 @@ def _one_backend(backend: str, options: argparse.Namespace, seconds: float) -> d
     from fuzz.supervisor import WorkerOptions, run_cases
 
     first, count = (options.seed, options.cases) if options.only is None else (options.only, 1)
-    report = Report(backend, first, options.report_every)
+    only = "".join(f" --scenario {shlex.quote(scenario)}" for scenario in options.scenario)
+    only += f" --mutation {shlex.quote(options.mutation)}" if options.mutation else ""
+    report = Report(backend, first, options.report_every, only)
     with tempfile.TemporaryDirectory() as folder:
         worker = WorkerOptions(backend, tuple(options.scenario), options.mutation, Path(folder))
         for result in run_cases(worker, first, count, seconds if options.only is None else None):

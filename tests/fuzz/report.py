@@ -30,6 +30,7 @@ class Report:
     backend: str
     first_seed: int
     report_every_s: float = 10.0
+    only: str = ""  # options that the cases depend on, for replays
     num_cases: int = 0
     num_generations: int = 0
     num_failed_cases: int = 0
@@ -92,4 +93,4 @@ class Report:
         }  # fmt: skip
 
     def _replay(self, seed: int) -> str:
-        return f"python -m fuzz --backend {self.backend} --only {seed}"
+        return f"python -m fuzz --backend {self.backend}{self.only} --only {seed}"

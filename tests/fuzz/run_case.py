@@ -19,7 +19,7 @@ from fuzz.worlds import Worlds
 
 _MAX_ROUNDS = 20_000  # after the consumers are gone
 _SECONDS = {"fake": 3.0}  # of processor time for one case
-_DEFAULT_SECONDS = 20.0
+_DEFAULT_SECONDS = 8.0
 
 
 @dataclass

@@ -122,5 +122,6 @@ def _death(seed: int, made: dict[str, Any], code: int, is_silent: bool, said: st
         check = f"crash: {signal.Signals(-code).name}"
     else:
         check = f"worker ended with exit code {code}"
-    failure = Failure(check, said[-_MAX_DETAIL:])
+    start = max(said.find("Fatal Python error"), said.find("Timeout ("), 0)
+    failure = Failure(check, said[start : start + _MAX_DETAIL] if start else said[-_MAX_DETAIL:])
     return CaseResult(seed, made.get("scenario", "making"), 0, [failure], made.get("description", ""))
