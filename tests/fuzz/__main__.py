@@ -64,7 +64,8 @@ def _available(backends: list[str]) -> list[str]:
 
     for backend in backends:
         if backend not in BACKENDS:
-            raise SystemExit(f"unknown backend {backend!r}; expected {', '.join(BACKENDS)}")
+            print(f"unknown backend {backend!r}; expected {', '.join(BACKENDS)}", file=sys.stderr)
+            raise SystemExit(2)
         if reason := why_missing(backend):
             print(f"{backend} skipped: {reason}", file=sys.stderr)
     return [backend for backend in backends if why_missing(backend) is None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from fuzz.plan import Plan
 from fuzz.request import Request
 from fuzz.watched import WatchedDrafter
 from slipstream.core.engine import Engine
-from slipstream.errors import ContextFullError, SlipstreamError, UsageError
+from slipstream.errors import CapacityError, ContextFullError, SlipstreamError, UsageError
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class Judge:
     vocab: int
     context_length: int
     answer_of: Callable[[Request], Answer]
+    capacity: float = math.inf  # tokens of the cache
 
     def failures(self, plan: Plan, refusals_allowed: bool = False) -> list[Failure]:
         """`refusals_allowed`: two engines share a model, and each may say that it does not do that."""
@@ -40,12 +42,17 @@ class Judge:
         found = self._impossible_tokens(plan)
         if isinstance(plan.request, BadRequest):
             return found + self._bad(plan, plan.request)
+        if isinstance(consumer.error, CapacityError) and self._can_never_fit(plan.request):
+            return found
         if consumer.refusal is not None or consumer.error is not None:
             return [*found, failed("good stream failed", consumer.refusal or consumer.error, plan.name)]
         if plan.request.verifier != "matching":
             return found + self._valid(plan, plan.request)
         assert plan.expected is not None
         return found + self._equal(plan, [plan.expected])
+
+    def _can_never_fit(self, request: Request) -> bool:
+        return min(len(request.prompt) + request.limits.max_tokens, self.context_length) > self.capacity
 
     def _impossible_tokens(self, plan: Plan) -> list[Failure]:
         for token in plan.consumer.ids:

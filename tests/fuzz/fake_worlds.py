@@ -44,7 +44,7 @@ class FakeWorlds:
             logits, vocab, context=context, max_rows=rng.choice([16, 48, 128]), name="fake target",
             remembers=rng.random() < 0.5,
             max_sequences=10_000 if is_roomy else rng.choice([1, 2, 3]),
-            max_tokens=10_000_000 if is_roomy else context + rng.choice([0, 20, 100]),
+            max_tokens=10_000_000 if is_roomy else rng.choice([context // 2, context, context + 20, context + 100]),
         )  # fmt: skip
         tokenizer = _tokenizer(rng, vocab)
         return World(
@@ -57,6 +57,7 @@ class FakeWorlds:
             specs=_SPECS,
             is_roomy=is_roomy,
             is_thread_safe=False,
+            capacity=target.max_tokens,
             engine_options={"prefill_chunk": rng.choice([3, 16, 512]), "max_streams": rng.choice([2, 4, 32])},
         )
 

@@ -61,7 +61,8 @@ def _run(case: Case) -> list[Failure]:
     world = case.world
     found = SCENARIOS[case.scenario](case)
     found += _settle(case)
-    judge = Judge(world.tokenizer, world.bounds.vocab, world.bounds.context_length, case.answer_of)  # type: ignore
+    bounds = world.bounds
+    judge = Judge(world.tokenizer, bounds.vocab, bounds.context_length, case.answer_of, world.capacity)  # type: ignore
     for plan in case.plans:
         found += judge.failures(plan, refusals_allowed=case.scenario == "two engines")
     found += checks.idle(case.engines)

@@ -12,8 +12,8 @@ from fuzz.supervisor import WorkerOptions, run_cases
 from fuzz.worlds import why_missing
 
 _BACKENDS = [
-    pytest.param("fake", 500, id="fake"),
-    pytest.param("torch", 120, id="torch"),
+    pytest.param("fake", 400, id="fake"),
+    pytest.param("torch", 80, id="torch"),
     pytest.param("cuda", 60, id="cuda", marks=pytest.mark.gpu),
     pytest.param("llamacpp", 60, id="llamacpp", marks=pytest.mark.llamacpp),
 ]

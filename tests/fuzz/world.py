@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ class World:
     specs: tuple[str, ...]  # drafters that can be made here, as `kind:spec`
     is_roomy: bool = True  # the cache holds all streams of a case at once
     is_thread_safe: bool = True  # may be used by several engines in several threads
+    capacity: float = math.inf  # tokens of the cache; a request for more may fail with CapacityError
     engine_options: dict[str, int] = field(default_factory=dict)
 
     def models(self) -> list[Model]:
