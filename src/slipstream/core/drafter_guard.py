@@ -17,7 +17,7 @@ import numpy as np
 
 from slipstream.core.protocols import Drafter, Observation
 from slipstream.core.stream import Stream
-from slipstream.core.tree import EMPTY_TREE, DraftTree
+from slipstream.core.tree import EMPTY_TREE, ROOT, DraftTree
 
 log = logging.getLogger("slipstream")
 
@@ -103,16 +103,33 @@ def checked(tree: object, budget: int, vocab_size: int) -> DraftTree:
         raise TypeError(f"a proposal is a {type(tree).__name__}; expected a DraftTree")
     if not tree:
         return EMPTY_TREE
-    tokens = tuple(map(operator.index, tree.tokens))
-    parents = tuple(map(operator.index, tree.parents))
-    confidence = tuple(map(_chance, tree.confidence))
-    for token, proposal in zip(tokens, tree.proposals, strict=False):
+    if not _is_sound(tree):
+        tree = DraftTree(
+            tuple(map(operator.index, tree.tokens)),
+            tuple(map(operator.index, tree.parents)),
+            tuple(map(_chance, tree.confidence)),
+            tree.proposals,
+        )
+    for token, proposal in zip(tree.tokens, tree.proposals, strict=False):
         _check_proposal(token, proposal)
-    bad = next((i for i, token in enumerate(tokens) if not 0 <= token < vocab_size), len(tree))
-    keep = min(budget, bad)
-    if confidence != tree.confidence or any(type(i) is not int for i in (*tree.tokens, *tree.parents)):
-        tree = DraftTree(tokens, parents, confidence, tree.proposals)
+    keep = min(budget, len(tree))
+    if min(tree.tokens) < 0 or max(tree.tokens) >= vocab_size:
+        keep = min(keep, next(i for i, token in enumerate(tree.tokens) if not 0 <= token < vocab_size))
     return tree if keep == len(tree) else tree.keep(range(keep))
+
+
+def _is_sound(tree: DraftTree) -> bool:
+    """Whether nothing has to be converted. Asked in every round, so it loops in C alone; a sum shows any NaN."""
+    tokens, parents, confidence = tree.tokens, tree.parents, tree.confidence
+    if len(parents) != len(tokens) or {*map(type, tokens), *map(type, parents)} != {int}:
+        return False
+    if min(parents) < ROOT or not all(map(operator.lt, parents, range(len(parents)))):
+        return False
+    if not confidence:
+        return True
+    if len(confidence) != len(tokens) or {*map(type, confidence)} != {float}:
+        return False
+    return min(confidence) >= 0 and max(confidence) <= 1 and not math.isnan(sum(confidence))
 
 
 def _chance(confidence: Any) -> float:

@@ -16,7 +16,7 @@ from slipstream.errors import NonFiniteLogitsError, UsageError
 
 Row = npt.NDArray[np.float32]  # [vocab] logits of one node
 LEAST_TEMPERATURE = 1e-6  # below it no noise could decide between two different float32 logits: that is greedy
-MOST_BIAS = 1e6  # far above any logit, far below what float32 holds
+MOST_BIAS = 1e9  # far above any logit, far below what float32 holds; -1e9 is how people forbid a token
 
 
 @dataclass(frozen=True, slots=True)
