@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from slipstream.backends.torch.batch import Batch
-from slipstream.backends.torch.cpu.library import kernels
+from slipstream.backends.torch.cpu.library import FALLBACK_COST, kernels
 from slipstream.backends.torch.cpu.ops import NativeOps
 from slipstream.backends.torch.decoder import Decoder, load_decoder
 from slipstream.backends.torch.eager import EagerRunner
@@ -79,11 +79,11 @@ def _pick_ops(device: torch.device, dtype: torch.dtype, exact: bool) -> Ops[Batc
 def _has_kernels(config: DecoderConfig) -> bool:
     """Whether the GPU kernels run this model; plain torch does otherwise, slowly."""
     if importlib.util.find_spec("triton") is None:
-        log.warning("Triton is not installed: the GPU runs plain torch, several times slower (pip install triton)")
+        log.warning("Triton is not installed (pip install triton): the GPU runs plain torch, %s", FALLBACK_COST)
         return False
     sizes = (config.hidden_size, config.intermediate_size, config.num_heads * config.head_dim)
     if any(size % 16 for size in sizes) or config.head_dim % 2:
-        log.warning("sizes %s are no multiples of 16: the GPU runs plain torch, several times slower", sizes)
+        log.warning("sizes %s are no multiples of 16: the GPU runs plain torch, %s", sizes, FALLBACK_COST)
         return False
     return True
 

@@ -1,4 +1,5 @@
-"""The compiled kernels: built once per machine with the C compiler at hand, then loaded from the cache."""
+"""The compiled kernels: built once per machine with the C compiler at hand, then loaded from the cache if the file is
+still what was built."""
 
 from __future__ import annotations
 
@@ -12,13 +13,20 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 
-from slipstream.cache import cache_folder
+from slipstream.cache import private_folder, read_private, write_whole
+from slipstream.errors import SlipstreamError
 
 log = logging.getLogger("slipstream")
 
+# What plain torch in place of kernels means, for messages.
+FALLBACK_COST = (
+    "which is several times slower and rounds differently: where two tokens are nearly as likely, the answer may "
+    "differ from that of the kernels and, without --exact, from that of decoding without speculation"
+)
 _FUSE = "off" if platform.machine().lower() in ("x86_64", "amd64", "i686") else "fast"  # kernels.c says why
 _OPTIMISE = ["-O3", f"-ffp-contract={_FUSE}", "-march=native", "-std=gnu11", "-fPIC", "-shared"]
 _POINTER, _LONG, _FLOAT, _INT = ctypes.c_void_p, ctypes.c_long, ctypes.c_float, ctypes.c_int
@@ -50,12 +58,13 @@ _SIGNATURES: dict[str, list[type]] = {
 def kernels() -> ctypes.CDLL | None:
     """The library, or None (said once, with the reason) where it can't be built."""
     try:
-        library = ctypes.CDLL(str(_built()))
+        library = _load()
     except (OSError, subprocess.CalledProcessError) as error:
         detail = error.stderr.strip().splitlines()[-1:] if isinstance(error, subprocess.CalledProcessError) else error
         log.warning(
-            "the CPU kernels could not be built (%s): decoding falls back to plain torch, several times slower. "
-            "Install gcc (Debian: apt install gcc; macOS: xcode-select --install) and run again.", detail,
+            "the CPU kernels could not be built (%s): decoding falls back to plain torch, %s. "
+            "Install gcc (Debian: apt install gcc; macOS: xcode-select --install) and run again.",
+            detail, FALLBACK_COST,
         )  # fmt: skip
         return None
     for name, arguments in _SIGNATURES.items():
@@ -64,14 +73,44 @@ def kernels() -> ctypes.CDLL | None:
     return library
 
 
-def _built() -> Path:
+def _load() -> ctypes.CDLL:
+    """From the cache, else compiled and put there. A cache that can't be used costs a build at every start."""
     source = files("slipstream.backends.torch.cpu").joinpath("kernels.c").read_bytes()
     compiler = _compiler()
     identity = b"\0".join([source, " ".join([*compiler, *_OPTIMISE]).encode(), _cpu_identity()])
-    target = cache_folder("kernels") / f"cpu-{hashlib.sha256(identity).hexdigest()[:16]}.so"
-    if not target.exists():
-        _compile(compiler, source, target)
-    return target
+    name = f"cpu-{hashlib.sha256(identity).hexdigest()[:16]}"
+    if kept := _kept(name):
+        return ctypes.CDLL(str(kept))
+    with tempfile.TemporaryDirectory(prefix="slipstream-") as scratch:
+        built = _compile(compiler, source, Path(scratch))
+        try:
+            built = _keep(built, name)
+        except (OSError, SlipstreamError) as error:
+            log.warning("the CPU kernels are compiled at every start, since they can't be kept: %s", error)
+        return ctypes.CDLL(str(built))  # it stays loaded when the scratch folder goes
+
+
+def _kept(name: str) -> Path | None:
+    """The library in the cache, if its bytes have the hash that its name ends in and nobody else can write them."""
+    try:
+        folder = private_folder("kernels")
+    except SlipstreamError:
+        return None
+    for path in folder.glob(f"{name}-*.so"):
+        data = read_private(path)
+        if data is not None and path.stem == f"{name}-{hashlib.sha256(data).hexdigest()}":
+            return path
+        log.warning("%s is damaged, or other users can write it: the CPU kernels are compiled again", path)
+        with suppress(OSError):
+            path.unlink()
+    return None
+
+
+def _keep(built: Path, name: str) -> Path:
+    data = built.read_bytes()
+    path = private_folder("kernels") / f"{name}-{hashlib.sha256(data).hexdigest()}.so"
+    write_whole(path, data)
+    return path
 
 
 def _compiler() -> list[str]:
@@ -93,14 +132,12 @@ def _cpu_identity() -> bytes:
     return f"{platform.machine()} {platform.processor()} {flags}".encode()
 
 
-def _compile(compiler: list[str], source: bytes, target: Path) -> None:
-    """Compiles beside the target and renames, so that a killed or a second build leaves nothing half-made."""
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix="build-") as scratch:
-        code, output = Path(scratch) / "kernels.c", Path(scratch) / "kernels.so"
-        code.write_bytes(source)
-        command = [*compiler, *_OPTIMISE, str(code), "-o", str(output), "-lm"]
-        try:
-            subprocess.run([*command, "-fopenmp"], check=True, capture_output=True, text=True)
-        except subprocess.CalledProcessError:  # a compiler without OpenMP still builds working kernels
-            subprocess.run(command, check=True, capture_output=True, text=True)
-        output.replace(target)
+def _compile(compiler: list[str], source: bytes, scratch: Path) -> Path:
+    code, output = scratch / "kernels.c", scratch / "kernels.so"
+    code.write_bytes(source)
+    command = [*compiler, *_OPTIMISE, str(code), "-o", str(output), "-lm"]
+    try:
+        subprocess.run([*command, "-fopenmp"], check=True, capture_output=True, text=True)
+    except subprocess.CalledProcessError:  # a compiler without OpenMP still builds working kernels
+        subprocess.run(command, check=True, capture_output=True, text=True)
+    return output
