@@ -7,13 +7,15 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 import triton
 
 from slipstream.backends.torch.cuda.linear import Tiling
 from slipstream.backends.torch.ops import Linear
-from slipstream.cache import cache_folder
+from slipstream.cache import private_folder, read_private, write_whole
+from slipstream.errors import SlipstreamError
 
 Trial = Callable[[Linear, Tiling], None]
 log = logging.getLogger("slipstream")
@@ -48,24 +50,45 @@ class Tilings:
     def __init__(self, device: torch.device) -> None:
         self._known: dict[str, Tiling] = {}
         self._device = device
+        self._keeps = True  # until the cache can't be written
 
     def of(self, kind: str, weight: Linear) -> Tiling:
         return self._known.get(_key(kind, weight), CANDIDATES[kind][0])
 
     def measure(self, kind: str, weights: Sequence[Linear], trial: Callable[[], Trial]) -> None:
         """Chooses for one product, given its weights of all layers. Takes seconds, the first time."""
-        store, key = self._store(), _key(kind, weights[0])
-        remembered = json.loads(store.read_text()) if store.exists() else {}
-        if key not in remembered:
+        key = _key(kind, weights[0])
+        found = self._remembered().get(key)
+        tiling = next((known for known in CANDIDATES[kind] if asdict(known) == found), None)
+        if tiling is None:
             run = trial()
-            remembered[key] = asdict(min(CANDIDATES[kind], key=lambda tiling: _seconds(run, weights, tiling)))
-            log.debug("%s: %s", key, remembered[key])
-            store.write_text(json.dumps(remembered, indent=1))
-        self._known[key] = Tiling(**remembered[key])
+            tiling = min(CANDIDATES[kind], key=lambda candidate: _seconds(run, weights, candidate))
+            log.debug("%s: %s", key, tiling)
+            self._remember(key, tiling)
+        self._known[key] = tiling
+
+    def _remembered(self) -> dict[str, Any]:
+        """What earlier runs measured; nothing where the file is missing, damaged or could be another user's."""
+        try:
+            found = json.loads(read_private(self._store()) or b"{}")
+        except (SlipstreamError, ValueError, RecursionError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def _remember(self, key: str, tiling: Tiling) -> None:
+        """A cache that can't be written costs the same measurement at the next start, no more."""
+        if not self._keeps:
+            return
+        try:
+            everything = self._remembered() | {key: asdict(tiling)}
+            write_whole(self._store(), json.dumps(everything, indent=1).encode())
+        except (SlipstreamError, OSError) as error:
+            self._keeps = False
+            log.warning("products of the GPU are measured at every start, since the result can't be kept: %s", error)
 
     def _store(self) -> Path:
         gpu = torch.cuda.get_device_name(self._device).replace(" ", "-").replace("/", "-")
-        return cache_folder("tilings") / f"{gpu}-triton-{triton.__version__}.json"
+        return private_folder("tilings") / f"{gpu}-triton-{triton.__version__}.json"
 
 
 def _key(kind: str, weight: Linear) -> str:
