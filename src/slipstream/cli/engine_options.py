@@ -10,7 +10,6 @@ import re
 import shlex
 import sys
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -222,12 +221,13 @@ def as_given(engine: str, spec: str, fetch: bool = True) -> str:
     """A model as the engine is told of it: a file or folder on this disk, or a name that it looks up itself."""
     from slipstream.engines import find_entry
     from slipstream.models.builtin import BUILTIN_NAMES
+    from slipstream.models.files import expand_home
     from slipstream.models.spec import OLLAMA_PREFIX, locate
 
     weights = find_entry(engine).weights
     if engine == spec.partition(":")[0]:  # ollama:NAME is a name of its own store
         return spec.removeprefix(OLLAMA_PREFIX)
-    on_disk = Path(spec).expanduser()
+    on_disk = expand_home(spec)
     is_builtin = spec in BUILTIN_NAMES
     looks_it_up = weights == "folder" and not on_disk.exists() and not is_builtin and ".gguf" not in spec
     if looks_it_up or not (fetch or is_builtin):

@@ -76,9 +76,10 @@ def pairs(
     """
     from slipstream.doctor.machine import inspect
     from slipstream.doctor.pairs import candidate, find, rank
+    from slipstream.models.files import expand_home
 
     for folder in search or []:
-        if not folder.expanduser().exists():
+        if not expand_home(folder).exists():
             raise UsageError(f"--search {folder}: there is no such folder")
     if measure and (target is None or engine not in (None, "slipstream")):
         raise UsageError("--measure needs --target, and runs Slipstream's own engine only: leave --engine out")

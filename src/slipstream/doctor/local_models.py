@@ -9,13 +9,14 @@ from pathlib import Path
 
 from slipstream.errors import ModelNotFoundError
 from slipstream.models.builtin import BUILTIN_NAMES
+from slipstream.models.files import expand_home
 from slipstream.models.spec import HUB_SPEC, OLLAMA_PREFIX, Place, locate, looks_like_path
 
 
 def local_place(spec: str | Path) -> Place:
     """Where a model lies. A `.safetensors` file stands for itself here. Raises ModelNotFoundError."""
     text = str(spec)
-    path = Path(text).expanduser()
+    path = expand_home(text)
     if text.endswith(".safetensors") and _exists(path):
         return Place(path, path.stem)
     match = HUB_SPEC.fullmatch(text)

@@ -12,12 +12,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from slipstream.cache import cache_folder
+from slipstream.cache import cache_folder, cache_path
 from slipstream.doctor.families import recognise
 from slipstream.doctor.fit import Sizes
 from slipstream.doctor.token_strings import fingerprint, token_strings
 from slipstream.errors import ModelError, SlipstreamError
 from slipstream.models.builtin import BUILTINS
+from slipstream.models.files import expand_home
 from slipstream.models.vocabulary import is_filler
 
 CACHE_SCHEMA = 1  # rises when what is remembered changes its meaning
@@ -66,7 +67,7 @@ def candidate(spec: str) -> Candidate:
 
 def _in_folders(search: Sequence[Path]) -> Iterator[tuple[str, Path]]:
     for root in search:
-        root = root.expanduser()
+        root = expand_home(root)
         for path in [root, *_below(root)] if root.is_dir() else [root]:
             if _is_model(path):
                 yield str(path), path
@@ -99,12 +100,20 @@ def _is_first_part(name: str) -> bool:
 
 
 def _in_stores() -> Iterator[tuple[str, Path]]:
-    for name in BUILTINS:
-        path = cache_folder("models") / f"{name}.gguf"
-        if path.is_file():
-            yield name, path
+    yield from _built_in()
     yield from _in_ollama()
     yield from _in_hub_cache()
+
+
+def _built_in() -> Iterator[tuple[str, Path]]:
+    try:
+        folder = cache_path("models")
+    except SlipstreamError:  # no home folder: nothing can be there
+        return
+    for name in BUILTINS:
+        path = folder / f"{name}.gguf"
+        if path.is_file():
+            yield name, path
 
 
 def _in_ollama() -> Iterator[tuple[str, Path]]:

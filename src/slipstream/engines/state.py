@@ -8,7 +8,7 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from slipstream.cache import cache_folder
+from slipstream.cache import cache_path
 
 _FILE = "state.json"
 
@@ -36,7 +36,7 @@ def forget(engine: Detached) -> None:
 def detached_engines() -> list[Detached]:
     """Those that still run. What is left of others is removed."""
     found = []
-    for path in sorted(cache_folder("engines").glob(f"*/{_FILE}")):
+    for path in sorted(cache_path("engines").glob(f"*/{_FILE}")):
         with contextlib.suppress(OSError, ValueError, TypeError):
             engine = Detached(**json.loads(path.read_text()))
             if _runs(engine.pid):

@@ -13,6 +13,14 @@ LFS_MAGIC = b"version https://git-lfs"
 MAX_JSON_BYTES = 256 << 20  # the largest tokenizer.json in the wild is about 35 MB
 
 
+def expand_home(path: Path | str) -> Path:
+    """A leading `~` as the home folder it stands for; left as it is where there is no such user or no home."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
+
+
 def map_file(path: Path) -> mmap.mmap:
     """Maps a whole file read-only. Raises when it is missing, unreadable, empty or a Git LFS pointer."""
     try:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from slipstream.errors import DamagedModelError, ModelNotFoundError
-from slipstream.models.files import read_json
+from slipstream.models.files import expand_home, read_json
 
 MODEL_LAYER = "application/vnd.ollama.image.model"
 DEFAULT_REGISTRY = "registry.ollama.ai"
@@ -36,8 +36,8 @@ def stores() -> list[Path]:
     """Folders in which Ollama keeps models, first the one that it is told to use."""
     override = os.environ.get("OLLAMA_MODELS")
     if override:
-        return [Path(override).expanduser()]
-    return [Path.home() / ".ollama" / "models", Path("/usr/share/ollama/.ollama/models")]
+        return [expand_home(override)]
+    return [expand_home("~/.ollama/models"), Path("/usr/share/ollama/.ollama/models")]
 
 
 def installed_models() -> list[str]:

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from slipstream.errors import ModelNotFoundError
 from slipstream.models.builtin import BUILTIN_NAMES, fetch_builtin
+from slipstream.models.files import expand_home
 
 Report = Callable[[str], None]
 
@@ -78,7 +79,7 @@ def looks_like_path(text: str) -> bool:
 def _on_disk(text: str) -> Place | None:
     if not text:
         return None
-    path = Path(text).expanduser()
+    path = expand_home(text)
     try:
         if not path.exists():
             return None
@@ -101,7 +102,7 @@ def _on_hub(match: re.Match[str], report: Report) -> Place:
 def _siblings(path: Path) -> str:
     """Names near a mistyped path that exist, as a sentence."""
     try:
-        names = [entry.name for entry in path.expanduser().parent.iterdir()]
+        names = [entry.name for entry in expand_home(path).parent.iterdir()]
     except (OSError, ValueError):
         return ""
     near = difflib.get_close_matches(path.name, names, n=3)
