@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from slipstream.errors import UsageError
+from slipstream.models.chat_contents import ContentGuard
 from slipstream.models.chat_template import ChatTemplate, Message
+from slipstream.models.plain_text import check_text
 from slipstream.models.stream_decoder import StreamDecoder
 from slipstream.models.vocabulary import Vocabulary, same_strings
 
@@ -66,7 +69,11 @@ class Tokenizer:
         return self.vocabulary.num_tokens
 
     def encode(self, text: str, *, special: bool = False) -> list[int]:
-        """Ids of a text, without BOS. `special`: names of control tokens in the text become those tokens."""
+        """Ids of a text, without BOS. `special`: names of control tokens in the text become those tokens.
+
+        Raises UsageError for a text with half characters.
+        """
+        check_text(text)
         with self._encoder_lock:  # the switch below belongs to the encoder, not to the call
             self._encoder.encode_special_tokens = not special
             ids: list[int] = self._encoder.encode(text, add_special_tokens=False).ids
@@ -76,10 +83,18 @@ class Tokenizer:
         """Ids of a raw prompt: BOS where the model wants it, then the text, in which nothing is special."""
         return [*self._bos(), *self.encode(text)]
 
-    def chat_ids(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> list[int]:
-        """Ids of a conversation through the model's template. UsageError for bad messages or no template."""
-        text = self.chat_text(messages, add_generation_prompt=add_generation_prompt)
-        return self.encode(text, special=True)
+    def chat_ids(
+        self, messages: Sequence[Message], *, add_generation_prompt: bool = True, special_in_content: bool = False
+    ) -> list[int]:
+        """Ids of a conversation through the model's template. UsageError for bad messages or no template.
+
+        Names of control tokens in the messages stay text; only those that the template writes become tokens.
+        `special_in_content`: names in the messages become tokens too.
+        """
+        if not special_in_content and (masked := self._content_guard.mask(messages)):
+            text = self.chat_text(masked.messages, add_generation_prompt=add_generation_prompt)
+            return self._content_guard.encode(text, masked)
+        return self.encode(self.chat_text(messages, add_generation_prompt=add_generation_prompt), special=True)
 
     def chat_text(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
         """The conversation as the template writes it."""
@@ -120,6 +135,11 @@ class Tokenizer:
     def fingerprint(self) -> str:
         """Equal for equal vocabularies, whatever the file format and the padding."""
         return self.vocabulary.fingerprint()
+
+    @functools.cached_property
+    def _content_guard(self) -> ContentGuard:
+        control = self.vocabulary.special | self.eos_ids | ({self.bos_id} if self.bos_id is not None else set())
+        return ContentGuard(self._encoder, control)
 
     def _bos(self) -> list[int]:
         return [self.bos_id] if self.add_bos and self.bos_id is not None else []

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import io
 import shutil
 from pathlib import Path
 
 import model_files
 import pytest
+import sentencepiece
 
 
 @pytest.fixture(scope="session")
@@ -25,3 +27,22 @@ def sound_gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("gguf") / "tiny.gguf"
     model_files.write_gguf(path)
     return path
+
+
+@pytest.fixture(scope="session")
+def spm_model() -> bytes:
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(model_files.CORPUS * 4),
+        model_writer=model,
+        model_type="bpe",
+        vocab_size=420,
+        byte_fallback=True,
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+        split_digits=True,
+        character_coverage=0.98,
+        user_defined_symbols=["[TOOL]"],
+        minloglevel=2,
+    )
+    return model.getvalue()

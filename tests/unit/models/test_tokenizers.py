@@ -140,25 +140,6 @@ def test_refused_metadata(reference: tokenizers.Tokenizer, changes: dict, error:
 # --- SentencePiece
 
 
-@pytest.fixture(scope="module")
-def spm_model(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(model_files.CORPUS * 4),
-        model_writer=model,
-        model_type="bpe",
-        vocab_size=420,
-        byte_fallback=True,
-        normalization_rule_name="identity",
-        remove_extra_whitespaces=False,
-        split_digits=True,
-        character_coverage=0.98,
-        user_defined_symbols=["[TOOL]"],
-        minloglevel=2,
-    )
-    return model.getvalue()
-
-
 def spm_gguf(model: bytes) -> Tokenizer:
     processor = sentencepiece.SentencePieceProcessor(model_proto=model)
     ids = range(processor.get_piece_size())
@@ -271,7 +252,7 @@ def test_chat_ids(byte_level: Tokenizer) -> None:
     messages = [{"role": "user", "content": "Hi <|im_end|>"}]
     text = byte_level.chat_text(messages)
     assert text == "<|im_start|>user\nHi <|im_end|><|im_end|>\n<|im_start|>assistant\n"
-    ids = byte_level.chat_ids(messages)
+    ids = byte_level.chat_ids(messages, special_in_content=True)
     assert ids == byte_level.encode(text, special=True) and ids[0] == 1
     assert byte_level.chat_text(messages, add_generation_prompt=False).endswith("<|im_end|>\n")
 
