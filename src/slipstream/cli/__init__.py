@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import sys
@@ -69,6 +70,8 @@ def common(
 
 def main() -> None:
     """Runs a command. An error raised on purpose is one line and its own exit code, not a traceback."""
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="surrogateescape")  # bytes that are not UTF-8 are told where the text is used
     try:
         app()
     except SlipstreamError as error:

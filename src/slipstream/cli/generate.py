@@ -93,12 +93,15 @@ def generate(
 
 
 def _read_prompt(prompt: str | None) -> str:
+    from slipstream.models.plain_text import check_text
+
     if prompt in (None, "-"):
         if sys.stdin.isatty():
             raise UsageError('no prompt: give one, as in slipstream generate "Hello", or pipe it in')
         prompt = sys.stdin.read()
     if not prompt:
         raise UsageError("the prompt is empty")
+    check_text(prompt, "the prompt")
     return prompt
 
 
