@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+# Tokens. What a model gets where nobody asks for more: some files state billions, and a plan for them would take what
+# memory there is.
+LONGEST_UNASKED_CONTEXT = 1 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class DecoderConfig:
@@ -27,6 +31,10 @@ class DecoderConfig:
     qkv_bias: bool = False
     qk_norm: bool = False
     tied_head: bool = False  # the output head is the embedding
+
+    def usable_context(self, asked: int | None) -> int:
+        """Tokens of context: what was asked for, at most the model's own."""
+        return min(asked or LONGEST_UNASKED_CONTEXT, self.context_length)
 
     def inverse_frequencies(self) -> list[float]:
         """The rotary inverse frequencies, rope scaling applied. Length head_dim / 2."""

@@ -19,6 +19,7 @@ from slipstream.backends.llamacpp.options import MAX_SEQUENCES, LlamaCppOptions
 from slipstream.backends.llamacpp.sequences import Sequences
 from slipstream.core.protocols import ModelInfo
 from slipstream.errors import CapacityError, UnsupportedModelError
+from slipstream.models.config import LONGEST_UNASKED_CONTEXT
 from slipstream.models.gguf_file import GgufFile
 
 log = logging.getLogger("slipstream")
@@ -171,7 +172,7 @@ def _plan(lib: Any, model: Any, file: GgufFile, options: LlamaCppOptions, on_gpu
     copies = num_ids if options.exact else 1
     affordable = int(free * _CACHE_SHARE) // (token_bytes * copies)
     longest = int(file.context_length / min(1.0, options.rope_freq_scale or 1.0))
-    context = min(options.context_length or longest, longest)
+    context = min(options.context_length or LONGEST_UNASKED_CONTEXT, longest)
     wanted = context if options.exact else max(context, min(_USUAL_TOKENS, context * max_streams))
     at_least = context if options.context_length else 1  # what was asked for is not cut down to what is affordable
     tokens = options.kv_tokens or max(at_least, min(wanted, affordable))

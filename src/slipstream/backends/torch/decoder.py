@@ -97,10 +97,13 @@ def load_decoder(
     checkpoint: Checkpoint,
     ops: Ops[B],
     device: torch.device,
-    context_length: int,
+    num_positions: int,
     report: Callable[[float], None] = lambda share: None,
 ) -> Decoder[B]:
-    """Reads the weights tensor by tensor, so that the peak is the final weights and one tensor. Reports 0 to 1."""
+    """Reads the weights tensor by tensor, so that the peak is the final weights and one tensor. Reports 0 to 1.
+
+    Tokens may stand at positions below `num_positions`.
+    """
     config = checkpoint.config
 
     def read(*names: str) -> torch.Tensor:
@@ -140,13 +143,13 @@ def load_decoder(
         layers=tuple(layer(i) for i in range(config.num_layers)),
         final_norm=norm("model.norm.weight"),
         head=embedding if config.tied_head else ops.pack(read("lm_head.weight")),
-        rope=_rope_table(config, context_length, device),
+        rope=_rope_table(config, num_positions, device),
     )
 
 
-def _rope_table(config: DecoderConfig, context_length: int, device: torch.device) -> RopeTable:
+def _rope_table(config: DecoderConfig, num_positions: int, device: torch.device) -> RopeTable:
     frequencies = torch.tensor(config.inverse_frequencies(), dtype=torch.float32)
-    angles = torch.arange(context_length, dtype=torch.float32)[:, None] * frequencies
+    angles = torch.arange(num_positions, dtype=torch.float32)[:, None] * frequencies
     return RopeTable(angles.cos().to(device), angles.sin().to(device))
 
 

@@ -48,7 +48,7 @@ def load_model(
     if options.threads:
         torch.set_num_threads(options.threads)
     config = checkpoint.config
-    context = min(options.context_length or config.context_length, config.context_length)
+    context = config.usable_context(options.context_length)
     item_bytes = DTYPES[dtype].itemsize
     plan = plan_memory(checkpoint.name, config, item_bytes, context, options.kv_tokens, device)
     with explained(plan, device), torch.inference_mode(), _no_rounds_on(device):
@@ -57,7 +57,7 @@ def load_model(
         if device.type == "cuda" and _has_kernels(config):
             return _load_graphed(checkpoint, options, device, dtype, context, plan.kv_tokens, report)
         ops = _pick_ops(device, DTYPES[dtype], options.exact)
-        decoder = load_decoder(checkpoint, ops, device, context, report)
+        decoder = load_decoder(checkpoint, ops, device, _num_positions(context, plan.kv_tokens), report)
         pool = KVPool(config, plan.kv_tokens, ops.activation_dtype, device)
 
         def runner(decoder: Decoder[Batch], pool: KVPool) -> Runner:
@@ -69,6 +69,11 @@ def load_model(
 def _no_rounds_on(device: torch.device) -> AbstractContextManager[None]:
     """A CUDA graph can't be captured while another thread uses the device. The CPU serves both."""
     return TURN.taken() if device.type == "cuda" else nullcontext()
+
+
+def _num_positions(context: int, kv_tokens: int) -> int:
+    """Every position that a token can have: it needs a cell of the cache."""
+    return min(context, -(-kv_tokens // PAGE_SIZE) * PAGE_SIZE)
 
 
 def _pick_ops(device: torch.device, dtype: torch.dtype, exact: bool) -> Ops[Batch]:
@@ -97,7 +102,8 @@ def _load_graphed(
     from slipstream.backends.torch.cuda.runner import CudaRunner
 
     ops = TritonOps(checkpoint.config, DTYPES[dtype], device, options.exact)
-    decoder = load_decoder(checkpoint, ops, device, context, lambda share: report(_READING * share))
+    positions = _num_positions(context, kv_tokens)
+    decoder = load_decoder(checkpoint, ops, device, positions, lambda share: report(_READING * share))
     pool = KVPool(checkpoint.config, kv_tokens, ops.activation_dtype, device)
     _measure_tilings(decoder, ops, pool, device)
     max_rows = MAX_SKINNY_ROWS if options.exact else MAX_ROWS

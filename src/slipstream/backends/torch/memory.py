@@ -67,14 +67,15 @@ def explained(plan: MemoryPlan, device: torch.device) -> Iterator[None]:
     """An out-of-memory of the device becomes one clear message, with the plan."""
     try:
         yield
-    except torch.cuda.OutOfMemoryError as error:
+    except (torch.cuda.OutOfMemoryError, MemoryError) as error:
         raise CapacityError(_refusal(plan, device)) from error
 
 
 def _refusal(plan: MemoryPlan, device: torch.device) -> str:
+    on_gpu = ", free the GPU of other programs (nvidia-smi lists them), or use --device cpu"
     return (
-        f"{device} has too little memory. {plan.text()}. Lower --context or the tokens of the cache, take a smaller "
-        "model or draft or no draft, free the GPU of other programs (nvidia-smi lists them), or use --device cpu"
+        f"{device} has too little memory. {plan.text()}. Lower --context or the tokens of the cache, or take a smaller "
+        f"model or draft or no draft{on_gpu if device.type == 'cuda' else ''}"
     )
 
 

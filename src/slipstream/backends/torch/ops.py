@@ -56,8 +56,8 @@ class QKNorm:
 class RopeTable:
     """Rotation by position; rows are positions."""
 
-    cosine: torch.Tensor  # [context, head_dim / 2] float32
-    sine: torch.Tensor  # [context, head_dim / 2] float32
+    cosine: torch.Tensor  # [positions, head_dim / 2] float32
+    sine: torch.Tensor  # [positions, head_dim / 2] float32
 
 
 @dataclass(frozen=True, slots=True)
