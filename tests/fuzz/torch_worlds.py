@@ -164,9 +164,11 @@ def reading(model: Model) -> Iterator[Logits]:
         shared = min(shared, len(tokens) - 1)
         sequence.rewind(shared)
         del held[shared:]
-        scores = model.score([ScoreRequest(sequence, list(tokens[shared:]))])
-        sequence.commit()
-        held.extend(tokens[shared:])
+        while len(held) < len(tokens):
+            chunk = list(tokens[len(held) : len(held) + model.info.max_rows])
+            scores = model.score([ScoreRequest(sequence, chunk)])
+            sequence.commit()
+            held.extend(chunk)
         return np.array(scores[0].row(ROOT))
 
     try:

@@ -61,16 +61,33 @@ def verify_matching(tree: DraftTree, scores: Scores, choice: Choice) -> Verdict:
     path: list[int] = []
     node = ROOT
     while True:
-        token = scores.chosen(node)
-        if token is None:
-            token = sample(choice.row(tree, scores, node), choice.sampling, choice.position + len(path))
-        elif token < 0:
-            raise NonFiniteLogitsError("none of them is a number")
+        try:
+            token = _own_token(tree, scores, choice, node, len(path))
+        except NonFiniteLogitsError as error:
+            return _up_to(tree, path, error)
         child = tree.child(node, token)
         if child is None:
             return Verdict(tuple(path), token)
         path.append(child)
         node = child
+
+
+def _own_token(tree: DraftTree, scores: Scores, choice: Choice, node: int, depth: int) -> int:
+    """What the target says after a node, where the device has chosen it or by the logits."""
+    token = scores.chosen(node)
+    if token is None:
+        return sample(choice.row(tree, scores, node), choice.sampling, choice.position + depth)
+    if token < 0:
+        raise NonFiniteLogitsError("none of them is a number")
+    return token
+
+
+def _up_to(tree: DraftTree, path: list[int], error: NonFiniteLogitsError) -> Verdict:
+    """The verdict on a path after which the logits are not finite: it ends with its last token, so that the answer has
+    it as plain decoding would, and the next round fails at its start. Raises the error where nothing was accepted."""
+    if not path:
+        raise error
+    return Verdict(tuple(path[:-1]), tree.tokens[path[-1]])
 
 
 def verify_rejection(tree: DraftTree, scores: Scores, choice: Choice) -> Verdict:
@@ -79,7 +96,10 @@ def verify_rejection(tree: DraftTree, scores: Scores, choice: Choice) -> Verdict
     path: list[int] = []
     node = ROOT
     while True:
-        p = distribution(choice.row(tree, scores, node), choice.sampling)
+        try:
+            p = distribution(choice.row(tree, scores, node), choice.sampling)
+        except NonFiniteLogitsError as error:
+            return _up_to(tree, path, error)
         child, p = _accept_one(tree, node, p, choice.sampling.seed, choice.position + len(path))
         if child is None:
             token = draw(p, choice.sampling.seed, choice.position + len(path), Domain.TARGET)

@@ -189,6 +189,25 @@ def test_logits_that_are_no_numbers_end_their_own_stream_with_an_explanation(val
     assert good.result().tokens == plain_tokens(inner.logits, PROMPT, Sampling(), 30, {31})
 
 
+@pytest.mark.parametrize("verifier", VERIFIERS)
+@pytest.mark.parametrize("length", range(1, 6))
+def test_tokens_before_such_logits_are_delivered_whatever_was_drafted(length, verifier):
+    """The draft runs past the last good token; the answer ends with it all the same."""
+    inner = FakeModel()
+    right = plain_tokens(inner.logits, PROMPT, Sampling(), 9)
+    end = len(PROMPT) + 8
+    model = FakeModel(lambda t: np.full(32, math.nan, np.float32) if len(t) >= end else inner.logits(t))
+
+    class Knows(FakeDrafter):
+        def propose_one(self, stream, budget):
+            return DraftTree.chain(right[stream.num_answer_tokens :][: min(length, budget)])
+
+    answer = make_engine(model, Knows(), FixedPolicy(8)).generate(PROMPT, verifier=verifier)
+    with pytest.raises(NonFiniteLogitsError):
+        answer.result()
+    assert answer.tokens == right[:8]
+
+
 # -- cancelling ---------------------------------------------------------------------------------------------------
 
 
