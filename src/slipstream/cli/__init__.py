@@ -10,6 +10,7 @@ import sys
 import typer
 
 from slipstream import __version__
+from slipstream.child import distrust_current_folder
 from slipstream.cli import (
     audit,
     bench,
@@ -72,6 +73,7 @@ def main() -> None:
     """Runs a command. An error raised on purpose is one line and its own exit code, not a traceback."""
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="surrogateescape")  # bytes that are not UTF-8 are told where the text is used
+    distrust_current_folder()
     try:
         app()
     except SlipstreamError as error:

@@ -11,13 +11,13 @@ import importlib.util
 import os
 import platform
 import re
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from slipstream.child import own_python
 from slipstream.doctor.findings import Finding, rule
 from slipstream.doctor.gpus import Gpu, ask, file_number, file_text, find_gpus
 
@@ -129,7 +129,7 @@ def _cuda_devices() -> bool | None:
     )
     if platform.system() != "Linux":
         return None
-    answer = ask(sys.executable, "-c", program)
+    answer = ask(*own_python("-c", program))
     return answer is not None and answer.strip() == "True"
 
 
@@ -138,9 +138,8 @@ def _llama_cpp() -> Engine | None:
     version = _version("llama-cpp-python")
     if version is None:
         return None
-    answer = (
-        ask(sys.executable, "-c", "import llama_cpp; print(llama_cpp.llama_supports_gpu_offload())") or ""
-    ).strip()
+    program = "import llama_cpp; print(llama_cpp.llama_supports_gpu_offload())"
+    answer = (ask(*own_python("-c", program)) or "").strip()
     if answer not in ("True", "False"):
         return Engine(version, "unknown", None)
     return Engine(version, "GPU offload" if answer == "True" else None, answer == "True")

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from slipstream.child import other_python, own_python
 from slipstream.doctor.findings import Finding, rule
 from slipstream.doctor.local_models import local_place
 from slipstream.doctor.weight_files import DAMAGED
@@ -92,7 +93,7 @@ def load_one_tensor(path: str | Path, python: str = sys.executable, limit_s: flo
         file = _weights_file(local_place(path).path)
     except (ModelError, OSError) as error:
         return [DAMAGED.finding(str(error))]
-    read = _run([sys.executable, "-c", READ, str(file)], limit_s)
+    read = _run(own_python("-c", READ, str(file)), limit_s)
     if read.returncode is None:
         return [SLOW.finding(f"{file}: reading one tensor took more than {limit_s:.0f} s")]
     if read.returncode != 0 or not read.lines:
@@ -100,7 +101,7 @@ def load_one_tensor(path: str | Path, python: str = sys.executable, limit_s: flo
     if file.suffix != ".safetensors":
         return []  # torch does not read GGUF
     name = read.lines[0]["name"]
-    return _judge(_run([python, "-c", LOAD, str(file), name], limit_s), file, name, python, limit_s)
+    return _judge(_run(other_python(python, LOAD, str(file), name), limit_s), file, name, python, limit_s)
 
 
 def _judge(load: Outcome, file: Path, name: str, python: str, limit_s: float) -> list[Finding]:

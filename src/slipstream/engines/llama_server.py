@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from slipstream.child import own_python
 from slipstream.core.generator import Conversation
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
@@ -166,7 +166,7 @@ def _length_flags(method: str, length: int) -> list[tuple[str, int, str]]:
 
 def _wheel() -> tuple[str, ...]:
     """The server out of the xllamacpp wheel; nothing where that is not installed."""
-    return (sys.executable, "-m", "slipstream.engines.xllamacpp_server") if find_spec("xllamacpp") else ()
+    return tuple(own_python("-m", "slipstream.engines.xllamacpp_server")) if find_spec("xllamacpp") else ()
 
 
 ENGINE = LlamaServer()

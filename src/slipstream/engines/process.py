@@ -7,12 +7,12 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
+from slipstream.child import stdlib_script
 from slipstream.engines import guard
 from slipstream.engines.engine import Plan
 from slipstream.errors import EngineStartError, MissingDependencyError
@@ -121,7 +121,7 @@ def tail(log: Path, count: int) -> list[str]:
 
 
 def _guard(mode: str, grace_s: float) -> list[str]:
-    return [sys.executable, "-I", str(Path(guard.__file__)), mode, str(grace_s)]
+    return stdlib_script(Path(guard.__file__), mode, str(grace_s))
 
 
 def find_program(plan: Plan) -> Plan:

@@ -66,6 +66,7 @@ class TabbyApi:
         return Plan(
             command,
             arguments,
+            env={"PYTHONSAFEPATH": ""},  # its main.py imports modules that lie beside it
             files={_CONFIG: _config(settings, method)},
             cwd=str(Path(program).parent) if settings.program else None,  # it looks for its own files there
             install=_INSTALL,

