@@ -99,6 +99,10 @@ class EngineProcess:
             os.killpg(self._child.pid, signal.SIGKILL)
             self._child.wait()
 
+    def release(self) -> None:
+        """Leaves a detached engine to itself: nobody waits for it any more."""
+        self._child.returncode = 0  # Popen warns of a child that still runs when it is forgotten; this one is meant to
+
 
 def stop_detached(pid: int, grace_s: float = GRACE_S) -> None:
     """Ends an engine that was started `detached`, by its guard's pid. Does nothing where it is gone already."""

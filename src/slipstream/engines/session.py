@@ -74,7 +74,9 @@ def running(
     except BaseException:
         process.stop()
         raise
-    if not detached:
+    if detached:
+        process.release()
+    else:
         process.stop()
 
 
