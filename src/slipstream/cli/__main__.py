@@ -1,3 +1,0 @@
-from slipstream.cli import main
-
-main()
