@@ -1,11 +1,10 @@
-"""The user's cache folder: fetched models, compiled kernels, measurements. Files in it are written whole, and what is
-run or trusted is checked when it is read."""
+"""The user's cache folder: fetched models, compiled kernels, measurements. What is run or trusted is checked when it is
+read."""
 
 from __future__ import annotations
 
 import os
 import stat
-import tempfile
 from pathlib import Path
 
 import platformdirs
@@ -67,21 +66,6 @@ def read_private(path: Path) -> bytes | None:
         return path.read_bytes() if stat.S_ISREG(status.st_mode) and _is_private(status) else None
     except OSError:
         return None
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Writes a file that appears complete or not at all, whoever is killed or writes it too. Raises OSError."""
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    temporary = Path(name)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(descriptor)  # before the rename, which would publish a hole after a power cut
-        temporary.chmod(0o644)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _is_private(status: os.stat_result) -> bool:

@@ -13,7 +13,7 @@ import slipstream
 
 PACKAGE = Path(slipstream.__file__).parent
 PARTS = sorted({p.stem if p.suffix == ".py" else p.name for p in PACKAGE.iterdir() if not p.name.startswith("_")})
-EVERYWHERE = {"errors", "cache", "child"}  # small things that every part may use
+EVERYWHERE = {"errors", "cache", "child", "writing"}  # small things that every part may use
 
 ALLOWED = {
     "core": set(),
@@ -25,6 +25,7 @@ ALLOWED = {
     "errors": set(),
     "cache": {"errors"},
     "child": set(),
+    "writing": {"errors"},
 }
 
 

@@ -19,6 +19,7 @@ from markupsafe import Markup
 from slipstream.bench import charts
 from slipstream.bench.charts import Axes, Bar, BarGroup, Line, Stack
 from slipstream.bench.results import ALL_KINDS, PLAIN
+from slipstream.writing import write_result
 
 Plain = Mapping[str, Any]  # a dataclass of results.py as plain data
 
@@ -60,8 +61,11 @@ class Figure:
 
 
 def write_report(result: Mapping[str, Any], path: Path) -> None:
-    """Writes the report of `result`, over whatever `path` held. Sections that have no data are left out."""
-    path.write_text(render(result), encoding="utf-8")
+    """Writes the report of `result`, over whatever `path` held. Sections that have no data are left out.
+
+    Raises SlipstreamError where it can't be written; what `path` held stays as it was then.
+    """
+    write_result(path, render(result))
 
 
 def render(result: Mapping[str, Any]) -> str:

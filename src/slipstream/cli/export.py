@@ -12,7 +12,7 @@ import typer
 
 from slipstream.cli import engine_options as eng
 from slipstream.cli import options as opt
-from slipstream.errors import UsageError
+from slipstream.writing import write_result
 
 if TYPE_CHECKING:
     from slipstream.engines.engine import EngineSettings, ExternalEngine, Plan
@@ -61,10 +61,7 @@ def export(
     if output is None:
         typer.echo(text.rstrip("\n"))
         return
-    try:
-        output.write_text(text)
-    except OSError as error:
-        raise UsageError(f"{output} can't be written: {error.strerror}") from error
+    write_result(output, text)
     typer.echo(str(output))
 
 

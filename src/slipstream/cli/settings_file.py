@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from slipstream.errors import UsageError
+from slipstream.writing import write_result
 
 FILE_NAME = "slipstream.yaml"
 
@@ -68,9 +69,4 @@ def write_settings(settings: FileSettings, path: Path, comments: list[str]) -> N
 
     data = {f.name: value for f in fields(settings) if (value := getattr(settings, f.name)) is not None}
     text = "".join(f"# {line}\n" for line in comments) + yaml.safe_dump(data, sort_keys=False)
-    scratch = path.with_name(path.name + ".new")
-    try:
-        scratch.write_text(text)
-        scratch.replace(path)
-    except OSError as error:
-        raise UsageError(f"{path} can't be written: {error.strerror}") from error
+    write_result(path, text)

@@ -6,6 +6,7 @@ never ends the scan.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -20,6 +21,7 @@ from slipstream.errors import ModelError, SlipstreamError
 from slipstream.models.builtin import BUILTINS
 from slipstream.models.files import expand_home
 from slipstream.models.vocabulary import is_filler
+from slipstream.writing import write_whole
 
 CACHE_SCHEMA = 1  # rises when what is remembered changes its meaning
 MAX_ENTRIES = 50_000  # files looked at below a folder; a whole disk is not a folder of models
@@ -213,12 +215,8 @@ class _Memory:
     def __exit__(self, *_: object) -> None:
         if self._path is None or not self._changed:
             return
-        temporary = self._path.with_suffix(f".{id(self)}.part")
-        try:
-            temporary.write_text(json.dumps({"schema": CACHE_SCHEMA, "entries": self._entries}))
-            temporary.replace(self._path)
-        except OSError:
-            temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # the next scan reads the models again
+            write_whole(self._path, json.dumps({"schema": CACHE_SCHEMA, "entries": self._entries}))
 
     def candidate(self, spec: str, path: Path) -> Candidate:
         try:

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from slipstream.cache import cache_path
+from slipstream.writing import write_whole
 
 _FILE = "state.json"
 
@@ -26,7 +27,7 @@ class Detached:
 
 def remember(engine: Detached) -> None:
     """Beside the engine's log."""
-    Path(engine.log).with_name(_FILE).write_text(json.dumps(asdict(engine)))
+    write_whole(Path(engine.log).with_name(_FILE), json.dumps(asdict(engine)))
 
 
 def forget(engine: Detached) -> None:

@@ -8,7 +8,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from slipstream.cache import read_private, write_whole
+from slipstream.cache import read_private
+from slipstream.writing import OWNER_WRITES, write_whole
 
 _CLOCK_TICK_S = 0.05  # longer than file systems take between two times of change
 
@@ -32,7 +33,7 @@ def has_sha256(path: Path, sha256: str, num_bytes: int) -> bool:
     except OSError:
         return False
     with suppress(OSError):
-        write_whole(record, line)
+        write_whole(record, line, OWNER_WRITES)
     return True
 
 

@@ -17,8 +17,9 @@ from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 
-from slipstream.cache import private_folder, read_private, write_whole
+from slipstream.cache import private_folder, read_private
 from slipstream.errors import SlipstreamError
+from slipstream.writing import OWNER_WRITES, write_whole
 
 log = logging.getLogger("slipstream")
 
@@ -109,7 +110,7 @@ def _kept(name: str) -> Path | None:
 def _keep(built: Path, name: str) -> Path:
     data = built.read_bytes()
     path = private_folder("kernels") / f"{name}-{hashlib.sha256(data).hexdigest()}.so"
-    write_whole(path, data)
+    write_whole(path, data, OWNER_WRITES)
     return path
 
 

@@ -14,8 +14,9 @@ import triton
 
 from slipstream.backends.torch.cuda.linear import Tiling
 from slipstream.backends.torch.ops import Linear
-from slipstream.cache import private_folder, read_private, write_whole
+from slipstream.cache import private_folder, read_private
 from slipstream.errors import SlipstreamError
+from slipstream.writing import OWNER_WRITES, write_whole
 
 Trial = Callable[[Linear, Tiling], None]
 log = logging.getLogger("slipstream")
@@ -81,7 +82,7 @@ class Tilings:
             return
         try:
             everything = self._remembered() | {key: asdict(tiling)}
-            write_whole(self._store(), json.dumps(everything, indent=1).encode())
+            write_whole(self._store(), json.dumps(everything, indent=1), OWNER_WRITES)
         except (SlipstreamError, OSError) as error:
             self._keeps = False
             log.warning("products of the GPU are measured at every start, since the result can't be kept: %s", error)

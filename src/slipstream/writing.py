@@ -1,0 +1,47 @@
+"""Writing files whole: a reader sees the old content or the new one, also when the disk is full or the process dies."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+from slipstream.errors import SlipstreamError
+
+PRIVATE = 0o600  # only the user can read it
+OWNER_WRITES = 0o644  # others can read it, whatever the umask
+
+
+def write_whole(path: Path, content: str | bytes, mode: int | None = None) -> None:
+    """Writes `content` (text as UTF-8) beside the file and renames it. A folder that is missing is made. Raises OSError.
+
+    `mode` are the permissions; None keeps those of a file that is there. A link is followed. What is no regular file
+    (/dev/stdout, a pipe) can't be replaced and is written to as it is.
+    """
+    path, data = path.resolve(), content.encode() if isinstance(content, str) else content
+    if path.exists() and not path.is_file():
+        path.write_bytes(data)
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if mode is None and path.exists():
+        mode = path.stat().st_mode & 0o777
+    scratch = path.with_name(f".{secrets.token_hex(8)}.partial")
+    try:
+        with os.fdopen(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as file:
+            if mode is not None:
+                os.fchmod(file.fileno(), mode)
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        scratch.replace(path)
+    except BaseException:
+        scratch.unlink(missing_ok=True)
+        raise
+
+
+def write_result(path: Path, text: str) -> None:
+    """Writes a file that the user asked for. Raises SlipstreamError that says why it can't be written."""
+    try:
+        write_whole(path, text)
+    except OSError as error:
+        raise SlipstreamError(f"{path} can't be written: {error.strerror or error}") from error

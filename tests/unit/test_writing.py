@@ -1,0 +1,67 @@
+"""Files that are written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from slipstream.bench import report
+from slipstream.cli.settings_file import FileSettings, write_settings
+from slipstream.errors import SlipstreamError
+from slipstream.writing import PRIVATE, write_result, write_whole
+
+
+@contextmanager
+def full_disk(num_bytes: int = 4096) -> Iterator[None]:
+    """No file can grow beyond `num_bytes`: a write fails in the middle, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_write_that_fails_keeps_the_old_file_and_leaves_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "out.html"
+    path.write_text("old")
+    with full_disk(), pytest.raises(SlipstreamError, match=r"out\.html can't be written: File too large"):
+        write_result(path, "new" * 10_000)
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["out.html"]
+
+
+def test_the_report_and_the_settings_are_written_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    html, settings = tmp_path / "out.html", tmp_path / "slipstream.yaml"
+    monkeypatch.setattr(report, "render", lambda result: "new" * 10_000)
+    for path, write in (
+        (html, lambda: report.write_report({}, html)),
+        (settings, lambda: write_settings(FileSettings("m"), settings, ["long" * 2_000])),
+    ):
+        path.write_text("old")
+        with full_disk(), pytest.raises(SlipstreamError, match="can't be written"):
+            write()
+        assert path.read_text() == "old"
+    assert sorted(os.listdir(tmp_path)) == ["out.html", "slipstream.yaml"]
+
+
+def test_a_missing_folder_is_made_and_permissions_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "folder" / "out.txt"
+    write_whole(path, "secret", PRIVATE)
+    assert path.stat().st_mode & 0o777 == PRIVATE
+    write_whole(path, "again")
+    assert (path.read_text(), path.stat().st_mode & 0o777) == ("again", PRIVATE)
+
+
+def test_a_link_is_followed_and_a_device_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    write_whole(tmp_path / "link", "text")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "file").read_text() == "text"
+    write_whole(Path(os.devnull), "text")
+    assert not Path(os.devnull).is_file()
