@@ -102,7 +102,7 @@ def _theoretical(own: list[Sample], plain: list[Sample]) -> float:
 
 
 def _by_position(samples: Sequence[Sample]) -> list[float]:
-    """Of the rounds that drafted this deep, the share that accepted this deep."""
+    """Of the rounds that drafted this deep, the share that accepted this deep. Empty where nothing was drafted."""
     drafted: dict[int, int] = {}
     accepted: dict[int, int] = {}
     for sample in samples:
@@ -111,4 +111,4 @@ def _by_position(samples: Sequence[Sample]) -> list[float]:
                 drafted[depth] = drafted.get(depth, 0) + count
             for depth, count in answer.stats.accepted_at.items():
                 accepted[depth] = accepted.get(depth, 0) + count
-    return [accepted.get(depth, 0) / drafted[depth] for depth in sorted(drafted)]
+    return [accepted.get(depth, 0) / drafted[depth] for depth in sorted(drafted) if drafted[depth]]
