@@ -44,4 +44,5 @@ def write_result(path: Path, text: str) -> None:
     try:
         write_whole(path, text)
     except OSError as error:
-        raise SlipstreamError(f"{path} can't be written: {error.strerror or error}") from error
+        at = f" ({error.filename})" if error.filename and Path(error.filename) != path else ""
+        raise SlipstreamError(f"{path} can't be written: {error.strerror or error}{at}") from error

@@ -138,14 +138,17 @@ def bench(
 
 
 def _finish(result: BenchResult, report: Path | None, as_json: bool) -> None:
-    """Prints the result and writes the report. Exit 1 where texts differ."""
-    if report:
-        from dataclasses import asdict
+    """Prints the result, then writes the report: each also where the other fails. Exit 1 where texts differ."""
+    try:
+        print_result(result, as_json)
+        sys.stdout.flush()
+    finally:
+        if report:
+            from dataclasses import asdict
 
-        from slipstream.bench.report import write_report
+            from slipstream.bench.report import write_report
 
-        write_report(asdict(result), report)
-    print_result(result, as_json)
+            write_report(asdict(result), report)
     if result.verdict.word == "broken":
         raise typer.Exit(1)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -120,16 +121,24 @@ def tune(
 
 
 def _finish(result: TuneResult, where: FileSettings, output: Path | None, as_json: bool) -> None:
-    """Writes the choice to `output`, where there is one, and shows it. `where`: the model, and what runs it."""
+    """Shows the choice, then writes it to `output`, where there is one: also where showing fails.
+
+    `where`: the model, and what runs it.
+    """
     model = where.model or ""
-    if output:
-        best = result.best.candidate
-        chosen = replace(where, draft=best.draft, drafter=best.drafter, policy=best.policy)
-        write_settings(chosen, output, _comments(result, model))
-    if as_json:
-        print(json.dumps(_as_dict(result, model)))
-    else:
-        _print(result, model, output)
+    try:
+        if as_json:
+            print(json.dumps(_as_dict(result, model)))
+        else:
+            _print(result, model)
+        sys.stdout.flush()
+    finally:
+        if output:
+            best = result.best.candidate
+            chosen = replace(where, draft=best.draft, drafter=best.drafter, policy=best.policy)
+            write_settings(chosen, output, _comments(result, model))
+    if output and not as_json:
+        print(f"written to {output}; every command run in this folder reads it")
 
 
 def _load_all(settings: opt.LoadSettings, drafts: Sequence[str]) -> dict[str | None, Models]:
@@ -167,7 +176,7 @@ def _comments(result: TuneResult, model: str) -> list[str]:
     ]
 
 
-def _print(result: TuneResult, model: str, written: Path | None) -> None:
+def _print(result: TuneResult, model: str) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -179,8 +188,6 @@ def _print(result: TuneResult, model: str, written: Path | None) -> None:
         table.add_row(*_cells(score, result))
     console.print(table)
     console.print(explanation(result), highlight=False)
-    if written:
-        console.print(f"written to {written}; every command run in this folder reads it")
 
 
 def _cells(score: Score, result: TuneResult) -> list[str]:
