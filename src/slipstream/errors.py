@@ -9,6 +9,7 @@ SlipstreamError                one clear line for the user; the command line pri
 │   └── NonFiniteLogitsError   it computed NaN or infinity instead of logits
 ├── ContextFullError           the prompt does not fit the model's context (exit 1)
 ├── CapacityError              the request can never fit the memory set aside for it (exit 1)
+├── UnfinishedBenchError       a benchmark failed after something was measured; keeps it (exit 1)
 ├── MissingDependencyError     an optional dependency is missing; names the pip command (exit 1)
 └── EngineError                an external engine, and what it did (exit 1)
     ├── EngineStartError       it did not start, or did not become ready
@@ -55,6 +56,14 @@ class ContextFullError(SlipstreamError):
 
 class CapacityError(SlipstreamError):
     pass
+
+
+class UnfinishedBenchError(SlipstreamError):
+    """`record` is what was measured, ready for JSON. The command line prints it."""
+
+    def __init__(self, message: str, record: dict[str, object]) -> None:
+        self.record = record
+        super().__init__(message)
 
 
 class MissingDependencyError(SlipstreamError):

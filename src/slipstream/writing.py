@@ -13,7 +13,7 @@ OWNER_WRITES = 0o644  # others can read it, whatever the umask
 
 
 def write_whole(path: Path, content: str | bytes, mode: int | None = None) -> None:
-    """Writes `content` (text as UTF-8) beside the file and renames it. A folder that is missing is made. Raises OSError.
+    """Writes `content` beside the file and renames it; text is UTF-8. A folder that is missing is made. Raises OSError.
 
     `mode` are the permissions; None keeps those of a file that is there. A link is followed. What is no regular file
     (/dev/stdout, a pipe) can't be replaced and is written to as it is.

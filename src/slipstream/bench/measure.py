@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from slipstream.bench.engine_generator import EngineGenerator
+from slipstream.bench.kept import keeping
 from slipstream.bench.machine import describe_machine
 from slipstream.bench.results import ALL_KINDS, PLAIN, BenchResult, DraftLengthPoint, RowCost, Run
 from slipstream.bench.row_cost import measure_row_cost
@@ -30,24 +31,28 @@ def measure(
     progress: Progress,
     synthetic: bool = False,
 ) -> BenchResult:
-    """Runs the benchmark. `generators[0]` is plain decoding; `described` is what the user chose, for the record."""
+    """Runs the benchmark. `generators[0]` is plain decoding; `described` is what the user chose, for the record.
+
+    Raises UnfinishedBenchError, which holds what was measured, where an answer or the summary fails.
+    """
     costs = measure_row_cost(model)
     samples, complete = run_bench(generators, prompts, settings, progress)
-    runs = summarise(samples, Yardstick(model.info.weight_bytes, costs))
-    reasons = [f"{g.label}: {g.explain().reason}" for g in generators if g.label != PLAIN]
-    return BenchResult(
-        machine=describe_machine(model.info.device),
-        settings={**described, **_facts(model, settings, prompts)},
-        runs=runs,
-        verdict=overall(runs),
-        command=command,
-        created=datetime.now().astimezone().isoformat(timespec="seconds"),
-        cost_by_rows=costs,
-        speedup_by_length=[point for run in runs for point in _by_length(run, costs)],
-        notes=[f"policy, at the end of the run: {reason}" for reason in reasons],
-        partial=not complete,
-        synthetic=synthetic,
-    )
+    with keeping(samples):
+        runs = summarise(samples, Yardstick(model.info.weight_bytes, costs))
+        reasons = [f"{g.label}: {g.explain().reason}" for g in generators if g.label != PLAIN]
+        return BenchResult(
+            machine=describe_machine(model.info.device),
+            settings={**described, **_facts(model, settings, prompts)},
+            runs=runs,
+            verdict=overall(runs),
+            command=command,
+            created=datetime.now().astimezone().isoformat(timespec="seconds"),
+            cost_by_rows=costs,
+            speedup_by_length=[point for run in runs for point in _by_length(run, costs)],
+            notes=[f"policy, at the end of the run: {reason}" for reason in reasons],
+            partial=not complete,
+            synthetic=synthetic,
+        )
 
 
 def _facts(model: Model, settings: BenchSettings, prompts: Sequence[Prompt]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from slipstream.bench.kept import keeping
 from slipstream.bench.workload import Prompt, run_conversation
 from slipstream.core.generator import Answer, Generator
 from slipstream.core.sampling import Sampling
@@ -67,24 +68,26 @@ def run_bench(
     """All samples, and whether that is all of them: Ctrl-C ends the run early and keeps what is there.
 
     In a pass each generator meets each prompt once. Prompt caches are cold, and what a drafter learned is forgotten
-    between passes, so that no drafter has met its prompt before, unless the settings say otherwise.
+    between passes, so that no drafter has met its prompt before, unless the settings say otherwise. Raises
+    UnfinishedBenchError, which holds the samples until then, where an answer fails.
     """
     samples: list[Sample] = []
     try:
         warm_up(generators[0])
         order = random.Random(settings.seed)
         total = settings.passes * len(prompts) * len(generators)
-        for number in range(settings.passes):
-            if not settings.keep_learned:
-                for generator in generators:
-                    generator.forget_learned()
-            for prompt in order.sample(list(prompts), len(prompts)):
-                for generator in order.sample(list(generators), len(generators)):
-                    progress(len(samples), total, f"{prompt.kind}: {generator.label}")
-                    if not settings.warm_prompts:
-                        generator.forget_prompts()
-                    answers = run_conversation(generator, prompt, settings.sampling, settings.limits)
-                    samples.append(Sample(generator.label, prompt, number, tuple(answers)))
+        with keeping(samples):
+            for number in range(settings.passes):
+                if not settings.keep_learned:
+                    for generator in generators:
+                        generator.forget_learned()
+                for prompt in order.sample(list(prompts), len(prompts)):
+                    for generator in order.sample(list(generators), len(generators)):
+                        progress(len(samples), total, f"{prompt.kind}: {generator.label}")
+                        if not settings.warm_prompts:
+                            generator.forget_prompts()
+                        answers = run_conversation(generator, prompt, settings.sampling, settings.limits)
+                        samples.append(Sample(generator.label, prompt, number, tuple(answers)))
     except KeyboardInterrupt:
         return samples, False
     progress(total, total, "done")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import json
 import logging
 import os
 import sys
@@ -27,7 +29,9 @@ from slipstream.cli import (
     pull,
     tune,
 )
-from slipstream.errors import SlipstreamError
+from slipstream.errors import SlipstreamError, UnfinishedBenchError
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 app = typer.Typer(
     name="slipstream",
@@ -75,14 +79,30 @@ def main() -> None:
         sys.stdin.reconfigure(errors="surrogateescape")  # bytes that are not UTF-8 are told where the text is used
     distrust_current_folder()
     try:
-        app()
+        try:
+            app()
+        except UnfinishedBenchError as error:
+            print(json.dumps(error.record, ensure_ascii=False))
+            raise
+        finally:
+            sys.stdout.flush()  # here, where a failure can still be reported
     except SlipstreamError as error:
         _fail(str(error), error.exit_code)
     except KeyboardInterrupt:
         _fail("interrupted", 130)
     except BrokenPipeError:  # the reader went away, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_stdout()
         sys.exit(0)
+    except OSError as error:
+        if error.errno not in _NO_ROOM or error.filename is not None:
+            raise
+        _discard_stdout()
+        _fail(f"the output can't be written: {error.strerror}", 1)
+
+
+def _discard_stdout() -> None:
+    """What is left in the buffer goes nowhere: Python would try to write it again when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(message: str, code: int) -> None:

@@ -101,10 +101,17 @@ def audit(
     )  # fmt: skip
     models = load_models(settings)
     drafters = opt.split_drafters(drafter) if drafter else default_drafters(models)
-    findings, complete = _run(models, drafters, workload, samplings, limits)
     info = models.target.model.info
     title = f"{info.name}, {info.dtype}, {info.device}"
-    _finish(findings, _Audited(title, asdict(info), models.target.tokenizer.token_text), complete, as_json)
+    audited = _Audited(title, asdict(info), models.target.tokenizer.token_text)
+    findings: list[Finding] = []
+    try:
+        complete = _run(models, drafters, workload, samplings, limits, findings)
+    except Exception:  # of any kind: what was found until then is shown, and the error raised
+        if findings:
+            _show(findings, audited, False, as_json)
+        raise
+    _finish(findings, audited, complete, as_json)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +125,16 @@ class _Audited:
 
 def _finish(findings: list[Finding], audited: _Audited, complete: bool, as_json: bool) -> None:
     """Shows the findings. Exit 1 on a bug, and where nothing was compared."""
+    _show(findings, audited, complete, as_json)
+    if not findings or any(f.outcome == "BUG" for f in findings):
+        raise typer.Exit(1)
+
+
+def _show(findings: list[Finding], audited: _Audited, complete: bool, as_json: bool) -> None:
     if as_json:
         print(json.dumps(_as_dict(findings, audited, complete), ensure_ascii=False))
     else:
         _print(findings, audited, complete)
-    if not findings or any(f.outcome == "BUG" for f in findings):
-        raise typer.Exit(1)
 
 
 def _run(
@@ -132,8 +143,9 @@ def _run(
     prompts: Sequence[Prompt],
     samplings: Sequence[Sampling],
     limits: Limits,
-) -> tuple[list[Finding], bool]:
-    """All findings, and whether that is all of them."""
+    findings: list[Finding],
+) -> bool:
+    """Adds findings as they come; whether that is all of them."""
     from slipstream.bench.audit import audit, logit_gap, tie_tolerance
     from slipstream.bench.engine_generator import EngineGenerator
     from slipstream.bench.results import PLAIN
@@ -145,15 +157,14 @@ def _run(
     gap_of = logit_gap(target.model, lambda prompt: encode(prompt.request()))
     tolerance = tie_tolerance(target.model.info)
     total = len(prompts) * len(samplings) * len(drafters)
-    findings: list[Finding] = []
     with progress_bar("auditing") as progress:
         try:
             for finding in audit(generators[0], generators[1:], prompts, samplings, limits, tolerance, gap_of):
                 findings.append(finding)
                 progress(len(findings), total, f"{finding.drafter}: {finding.outcome}")
         except KeyboardInterrupt:
-            return findings, False
-    return findings, True
+            return False
+    return True
 
 
 def _print(findings: list[Finding], audited: _Audited, complete: bool) -> None:

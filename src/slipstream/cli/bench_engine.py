@@ -38,6 +38,7 @@ def bench_engine(
     contest: Contest, prompts: Sequence[Prompt], settings: BenchSettings, stream_counts: Sequence[int], command: str
 ) -> BenchResult:
     """Two instances side by side, or two starts, one engine under load at a time. Partial where an engine died."""
+    from slipstream.bench.kept import keeping
     from slipstream.bench.load import run_load
     from slipstream.bench.load_result import load_result
     from slipstream.cli.bench import progress_bar
@@ -47,7 +48,8 @@ def bench_engine(
         run = run_load(openers, prompts, settings, stream_counts, progress)
         if not run.samples:
             raise EngineError(run.error or "it was stopped before anything was measured")
-    return load_result(run, settings, _described(contest, len(prompts)), command)
+    with keeping(run.samples):
+        return load_result(run, settings, _described(contest, len(prompts)), command)
 
 
 def contestants(contest: Contest) -> dict[str, EngineSettings]:
