@@ -372,3 +372,30 @@ def test_the_definition_of_acceptance_is_that_of_stats():
     assert restarted.since(Speculation(100, 50, 25, (25, 25), 200)) == restarted
     assert Speculation(10, 5, 4, (3, 2), 20).since(Speculation(4, 2, 1, (1,), 5)) == Speculation(6, 3, 3, (2, 2), 15)
     assert issubclass(SilentFallbackError, EngineError)
+
+
+def test_a_key_is_in_no_command_line_result_state_or_log(tiny, tmp_path):
+    secret, port = "sk-very-secret", str(free_port())
+    (tmp_path / "key").write_text(secret)
+    started = run("launch", "llama-server", "--model", tiny, "--drafter", "ngram", "--context", "128", "--port", port,
+                  "--no-smoke", "--detach", "--json", "--engine-args", ARGS, "--api-key-file",
+                  str(tmp_path / "key"))  # fmt: skip
+    try:
+        assert started.returncode == 0, started.stderr
+        url = json.loads(started.stdout)["url"]
+        with pytest.raises(EngineRequestError, match="401"):
+            HttpGenerator(ENGINE, Client(url), "x").answer("a", Sampling(), Limits(2))
+        lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline")]
+        measured = run("bench", "--engine", "llama-server", "--url", url, "--api-key", secret, "--limit", "1",
+                       "--max-tokens", "4", "--passes", "1", "--streams", "1", "--json", "--report",
+                       str(tmp_path / "out.html"))  # fmt: skip
+    finally:
+        run("launch", "llama-server", "--stop", "--port", port)
+    assert measured.returncode == 0, measured.stderr
+    assert "--api-key HIDDEN" in json.loads(measured.stdout)["command"]
+    assert not [line for line in lines if secret.encode() in line]
+    files = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "key" and path.suffix != ".gguf"]
+    assert {"out.html", "engine.log"} <= {path.name for path in files}
+    for text in (started.stdout, started.stderr, measured.stdout, measured.stderr):
+        assert secret not in text
+    assert not [path for path in files if secret.encode() in path.read_bytes()]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from slipstream.cache import cache_folder, cache_path, private_folder, read_private, write_whole
+from slipstream.cache import cache_folder, cache_path, private_folder, read_private
 from slipstream.doctor import model_scan
 from slipstream.engines.state import detached_engines
 from slipstream.errors import ModelNotFoundError, SlipstreamError
@@ -87,7 +87,7 @@ def test_a_folder_of_another_user_is_refused(monkeypatch: pytest.MonkeyPatch, tm
 def test_only_a_private_file_is_read(tmp_path: Path) -> None:
     path, link = tmp_path / "file", tmp_path / "link"
     assert read_private(path) is None
-    write_whole(path, b"data")
+    path.write_bytes(b"data")
     link.symlink_to(path)
     assert (read_private(path), read_private(link), read_private(tmp_path)) == (b"data", None, None)
     for mode in (0o664, 0o646):
@@ -97,21 +97,6 @@ def test_only_a_private_file_is_read(tmp_path: Path) -> None:
 
 @as_root
 def test_a_file_of_another_user_is_not_read(tmp_path: Path) -> None:
-    write_whole(tmp_path / "file", b"data")
+    (tmp_path / "file").write_bytes(b"data")
     os.chown(tmp_path / "file", 54321, -1)
     assert read_private(tmp_path / "file") is None
-
-
-def test_writing_whole_leaves_the_old_file_or_the_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "file"
-    write_whole(path, b"old")
-    synced: list[bytes] = []
-
-    def sync(descriptor: int) -> None:
-        synced.append(path.read_bytes())
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", sync)
-    with pytest.raises(OSError, match="No space left"):
-        write_whole(path, b"new")
-    assert synced == [b"old"] and path.read_bytes() == b"old" and list(tmp_path.iterdir()) == [path]

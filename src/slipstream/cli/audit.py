@@ -41,6 +41,7 @@ def audit(
     url: eng.Url = None,
     plain_url: eng.PlainUrl = None,
     api_key: eng.ApiKey = None,
+    api_key_file: eng.ApiKeyFile = None,
     program: eng.Program = None,
     engine_args: eng.EngineArgs = "",
     start_limit: eng.StartLimit = 600.0,
@@ -88,7 +89,8 @@ def audit(
         )  # fmt: skip
         choice = eng.EngineChoice(engine, program, engine_args, start_limit, context or eng.BENCH_CONTEXT)
         drafting = eng.Drafting.resolve(engine, model, draft, None, policy)
-        contest = Contest(choice, drafting, drafter.split(",") if drafter else [], url, plain_url, api_key)
+        key = eng.read_api_key(api_key, api_key_file)
+        contest = Contest(choice, drafting, drafter.split(",") if drafter else [], url, plain_url, key)
         with progress_bar("auditing") as progress:
             done = audit_engine(contest, workload, samplings, limits, progress)
         facts: dict[str, object] = {"name": drafting.model, "engine": engine}

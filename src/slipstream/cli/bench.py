@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -67,6 +66,7 @@ def bench(
     url: eng.Url = None,
     plain_url: eng.PlainUrl = None,
     api_key: eng.ApiKey = None,
+    api_key_file: eng.ApiKeyFile = None,
     program: eng.Program = None,
     engine_args: eng.EngineArgs = "",
     start_limit: eng.StartLimit = 600.0,
@@ -109,7 +109,7 @@ def bench(
         warm_prompts=warm,
         keep_learned=repeat_prompts,
     )
-    command = shlex.join(["slipstream", *sys.argv[1:]])
+    command = opt.command_line()
     if engine:
         from slipstream.cli.bench_engine import Contest, bench_engine, read_streams
 
@@ -120,7 +120,8 @@ def bench(
         choice = eng.EngineChoice(engine, program, engine_args, start_limit, context or eng.BENCH_CONTEXT, max(counts))
         drafting = eng.Drafting.resolve(engine, model, draft, None, policy)
         names = drafter.split(",") if drafter else []
-        contest = Contest(choice, drafting, names, url, plain_url, api_key, one_at_a_time, warm)
+        key = eng.read_api_key(api_key, api_key_file)
+        contest = Contest(choice, drafting, names, url, plain_url, key, one_at_a_time, warm)
         _finish(bench_engine(contest, workload, settings, counts, command), report, as_json)
         return
     eng.refuse_without_engine(url=url, plain_url=plain_url, program=program, engine_args=engine_args)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,7 @@ class Contest:
     drafters: Sequence[str]  # empty: what the engine has for the draft, or n-grams
     url: str | None = None
     plain_url: str | None = None
-    api_key: str | None = None
+    api_key: str | None = field(default=None, repr=False)
     one_at_a_time: bool = False
     warm: bool = False
 
@@ -141,15 +141,17 @@ def attached(contest: Contest, label: str) -> Iterator[Generator]:
 
 
 def _described(contest: Contest, num_prompts: int) -> dict[str, Any]:
+    from slipstream.engines.secrets import redacted_text
+
     engine = contest.choice.find()
     return {
-        "model": contest.drafting.model if not contest.url else contest.url,
+        "model": redacted_text(contest.url) if contest.url else contest.drafting.model,
         "model_spec": contest.drafting.model,
         "draft": contest.drafting.draft,
         "engine": engine.name,
         "engine_checked_against": engine.version,
         "dtype": engine.name,
-        "device": contest.choice.engine_args or "its own settings",
+        "device": redacted_text(contest.choice.engine_args) or "its own settings",
         "num_prompts": num_prompts,
     }
 

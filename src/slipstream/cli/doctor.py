@@ -42,6 +42,7 @@ def doctor(
         str | None, typer.Option("--url", help="An engine that runs there: does it really speculate?")
     ] = None,
     api_key: eng.ApiKey = None,
+    api_key_file: eng.ApiKeyFile = None,
     config: Annotated[
         Path | None,
         typer.Option("--config", help="A command line, JSON, config.yml or Modelfile of an engine, to be checked."),
@@ -80,7 +81,7 @@ def doctor(
     if log == Path("-"):
         log = Path("/dev/stdin")
     sampling = Sampling(temperature=temperature)
-    running = _running(engine, url, api_key) if url else []
+    running = _running(engine, url, eng.read_api_key(api_key, api_key_file)) if url else []
     case = Case(target, draft, _doctor_name(engine), config, log, context, batch, sampling, python or sys.executable)
     result = examine(case, lambda line: print(f"slipstream: {line}", file=sys.stderr))
     result.findings += running

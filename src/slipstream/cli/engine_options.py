@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -45,7 +46,15 @@ PlainUrl = Annotated[
 ]
 ApiKey = Annotated[
     str | None,
-    typer.Option("--api-key", envvar="SLIPSTREAM_API_KEY", help="What a running one asks for.", rich_help_panel=PANEL),
+    typer.Option(
+        "--api-key",
+        envvar="SLIPSTREAM_API_KEY",
+        help="API key of the engine. Others can read a command line: better set the variable, or give --api-key-file.",
+        rich_help_panel=PANEL,
+    ),
+]
+ApiKeyFile = Annotated[
+    Path | None, typer.Option("--api-key-file", help="A file that holds the API key.", rich_help_panel=PANEL)
 ]
 Program = Annotated[
     str | None,
@@ -101,6 +110,7 @@ class EngineChoice:
     pipeline_parallel: int = 1
     nodes: int = 1
     draft_streams: int | None = None
+    api_key: str | None = field(default=None, repr=False)  # what it is to ask for, where it is started here
 
     def find(self) -> ExternalEngine:
         from slipstream.engines import find_engine
@@ -132,6 +142,20 @@ class Drafting:
         )
 
 
+def read_api_key(api_key: str | None, file: Path | None) -> str | None:
+    """The key of the file, else `api_key`. Raises UsageError for a file or key that can't be used."""
+    if file is not None:
+        try:
+            api_key = file.read_text().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"--api-key-file {file} can't be read: {error}") from error
+        if not api_key:
+            raise UsageError(f"--api-key-file {file} is empty; expected the API key")
+    if api_key and not (api_key.isascii() and api_key.isprintable()):
+        raise UsageError("the API key holds a line break or a letter that HTTP can't carry; expected one line of ASCII")
+    return api_key
+
+
 def refuse_without_engine(**given: object) -> None:
     """Raises UsageError where an option of another engine was given and none was named."""
     for name, value in given.items():
@@ -152,8 +176,12 @@ def refuse_with_engine(**given: object) -> None:
 def engine_settings(choice: EngineChoice, drafting: Drafting, *, fetch: bool = True) -> EngineSettings:
     """Settings of the engine with models as it is given them. `fetch=False` leaves models where they are."""
     from slipstream.engines.engine import PLAIN, EngineSettings
+    from slipstream.engines.secrets import take_secrets
 
     engine = choice.find()
+    secrets, extra = take_secrets(shlex.split(choice.engine_args), engine.secret_flags)
+    if choice.api_key and "--api-key" in engine.secret_flags:
+        secrets.setdefault("--api-key", choice.api_key)
     settings = EngineSettings(
         model=as_given(choice.name, drafting.model, fetch),
         context=choice.context,
@@ -164,7 +192,8 @@ def engine_settings(choice: EngineChoice, drafting: Drafting, *, fetch: bool = T
         pipeline_parallel=choice.pipeline_parallel,
         nodes=choice.nodes,
         program=choice.program,
-        extra=tuple(shlex.split(choice.engine_args)),
+        extra=extra,
+        secrets=secrets,
         start_limit_s=choice.start_limit,
     )
     drafter = drafting.drafter or ("model" if drafting.draft else "ngram")

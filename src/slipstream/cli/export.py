@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -54,9 +54,11 @@ def export(
         tensor_parallel=tensor_parallel, pipeline_parallel=pipeline_parallel, nodes=nodes, draft_streams=draft_streams,
     )  # fmt: skip
     drafting = eng.Drafting.resolve(engine, model, draft, drafter, policy)
+    from slipstream.engines.secrets import without_secrets
+
     settings = eng.engine_settings(choice, drafting, fetch=False)
     found = choice.find()
-    plan = found.plan(settings, Path())
+    plan = without_secrets(found.plan(settings, Path()))
     text = _as_json(found, settings, plan) if as_json else _written(form, found, settings, plan)
     if output is None:
         typer.echo(text.rstrip("\n"))
@@ -78,6 +80,7 @@ def own_format(engine: ExternalEngine, settings: EngineSettings, plan: Plan) -> 
     head = [
         f"Written by slipstream export for {engine.name} ({engine.version}): {settings.method} on {settings.model}.",
         *plan.notes,
+        *_left_out(plan),
     ]
     comments = "".join(f"# {line}\n" for line in head)
     if plan.files:
@@ -85,17 +88,39 @@ def own_format(engine: ExternalEngine, settings: EngineSettings, plan: Plan) -> 
     return "#!/bin/sh\n" + comments + _script(plan)
 
 
+def _left_out(plan: Plan) -> list[str]:
+    """What to put in by hand: keys are not written."""
+    from slipstream.engines.secrets import HIDDEN
+
+    lines = [f"{name}, which is not written here, holds keys: give it mode 600." for name in plan.secret_files]
+    if HIDDEN in " ".join(plan.argv):
+        lines.append(f"Keys are not written here: put them in where it says {HIDDEN}.")
+    return lines
+
+
 def _script(plan: Plan) -> str:
     """One argument a line. A shell takes no comment after a line's backslash, so the reasons come first."""
     width = max((len(" ".join(a.words)) for a in plan.arguments if len(" ".join(a.words)) <= 48), default=0)
     reasons = "".join(f"#   {' '.join(a.words):{width}}  {a.why}\n" for a in plan.arguments if a.why)
     exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in plan.env.items())
+    exports += "".join(f': "${{{name}:?set it to the key, which is not written here}}"\n' for name in plan.secret_env)
     lines = [shlex.join(plan.program), *(shlex.join(argument.words) for argument in plan.arguments)]
     return f"{reasons}{exports}exec " + " \\\n  ".join(lines) + "\n"
 
 
+def _without_secrets(settings: EngineSettings) -> EngineSettings:
+    from slipstream.engines.secrets import HIDDEN, redacted
+
+    return replace(settings, extra=tuple(redacted(settings.extra)), secrets=dict.fromkeys(settings.secrets, HIDDEN))
+
+
 def _as_json(engine: ExternalEngine, settings: EngineSettings, plan: Plan) -> str:
     return json.dumps(
-        {"engine": engine.name, "version": engine.version, "settings": asdict(settings), "plan": asdict(plan),
-         "argv": list(plan.argv)}
-    )  # fmt: skip
+        {
+            "engine": engine.name,
+            "version": engine.version,
+            "settings": asdict(_without_secrets(settings)),
+            "plan": asdict(plan),
+            "argv": list(plan.argv),
+        }
+    )

@@ -47,6 +47,7 @@ def launch(
     engine_args: eng.EngineArgs = "",
     start_limit: eng.StartLimit = 600.0,
     api_key: eng.ApiKey = None,
+    api_key_file: eng.ApiKeyFile = None,
     smoke: Annotated[
         bool, typer.Option("--smoke/--no-smoke", help="First compare a few answers with plain decoding's.")
     ] = True,
@@ -74,15 +75,16 @@ def launch(
         return
     if engine is None:
         raise UsageError(f"name an engine: {eng.ENGINES_HELP}")
+    key = eng.read_api_key(api_key, api_key_file)
     choice = eng.EngineChoice(
         engine, program, engine_args, start_limit, context, streams, host, port, tensor_parallel, pipeline_parallel,
-        nodes, draft_streams,
+        nodes, draft_streams, key,
     )  # fmt: skip
     settings = eng.engine_settings(choice, eng.Drafting.resolve(engine, model, draft, drafter, policy))
     found = choice.find()
     _consult_doctor(found, settings, force)
-    plain = _plain_answers(found, settings, api_key) if smoke else None
-    _run(found, settings, api_key, plain, detach, as_json)
+    plain = _plain_answers(found, settings, key) if smoke else None
+    _run(found, settings, key, plain, detach, as_json)
 
 
 def _consult_doctor(engine: ExternalEngine, settings: EngineSettings, force: bool) -> None:
@@ -153,13 +155,15 @@ def _run(
 
 
 def _report(running: Running, plain: list[Answer] | None) -> dict[str, Any]:
+    from slipstream.engines.secrets import redacted
+
     settings = running.settings
     report: dict[str, Any] = {
         "engine": running.engine.name,
         "url": settings.url,
         "model": settings.model,
         "method": settings.method,
-        "command": list(running.plan.argv),
+        "command": redacted(running.plan.argv),
         "log": str(running.process.log),
         "ready_s": running.ready_s,
     }

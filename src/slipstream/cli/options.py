@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -219,6 +221,13 @@ def split_drafters(text: str) -> list[str]:
     if not drafters:
         raise UsageError("--drafter is empty; name drafters separated by commas, for example ngram,suffix")
     return drafters
+
+
+def command_line() -> str:
+    """The command as it was given, for the record: without keys."""
+    from slipstream.engines.secrets import redacted
+
+    return shlex.join(redacted(["slipstream", *sys.argv[1:]]))
 
 
 def parse_numbers(text: str, option: str) -> list[float]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -266,8 +265,8 @@ def _run(wanted: Candidate, entry: Ranked) -> Measured:
     spec = entry.candidate.spec
     models = load_models(opt.LoadSettings.resolve(wanted.spec, spec, None, None))
     settings = BenchSettings(limits=Limits(MEASURE_TOKENS), passes=1)
-    command = shlex.join(["slipstream", *sys.argv[1:]])
-    result = bench_models(models, ["model"], opt.read_workload(None, MEASURE_PROMPTS), settings, command)
+    workload = opt.read_workload(None, MEASURE_PROMPTS)
+    result = bench_models(models, ["model"], workload, settings, opt.command_line())
     run = next((run for run in result.runs if run.drafter == "model" and run.kind == ALL_KINDS), None)
     if run is None or entry.prediction is None:
         raise SlipstreamError("it was interrupted before there was a figure")

@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from slipstream.engines.engine import Request
+from slipstream.engines.secrets import redacted_text
 from slipstream.errors import EngineRequestError, UsageError
 
 _QUOTED = 300  # characters of an error's body that are shown
@@ -41,8 +42,10 @@ class Client:
         """Raises UsageError for a URL that is none."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise UsageError(f"{url!r} is no address of an engine; expected for example http://127.0.0.1:8080")
-        self.url = url.rstrip("/")
+            raise UsageError(
+                f"{redacted_text(url)!r} is no address of an engine; expected for example http://127.0.0.1:8080"
+            )
+        self.url = redacted_text(url).rstrip("/")  # as messages show it
         self.log = log
         self.timeouts = timeouts or Timeouts()
         self._parts = parts
@@ -131,7 +134,7 @@ class Client:
 
 
 _HINTS = {
-    401: " (it wants a key, or another one: give --api-key)",
+    401: " (it wants a key, or another one: set SLIPSTREAM_API_KEY, or give --api-key-file or --api-key)",
     403: " (the key is not allowed to do this)",
     404: " (no such address: is it another kind of engine, or is the model named differently?)",
     500: " (it failed inside; its log says why)",

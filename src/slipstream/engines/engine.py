@@ -43,7 +43,13 @@ class EngineSettings:
     nodes: int = 1  # machines
     program: str | None = None  # the engine's executable, where it is not on PATH
     extra: tuple[str, ...] = ()  # arguments passed on as they are, last
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)  # values of the engine's `secret_flags`
     start_limit_s: float = 600.0
+
+    @property
+    def api_key(self) -> str | None:
+        """What the engine was told to ask for."""
+        return self.secrets.get("--api-key")
 
     @property
     def url(self) -> str:
@@ -79,13 +85,18 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything a start needs. `files` are written into the folder that `plan` was given, by relative name."""
+    """Everything a start needs. `files` are written into the folder that `plan` was given, by relative name.
+
+    `secret_env` and `secret_files` hold keys: `secrets.without_secrets` comes before anything is printed or written.
+    """
 
     program: tuple[str, ...]
     arguments: tuple[Argument, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)  # on top of this process's own
     cwd: str | None = None  # the folder that it runs in; None is the current one
     files: Mapping[str, str] = field(default_factory=dict)
+    secret_env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    secret_files: Mapping[str, str] = field(default_factory=dict, repr=False)  # removed once it is ready
     after: tuple[tuple[str, ...], ...] = ()  # commands that are run to their end once it is ready
     fallback: tuple[str, ...] = ()  # instead of `program` where that is not installed
     install: str = ""  # how to get it where neither is
@@ -207,6 +218,11 @@ class ExternalEngine(Protocol):
 
         Engines that verify by rejection keep the distribution of sampled answers, and not their texts.
         """
+        ...
+
+    @property
+    def secret_flags(self) -> tuple[str, ...]:
+        """Flags with secrets that it can be given in another way than on its command line; `plan` does so."""
         ...
 
     @property

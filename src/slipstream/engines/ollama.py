@@ -37,6 +37,7 @@ class Ollama:
     version = PARAMETERS.version
     default_port = 11434
     keeps_seeds = True
+    secret_flags = ()
     methods = (
         Method("draft", "required", like=("model",), lengths=(2, 3, 4, 6, 8)),
         Method("mtp", lengths=(1, 2, 3, 4)),

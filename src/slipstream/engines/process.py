@@ -15,7 +15,9 @@ from types import TracebackType
 from slipstream.child import stdlib_script
 from slipstream.engines import guard
 from slipstream.engines.engine import Plan
+from slipstream.engines.secrets import redacted
 from slipstream.errors import EngineStartError, MissingDependencyError
+from slipstream.writing import PRIVATE, write_whole
 
 GRACE_S = 15.0
 _TAIL_BYTES = 64 * 1024
@@ -45,7 +47,9 @@ class EngineProcess:
         plan = find_program(plan)
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in plan.files.items():
-            (folder / name).write_text(text)
+            write_whole(folder / name, text)
+        for name, text in plan.secret_files.items():
+            write_whole(folder / name, text, PRIVATE)
         log = folder / "engine.log"
         with log.open("wb") as output:
             child = subprocess.Popen(
@@ -53,7 +57,7 @@ class EngineProcess:
                 stdin=subprocess.DEVNULL if detached else subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=os.environ | dict(plan.env),
+                env=_environment(plan),
                 cwd=plan.cwd,
                 start_new_session=True,
             )
@@ -124,6 +128,10 @@ def tail(log: Path, count: int) -> list[str]:
         return file.read().decode(errors="replace").rstrip("\n").splitlines()[-count:]
 
 
+def _environment(plan: Plan) -> dict[str, str]:
+    return os.environ | dict(plan.env) | dict(plan.secret_env)
+
+
 def _guard(mode: str, grace_s: float) -> list[str]:
     return stdlib_script(Path(guard.__file__), mode, str(grace_s))
 
@@ -140,15 +148,15 @@ def find_program(plan: Plan) -> Plan:
 
 def run_to_end(command: tuple[str, ...], plan: Plan, folder: Path, limit_s: float) -> None:
     """A command of the plan in its environment. Raises EngineStartError with its last words where it fails."""
-    log = folder / f"{Path(command[0]).name}.log"
+    log, shown = folder / f"{Path(command[0]).name}.log", " ".join(redacted(command))
     try:
         with log.open("wb") as output:
             done = subprocess.run(
-                command, stdout=output, stderr=subprocess.STDOUT, env=os.environ | dict(plan.env), cwd=plan.cwd,
+                command, stdout=output, stderr=subprocess.STDOUT, env=_environment(plan), cwd=plan.cwd,
                 timeout=limit_s, check=False,
             )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise EngineStartError(f"{' '.join(command)} failed: {error}") from error
+        raise EngineStartError(f"{shown} failed: {error}") from error
     if done.returncode:
         said = "\n".join(f"  {line}" for line in tail(log, 5))
-        raise EngineStartError(f"{' '.join(command)} ended with status {done.returncode}:\n{said}")
+        raise EngineStartError(f"{shown} ended with status {done.returncode}:\n{said}")

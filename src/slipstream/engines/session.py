@@ -16,6 +16,7 @@ from slipstream.engines.http_generator import HttpGenerator
 from slipstream.engines.ports import require_free_port
 from slipstream.engines.process import EngineProcess, find_program, run_to_end
 from slipstream.engines.readiness import Explain, Say, wait_until_ready
+from slipstream.engines.secrets import redacted
 from slipstream.errors import SilentFallbackError
 
 # Text that repeats itself: whatever drafts finds something to draft here. Short, for small contexts.
@@ -65,10 +66,14 @@ def running(
         say(note)
     process = EngineProcess.start(plan, folder, detached=detached)
     try:
-        client = Client(settings.url, api_key, log=process.log)
-        ready_s = wait_until_ready(process, client, engine.readiness, settings.start_limit_s, say, explain)
+        client = Client(settings.url, api_key or settings.api_key, log=process.log)
+        try:
+            ready_s = wait_until_ready(process, client, engine.readiness, settings.start_limit_s, say, explain)
+        finally:
+            for name in plan.secret_files:
+                (folder / name).unlink(missing_ok=True)
         for command in plan.after:
-            say(" ".join(command))
+            say(" ".join(redacted(command)))
             run_to_end(command, plan, folder, settings.start_limit_s)
         yield Running(engine, settings, plan, process, client, ready_s)
     except BaseException:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
@@ -27,12 +28,14 @@ from slipstream.engines.engine import (
 )
 from slipstream.engines.flags.sglang import FLAGS, TREE_ALGORITHMS
 from slipstream.engines.openai_api import openai_request, read_openai_event
+from slipstream.errors import UsageError
 
 if TYPE_CHECKING:
     from slipstream.engines.client import Client
 
 _INSTALL = "pip install sglang, in an environment of its own"
 _DEFAULT_LENGTH = 4
+_SECRETS = "secrets.yml"
 
 
 class SgLang:
@@ -40,6 +43,7 @@ class SgLang:
     version = FLAGS.version
     default_port = 30000
     keeps_seeds = False
+    secret_flags = ("--api-key", "--admin-api-key")
     methods = (
         Method("STANDALONE", "required", like=("model",), lengths=(2, 3, 4, 6)),
         Method("EAGLE", "optional", lengths=(2, 3, 4, 6)),
@@ -72,8 +76,14 @@ class SgLang:
         line.add("--enable-metrics", why="publishes figures at /metrics")
         if method:
             _add_speculation(line, method, settings)
+        if settings.secrets:
+            if "--config" in settings.extra:
+                raise UsageError("sglang reads keys from one --config file: put the API key into the one you name")
+            line.add("--config", folder / _SECRETS, "keys, in a file that only this user can read")
         line.pass_on(settings.extra)
-        return Plan((settings.program or "sglang", "serve"), line.arguments, install=_INSTALL)
+        return Plan(
+            (settings.program or "sglang", "serve"), line.arguments, secret_files=_secrets(settings), install=_INSTALL
+        )
 
     def request(
         self, prompt: str | Conversation, sampling: Sampling, limits: Limits, *, cold: bool = True, top: int = 0
@@ -109,6 +119,12 @@ class SgLang:
     def read_speculation(self, client: Client) -> Speculation | None:
         """Its metrics are gauges of the last moment, which can't be summed: answers tell their own counts instead."""
         return None
+
+
+def _secrets(settings: EngineSettings) -> dict[str, str]:
+    """Its keys have no variable, but a file of options may hold them: `api-key: KEY`."""
+    lines = [f"{flag.removeprefix('--')}: {json.dumps(value)}\n" for flag, value in settings.secrets.items()]
+    return {_SECRETS: "".join(lines)} if lines else {}
 
 
 def _add_speculation(line: CommandLine, method: Method, settings: EngineSettings) -> None:

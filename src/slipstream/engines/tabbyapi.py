@@ -43,6 +43,7 @@ class TabbyApi:
     version = SECTIONS["model"].version
     default_port = 5000
     keeps_seeds = True
+    secret_flags = ()
     methods = (
         Method("model", "required", like=("model",), lengths=(2, 3, 4, 6, 8)),
         Method("ngram", like=("ngram", "suffix"), lengths=(2, 4, 8)),

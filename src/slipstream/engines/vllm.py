@@ -35,6 +35,7 @@ from slipstream.engines.metrics import Metrics
 from slipstream.engines.openai_api import openai_request, read_openai_event
 from slipstream.errors import UsageError
 
+_SECRET_VARIABLES = {"--api-key": "VLLM_API_KEY", "--hf-token": "HF_TOKEN"}
 RAY_PORT = 6379
 RAY_ENV = {"RAY_AUTH_MODE": "token"}  # Ray 2.60's head turns it on by itself where a token exists, its clients do not
 NO_RAY = "there is no ray, which joins machines: install it beside vLLM (pip install ray)"
@@ -91,6 +92,7 @@ class Vllm:
     version = VERSION
     default_port = 8000
     keeps_seeds = False
+    secret_flags = tuple(_SECRET_VARIABLES)
     methods = tuple(way.method for way in SPECULATING.values())
     readiness = Readiness(
         stages=(
@@ -124,7 +126,13 @@ class Vllm:
             line.add("--speculative-config", json.dumps(config), _why(settings))
             line.add("--per-request-spec-decode-metrics", "summary", "answers tell their own acceptance")
         line.pass_on(settings.extra)
-        return Plan(_program(settings), line.arguments, install="pip install vllm", notes=_notes(settings))
+        return Plan(
+            _program(settings),
+            line.arguments,
+            secret_env={_SECRET_VARIABLES[flag]: value for flag, value in settings.secrets.items()},
+            install="pip install vllm",
+            notes=_notes(settings),
+        )
 
     def request(
         self, prompt: str | Conversation, sampling: Sampling, limits: Limits, *, cold: bool = True, top: int = 0

@@ -8,10 +8,12 @@ without a word is how speculation gets lost.
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from slipstream.engines.flags.llama_server import FLAGS
@@ -34,6 +36,13 @@ def _layers(text: str) -> int:
 
 def _list_of(text: str) -> list[str]:
     return text.split(",")
+
+
+def _lines_of_file(path: str) -> list[str]:
+    try:
+        return Path(path).read_text().split()
+    except OSError as error:
+        raise UsageError(f"--api-key-file {path} can't be read: {error.strerror}") from error
 
 
 def _cache_type(text: str) -> Any:
@@ -64,6 +73,8 @@ _VALUES = {
     "--host": _Target("hostnames", _list_of),
     "--port": _Target("port", int),
     "--api-key": _Target("api_keys", _list_of),
+    "--api-key-file": _Target("api_keys", _lines_of_file),
+    "--hf-token": _Target("hf_token"),
     "--alias": _Target("model_alias", lambda text: set(text.split(","))),
     "--ctx-size": _Target("n_ctx", int),
     "--parallel": _Target("n_parallel", int),
@@ -133,9 +144,15 @@ def read_arguments(words: list[str]) -> Iterator[tuple[str, Any]]:
             raise UsageError(f"{word} has no counterpart in xllamacpp: install llama.cpp's own llama-server for it")
 
 
+def _secrets_of_environment() -> list[str]:
+    """Secrets as arguments: llama-server reads them from these variables, so that they are not on its command line."""
+    variables = {"--api-key": "LLAMA_API_KEY", "--hf-token": "HF_TOKEN"}
+    return [word for flag, name in variables.items() if (value := os.environ.get(name)) for word in (flag, value)]
+
+
 def serve(words: list[str]) -> None:
     """Loads, listens, and stays until a signal ends the process."""
-    settings = list(read_arguments(words))
+    settings = list(read_arguments([*_secrets_of_environment(), *words]))
     try:
         import xllamacpp
     except ImportError as error:
