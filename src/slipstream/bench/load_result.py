@@ -15,9 +15,11 @@ from slipstream.bench.runner import BenchSettings
 from slipstream.bench.summary import Yardstick, summarise
 
 
-def load_result(run: LoadRun, settings: BenchSettings, described: dict[str, Any], command: str) -> BenchResult:
+def load_result(
+    run: LoadRun, settings: BenchSettings, described: dict[str, Any], command: str, forced_acceptance: bool = False
+) -> BenchResult:
     """`described` names model, engine and address. Weights and rows of another engine can't be seen from here."""
-    every = summarise(run.samples, Yardstick(weight_bytes=0, cost_by_rows=()))
+    every = summarise(run.samples, Yardstick(weight_bytes=0, cost_by_rows=(), forced_acceptance=forced_acceptance))
     runs = _judged([one for one in every if one.kind != ALL_KINDS])
     facts = {
         "max_tokens": settings.limits.max_tokens,
@@ -36,6 +38,7 @@ def load_result(run: LoadRun, settings: BenchSettings, described: dict[str, Any]
         created=datetime.now().astimezone().isoformat(timespec="seconds"),
         notes=[*stopped, *_first_tokens(runs), *_throughputs(run)],
         partial=not run.complete,
+        synthetic=forced_acceptance,
     )
 
 

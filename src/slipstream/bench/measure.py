@@ -30,6 +30,7 @@ def measure(
     command: str,
     progress: Progress,
     synthetic: bool = False,
+    forced_acceptance: bool = False,
 ) -> BenchResult:
     """Runs the benchmark. `generators[0]` is plain decoding; `described` is what the user chose, for the record.
 
@@ -38,7 +39,7 @@ def measure(
     costs = measure_row_cost(model)
     samples, complete = run_bench(generators, prompts, settings, progress)
     with keeping(samples):
-        runs = summarise(samples, Yardstick(model.info.weight_bytes, costs))
+        runs = summarise(samples, Yardstick(model.info.weight_bytes, costs, forced_acceptance))
         reasons = [f"{g.label}: {g.explain().reason}" for g in generators if g.label != PLAIN]
         return BenchResult(
             machine=describe_machine(model.info.device),

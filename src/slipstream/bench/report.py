@@ -18,7 +18,7 @@ from markupsafe import Markup
 
 from slipstream.bench import charts
 from slipstream.bench.charts import Axes, Bar, BarGroup, Line, Stack
-from slipstream.bench.results import ALL_KINDS, PLAIN
+from slipstream.bench.results import ALL_KINDS, PLAIN, all_same_text
 from slipstream.writing import write_result
 
 Plain = Mapping[str, Any]  # a dataclass of results.py as plain data
@@ -89,7 +89,7 @@ def view(result: Mapping[str, Any]) -> dict[str, Any]:
         "headline": HEADLINES.get(word, word.capitalize()),
         "tone": {"pays": "good", "broken": "bad", "does not pay": "poor"}.get(word, "even"),
         "top": _top(runs, word),
-        "same_text": all(run["same_text"] for run in runs) if runs else None,
+        "same_text": _same_text(runs),
         "tags": [tag for tag in ("synthetic", "partial") if result[tag]],
         "provenance": _provenance(result),
         "speedups": _speedups(runs, styles),
@@ -100,6 +100,17 @@ def view(result: Mapping[str, Any]) -> dict[str, Any]:
         "versions": list(result["machine"]["versions"].items()),
         "all_kinds": ALL_KINDS,
     }
+
+
+def _same_text(runs: Sequence[Plain]) -> dict[str, str] | None:
+    """Whether the texts are those of plain decoding, in words; None where nothing ran."""
+    if not runs:
+        return None
+    return {
+        True: {"word": "yes", "why": "to plain decoding, on every prompt"},
+        False: {"word": "no", "why": "a run differs from plain decoding"},
+        None: {"word": "not comparable", "why": "acceptance was forced"},
+    }[all_same_text(run["same_text"] for run in runs)]
 
 
 # What the figures are drawn from
@@ -207,7 +218,7 @@ def _speedup_bars(runs: Sequence[Plain], kind: str, styles: Mapping[str, str]) -
     for run in runs:
         value, low, high = (run["speedup"][part] for part in ("value", "low", "high"))
         if run["kind"] == kind and run["drafter"] != PLAIN and _finite(value, low, high):
-            flag = "" if run["same_text"] else "≠ text"
+            flag = "≠ text" if run["same_text"] is False else ""
             bars.append(Bar(run["drafter"], value, low, high, styles[run["drafter"]], low <= 1.0, flag))
     return bars
 

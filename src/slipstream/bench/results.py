@@ -15,6 +15,7 @@ Definitions, the same everywhere:
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -92,7 +93,7 @@ class Run:
     theoretical_speedup: float
     of_theoretical: float  # speed-up reached / theoretical
     read_gb_per_s: float  # weight bytes a second that the target's forwards read
-    same_text: bool  # as plain decoding, on every prompt
+    same_text: bool | None  # as plain decoding, on every prompt; None where acceptance was forced
     verdict: Verdict
 
 
@@ -123,6 +124,12 @@ class BenchResult:
 
     def as_json(self) -> str:
         return json.dumps(asdict(self), ensure_ascii=False)
+
+
+def all_same_text(values: Iterable[bool | None]) -> bool | None:
+    """`same_text` of several runs together: False where one differs, None where one can't be compared."""
+    found = set(values)
+    return None if None in found and False not in found else False not in found
 
 
 def read_result(path: Path) -> dict[str, Any]:

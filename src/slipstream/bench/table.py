@@ -8,7 +8,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from slipstream.bench.results import ALL_KINDS, NOT_COMPARED, PLAIN, BenchResult, Run
+from slipstream.bench.results import ALL_KINDS, NOT_COMPARED, PLAIN, BenchResult, Run, all_same_text
 
 _COLOURS = {"pays": "green", "does not pay": "red", "broken": "bold red", "no difference": "yellow"}
 _COLUMNS = ("kind", "drafter", "tok/s", "speed-up", "95 % interval", "accepted", "tok/round", "verdict")
@@ -21,8 +21,9 @@ def print_table(result: BenchResult) -> None:
     console.print(_table(result, with_intervals=console.width >= _WIDE or not console.is_terminal))
     word = result.verdict.word
     console.print(f"verdict: [{_COLOURS.get(word, 'white')}]{word}[/] – {result.verdict.why}", highlight=False)
-    same = all(run.same_text for run in result.runs)
-    console.print("text identical:", word if word == NOT_COMPARED else "yes" if same else "NO")
+    same = all_same_text(run.same_text for run in result.runs)
+    told = {True: "yes", False: "NO", None: "not comparable, acceptance was forced"}[same]
+    console.print("text identical:", word if word == NOT_COMPARED else told)
     console.print(_fine_print(result), style="dim", highlight=False)
 
 

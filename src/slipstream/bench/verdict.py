@@ -14,6 +14,7 @@ _ONE_BY_ONE = (
     "target forwards >= tokens ({run.target_forwards} for {run.num_tokens}) although {run.num_accepted} drafted tokens "
     "were accepted: they are verified one by one instead of in one pass"
 )
+_FORCED = "acceptance was forced, so the text is not comparable"
 _STEEP_ROWS = 1.6  # four rows over one: beyond it the target is not memory-bound here
 
 
@@ -23,11 +24,12 @@ def judge(run: Run, cost_by_rows: Sequence[RowCost], reading_forwards: int = 0) 
         return run
     if _is_one_by_one(run, reading_forwards):
         return replace(run, verdict=Verdict("broken", _ONE_BY_ONE.format(run=run)))
-    return replace(run, verdict=Verdict(_word(run), _why(run, cost_by_rows)))
+    why = _why(run, cost_by_rows)
+    return replace(run, verdict=Verdict(_word(run), f"{why}; {_FORCED}" if run.same_text is None else why))
 
 
 def _word(run: Run) -> str:
-    if not run.same_text:
+    if run.same_text is False:
         return "broken"
     if run.speedup.low > 1.0 and run.speedup.value >= 1 + _NOISE:
         return "pays"
@@ -43,7 +45,7 @@ def _is_one_by_one(run: Run, reading_forwards: int) -> bool:
 
 
 def _why(run: Run, cost_by_rows: Sequence[RowCost]) -> str:
-    if not run.same_text:
+    if run.same_text is False:
         return "the text differs from plain decoding: run slipstream audit for the position and the cause"
     if not run.num_drafted:
         return "nothing was drafted: the drafter had no idea, or the policy found that no draft pays"

@@ -7,7 +7,15 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from slipstream.cli.bench_engine import Contest, attached, attached_urls, check_all, contestants, started
+from slipstream.cli.bench_engine import (
+    Contest,
+    attached,
+    attached_urls,
+    check_all,
+    contestants,
+    forces_acceptance,
+    started,
+)
 from slipstream.errors import UsageError
 
 if TYPE_CHECKING:
@@ -35,6 +43,8 @@ def audit_engine(
     from slipstream.bench.engine_audit import audit_engines
     from slipstream.cli.engine_runs import say
 
+    if forces_acceptance(contest.choice):
+        raise UsageError("--engine-args force the acceptance of drafts, so the text is not comparable: leave that out")
     samplings = comparable(contest.choice.find(), samplings)
     audit = audit_engines(_openers(contest), prompts, samplings, limits, partial(_gap_at, limits=limits), progress)
     for error in audit.errors:

@@ -189,8 +189,9 @@ def bench_models(
                  "policy": models.settings.policy}  # fmt: skip
     with progress_bar("measuring") as progress:
         return measure(
-            models.target.model, generators, prompts, settings, described, command, progress, models.synthetic
-        )
+            models.target.model, generators, prompts, settings, described, command, progress, models.synthetic,
+            models.forces_acceptance,
+        )  # fmt: skip
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from slipstream.core.generator import Generator
     from slipstream.engines.engine import EngineSettings, ExternalEngine
     from slipstream.engines.session import Running
+
+
+_FORCED = re.compile(r"rejection[_-]sample[_-]method\W+synthetic|synthetic[_-]acceptance")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +53,13 @@ def bench_engine(
         if not run.samples:
             raise EngineError(run.error or "it was stopped before anything was measured")
     with keeping(run.samples):
-        return load_result(run, settings, _described(contest, len(prompts)), command)
+        forced = forces_acceptance(contest.choice)
+        return load_result(run, settings, _described(contest, len(prompts)), command, forced)
+
+
+def forces_acceptance(choice: eng.EngineChoice) -> bool:
+    """Whether the engine is told to accept drafts by decree, as vLLM's synthetic rejection sampler does."""
+    return bool(_FORCED.search(choice.engine_args))
 
 
 def contestants(contest: Contest) -> dict[str, EngineSettings]:

@@ -30,6 +30,11 @@ class Models:
     synthetic: bool = False
     verifier: str | Verification = "matching"
 
+    @property
+    def forces_acceptance(self) -> bool:
+        """Drafted tokens are accepted by decree, not by the target's choice."""
+        return not isinstance(self.verifier, str)
+
     def engine(self, drafter: str | None = None, policy: str | None = None) -> Engine:
         """An engine with a new drafter and a new policy, by default those of the settings."""
         from slipstream.loading import load
