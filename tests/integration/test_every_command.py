@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shlex
 import subprocess
 import sys
@@ -28,6 +29,7 @@ from unit.models.model_files import write_gguf
 
 COMMANDS = sorted(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
 SCRIPT = str(Path(sys.executable).with_name("slipstream"))
+CPU_LIMIT_S = 120  # of one command: processor time, which other work on the machine does not take
 PACKAGES = [
     "click", "gguf", "huggingface_hub", "jinja2", "llama_cpp", "markupsafe", "numpy", "pip", "pkg_resources",
     "platformdirs", "pygments", "rich", "safetensors", "setuptools", "shellingham", "sitecustomize", "slipstream",
@@ -132,7 +134,8 @@ def run(start: list[str], case: Case, places: dict[str, str], cwd: Path) -> subp
     path = os.pathsep.join([".", "", *os.environ["PATH"].split(os.pathsep), "./"])
     return subprocess.run(
         [*start, *shlex.split(case.words.format(**places))],
-        input=case.stdin, capture_output=True, text=True, timeout=120, cwd=cwd,
+        input=case.stdin, capture_output=True, text=True, cwd=cwd,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (CPU_LIMIT_S, CPU_LIMIT_S)),
         env=os.environ | {"PATH": path, "SLIPSTREAM_CACHE": places["cache"]} | own,
     )  # fmt: skip
 
