@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from slipstream.child import stdlib_script
 from slipstream.errors import SlipstreamError, UsageError
 from slipstream.models import template_worker
 
@@ -78,8 +79,8 @@ class TemplateProcess:
     def _running(self) -> subprocess.Popen[bytes]:
         if self._child is not None and self._child.poll() is None:
             return self._child
-        command = [sys.executable, "-I", "-S", str(Path(template_worker.__file__))]
-        command += [str(self._cpu_limit_s), json.dumps(sys.path)]
+        folders = [folder for folder in sys.path if folder]  # the empty one is the current folder
+        command = stdlib_script(Path(template_worker.__file__), str(self._cpu_limit_s), json.dumps(folders))
         try:
             return subprocess.Popen(
                 command,

@@ -1,7 +1,7 @@
 """Renders chat templates in a process of its own: a template is code of the model's author, and Jinja's sandbox bounds
 neither time nor memory.
 
-    python -I -S template_worker.py CPU_LIMIT_S SYS_PATH_AS_JSON
+    python -I template_worker.py CPU_LIMIT_S SYS_PATH_AS_JSON
 
 Reads requests as JSON, one a line: {"source": the template, "values": what it may use}. Answers each with a line:
 {"text": …} or {"error": …}. A request that goes over a limit ends the process: by SIGPROF for time, with MEMORY_EXIT
