@@ -23,8 +23,8 @@ LIMITS = Limits(max_tokens=20, ignore_eos=True)
 SAMPLINGS = (Sampling(logit_bias={POISON: -1e4}), Sampling(), Sampling(temperature=0.7, seed=3))
 
 
-def save(folder: Path) -> Path:
-    model = tiny_models.make_model("llama2-mha", **cuda_models.SIZES)
+def save(folder: Path, family: str = "llama2-mha") -> Path:
+    model = tiny_models.make_model(family, **cuda_models.SIZES)
     with torch.no_grad():
         model.model.embed_tokens.weight[POISON] = torch.nan
     return tiny_models.save_folder(model, folder)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
 pytest.importorskip("triton")
 
-from contract import cuda_models, tiny_models
+from contract import cuda_models, nan_model, tiny_models
 from slipstream.backends.torch.cuda.batch import chunk_keys
 from slipstream.backends.torch.cuda.choose import Asked, Chooser, narrowed
 from slipstream.core.protocols import ExtendRequest, Model, ScoreRequest, Sequence, prefill
@@ -104,6 +106,22 @@ def test_the_device_chooses_what_the_host_would(temperature: float) -> None:
     chances = chooser.chosen[1, :3].view(torch.float32).numpy()
     softmax = torch.from_numpy(logits).softmax(-1).numpy()
     np.testing.assert_allclose(chances, [p[t] for p, t in zip(softmax, expected, strict=True)], rtol=1e-4)
+
+
+@pytest.mark.parametrize("family", ["llama2-mha", "qwen3-qk-norm"])
+def test_a_drafted_token_with_nan_is_felt_only_by_rows_that_see_it(family: str, tmp_path: Path) -> None:
+    model = cuda_models.load_interpreted(nan_model.save(tmp_path, family))
+    place = model.open([], 200)
+    prefill(model, place, list(range(20, 30)))
+
+    def rows(tree: DraftTree) -> np.ndarray:
+        (scores,) = model.score([ScoreRequest(place, [9], tree)])
+        return np.stack([scores.row(node) for node in range(ROOT, len(tree))])
+
+    poisoned = rows(DraftTree((5, nan_model.POISON, 6, nan_model.POISON, 8), (-1, 0, 1, -1, 3)))
+    assert np.isnan(poisoned[[2, 3, 4, 5]]).all()
+    np.testing.assert_array_equal(poisoned[:2], rows(DraftTree((5, 1, 6, 2, 8), (-1, 0, 1, -1, 3)))[:2])
+    place.close()
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7])

@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 
 from slipstream.backends.torch.cuda.batch import MAX_CHUNKS_BYTES, CudaBatch
+from slipstream.backends.torch.cuda.linear import finite_value
 from slipstream.backends.torch.kv_pool import PAGE_SIZE
 from slipstream.backends.torch.ops import LayerCache, QKNorm, RopeTable
 from slipstream.models.config import DecoderConfig
@@ -83,8 +84,8 @@ def rope_write_kernel(
     tl.store(key_at, low_out.to(keys.dtype.element_ty), mask=is_key)
     tl.store(key_at + D // 2, high_out.to(keys.dtype.element_ty), mask=is_key)
     value_at = values + (cell * KV_HEADS + head[:, None] - HEADS - KV_HEADS) * D + d[None, :]
-    tl.store(value_at, low_out.to(values.dtype.element_ty), mask=inside & is_value)
-    tl.store(value_at + D // 2, high_out.to(values.dtype.element_ty), mask=inside & is_value)
+    tl.store(value_at, finite_value(low_out.to(values.dtype.element_ty)), mask=inside & is_value)
+    tl.store(value_at + D // 2, finite_value(high_out.to(values.dtype.element_ty)), mask=inside & is_value)
 
 
 @triton.jit
@@ -153,7 +154,7 @@ def attend_kernel(
         begin = (first_chunk + c) * chunk
         for start in tl.range(begin, tl.minimum(begin + chunk, last + 1), BLOCK_KEYS):
             p = start + column
-            place = tl.minimum(p, last)  # beyond it nothing is seen, and 0 * NaN of another stream would be NaN
+            place = tl.minimum(p, last)  # beyond it nothing is seen: other streams' pages are not read
             if last >= base:
                 place = tl.where(place >= base, tl.load(tail_at + place, mask=place >= base, other=0), place)
             page = tl.load(pages_at + place // PAGE).to(tl.int64)

@@ -64,6 +64,16 @@ def _is_last(arrived, SPLIT: tl.constexpr):
 
 
 @triton.jit
+def finite_value(x):
+    """A value as it is stored: 0 times it must be 0, for rows of the same stream that don't see it.
+
+    Rows that do see it still learn of NaN: a row with NaN has NaN in its key too. Beyond float16 it saturates.
+    """
+    largest: tl.constexpr = 65504.0 if x.dtype == tl.float16 else 3.3e38
+    return tl.where(x == x, tl.minimum(tl.maximum(x, -largest), largest), 0.0).to(x.dtype)
+
+
+@triton.jit
 def linear_kernel(
     x,  # [rows, K]
     weight,  # [N, K]; gated: [2 N, K], gates first. A pointer, or with TMA a descriptor
@@ -251,8 +261,8 @@ def qkv_kernel(
     tl.store(key_at, low_out, mask=is_key)
     tl.store(key_at + half, high_out, mask=is_key)
     value_at = values + (cell + (head - HEADS - KV_HEADS)[None, :]) * D + j[None, :]
-    tl.store(value_at, low_out, mask=inside & is_value)
-    tl.store(value_at + half, high_out, mask=inside & is_value)
+    tl.store(value_at, finite_value(low_out), mask=inside & is_value)
+    tl.store(value_at + half, finite_value(high_out), mask=inside & is_value)
 
 
 @triton.jit
