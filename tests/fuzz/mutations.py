@@ -63,7 +63,7 @@ def _matching(wrapper: Callable[..., Any]) -> Any:
 
 
 def _wrong_token_accepted() -> Sequence[Any]:
-    due = _every(50)
+    due = _every(10)
 
     def verify_one(original: Any, tree: Any, scores: Any, choice: Any) -> Any:
         verdict = original(tree, scores, choice)
@@ -259,7 +259,7 @@ def _scores_swapped() -> Sequence[Any]:
 MUTATIONS = {
     mutation.name: mutation
     for mutation in (
-        Mutation("the verifier accepts a wrong token once in 50", _wrong_token_accepted),
+        Mutation("the verifier accepts a wrong token once in 10", _wrong_token_accepted),
         Mutation("noise of the next position after a drafted token", _noise_one_late),
         Mutation("penalties ignore the drafted path", _path_not_penalised),
         Mutation("penalties miss every fourth token", _history_misses_tokens),

@@ -16,7 +16,7 @@ import pytest
 def test_bytes_that_are_not_utf8(where: str, encoding: str) -> None:
     prompt = b"caf\xe9 au lait"
     done = subprocess.run(
-        [sys.executable, "-m", "slipstream.cli", "generate", "-" if where == "stdin" else prompt],
+        [sys.executable, "-m", "slipstream", "generate", "-" if where == "stdin" else prompt],
         input=prompt, env=os.environ | {"PYTHONIOENCODING": encoding}, capture_output=True, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (2, b"")

@@ -133,7 +133,7 @@ def test_without_any_folder_to_write_there_are_no_kernels(
 def test_a_cache_that_cannot_be_written_means_kernels_for_this_run(
     copying_compiler: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def refuse(path: Path, data: bytes) -> None:
+    def refuse(path: Path, data: str | bytes, mode: int) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(library, "write_whole", refuse)

@@ -217,7 +217,7 @@ def test_a_damaged_record_means_hashing(cache: Path, pip: FakePip, hashed: list[
 def test_a_sound_file_in_a_cache_that_cannot_be_written(
     cache: Path, pip: FakePip, hashed: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(path: Path, data: bytes) -> None:
+    def refuse(path: Path, data: str | bytes, mode: int) -> None:
         raise OSError(errno.EROFS, "Read-only file system")
 
     path = fetch_builtin("tiny")
