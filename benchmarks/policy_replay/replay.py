@@ -1,0 +1,127 @@
+"""The replay: the real engine with a policy, a recording and a machine; gives the decoding speed of each answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from policy_replay.machines import Machine
+from policy_replay.recording import RecordedAnswer
+from policy_replay.stand_ins import ChargedClock, FreeStandIn, ModelStandIn, NoText, RecordedDrafts, Target, prompt_of
+from slipstream.core.engine import Engine
+from slipstream.core.generation import Generation
+from slipstream.core.policy import Policy
+from slipstream.core.protocols import Drafter
+from slipstream.core.sampling import Sampling
+from slipstream.core.stream import Limits
+
+MakePolicy = Callable[[], Policy]
+_GREEDY = Sampling()
+
+
+@dataclass(frozen=True)
+class Case:
+    """A machine, a drafter and a number of streams; `queue` are the answers whose speed counts, in order.
+
+    Streams go on with `answers`, from the first, until those of the queue are done: there are always as many.
+    """
+
+    machine: Machine
+    drafter: str
+    num_streams: int
+    answers: Sequence[RecordedAnswer]
+    num_counted: int
+
+    @property
+    def queue(self) -> list[int]:
+        return [i % len(self.answers) for i in range(self.num_counted)]
+
+    @cached_property
+    def drafts(self) -> RecordedDrafts:
+        return RecordedDrafts(self.answers, self.drafter)
+
+    def kind(self, number: int) -> str:
+        """Of the n-th answer that counts."""
+        return self.answers[number % len(self.answers)].kind
+
+
+@dataclass(slots=True)
+class _Playing:
+    number: int  # in the queue
+    generation: Generation  # whoever drops it cancels the stream
+    began_s: float = -1.0  # decoding time when its first token was there
+
+
+@dataclass(slots=True)
+class Speeds:
+    """Tokens a second, without the time in which prompts were read: of each answer after its first token, and of all
+    streams together."""
+
+    by_answer: dict[int, float] = field(default_factory=dict)
+    together: float = 0.0
+
+
+def replay(case: Case, make_policy: MakePolicy | None) -> Speeds:
+    """Decodes the queue. Without a policy there is no drafter: plain decoding."""
+    clock = ChargedClock()
+    engine = _engine(case, make_policy, clock)
+    playing: list[_Playing] = []
+    speeds, next_number = Speeds(), 0
+    while len(speeds.by_answer) < case.num_counted:
+        while len(playing) < case.num_streams:
+            playing.append(_start(engine, case, next_number))
+            next_number += 1
+        engine.step()
+        playing = _look(playing, case, clock.decoding_s, speeds)
+    speeds.together = (engine.stats.num_tokens - next_number) / clock.decoding_s  # the first tokens are the prompts'
+    return speeds
+
+
+def _engine(case: Case, make_policy: MakePolicy | None, clock: ChargedClock) -> Engine:
+    target, policy, drafter = Target(case.machine, clock), None, None
+    if make_policy is not None:
+        policy, drafter = make_policy(), _drafter(case, clock)
+        expect(policy, case)
+    return Engine(target, NoText(), drafter, policy, max_streams=case.num_streams, clock=clock)  # type: ignore[arg-type]
+
+
+def _drafter(case: Case, clock: ChargedClock) -> Drafter:
+    cost = case.machine.drafts.get(case.drafter)
+    if cost is None:
+        return FreeStandIn(case.drafter, case.drafts, case.machine, clock)
+    return ModelStandIn(case.drafter, case.drafts, cost, clock)
+
+
+def expect(policy: Policy, case: Case) -> None:
+    """Tells the policy what `slipstream.load` would have measured."""
+    machine, cost = case.machine, case.machine.drafts.get(case.drafter)
+    reading: dict[int, float] = {}
+    if cost and case.drafter == "model":
+        least = 2 if machine.runs_ahead else 1  # there the steps are not waited for one by one
+        measured = machine.measured_at_load(cost.forward_s)
+        reading = {rows: seconds for rows, seconds in measured.items() if rows >= least}
+    if hasattr(policy, "expect"):
+        policy.expect(machine.measured_at_load(machine.forward_s), case.drafter, reading)
+
+
+def _start(engine: Engine, case: Case, number: int) -> _Playing:
+    answer = number % len(case.answers)
+    limits = Limits(case.answers[answer].num_tokens, ignore_eos=True)
+    return _Playing(number, engine.generate(prompt_of(answer), _GREEDY, limits))
+
+
+def _look(playing: list[_Playing], case: Case, now_s: float, speeds: Speeds) -> list[_Playing]:
+    """After a round: notes who began and who ended; returns those that go on."""
+    going_on = []
+    for one in playing:
+        stream = one.generation.stream
+        if one.began_s < 0 and stream.num_answer_tokens:
+            one.began_s = now_s
+        if not stream.done:
+            going_on.append(one)
+        elif stream.error:
+            raise stream.error
+        elif one.number < case.num_counted:
+            speeds.by_answer[one.number] = (stream.num_answer_tokens - 1) / (now_s - one.began_s)
+    return going_on

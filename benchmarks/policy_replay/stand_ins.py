@@ -1,0 +1,272 @@
+"""Stand-ins for a target, its drafters and its clock: they say what was recorded and charge what a machine would take.
+
+Token ids are made up: every token of every answer is RIGHT, and what a drafter got wrong is WRONG. A prompt's first id
+says which answer follows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from policy_replay.machines import MAX_ROWS, DraftCost, Machine
+from policy_replay.recording import RecordedAnswer
+from slipstream.core.protocols import ModelInfo, Observation, ScoreRequest
+from slipstream.core.stream import Stream
+from slipstream.core.tree import DraftTree
+
+WRONG, RIGHT = 0, 1
+_FIRST_ID = 2  # of the first answer's prompt
+_VOCABULARY = 100_000
+_CATCH_UP = 8  # unread tokens that ride along with a draft model's first step (drafters/draft_cache.py)
+PROMPT_TOKENS = 4
+
+
+@dataclass(slots=True)
+class ChargedClock:
+    """Seconds that were charged. Those for prompts are counted apart as well: they are no decoding."""
+
+    now_s: float = 0.0
+    prefill_s: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def charge(self, seconds: float) -> None:
+        self.now_s += seconds
+
+    def charge_prefill(self, seconds: float) -> None:
+        self.now_s += seconds
+        self.prefill_s += seconds
+
+    @property
+    def decoding_s(self) -> float:
+        return self.now_s - self.prefill_s
+
+
+class Place:
+    """A stream's place in the target: only its length."""
+
+    __slots__ = ("_target", "length", "num_pending")
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self.length = 0
+        self.num_pending = 0
+
+    def commit(self, path: Seq[int] = ()) -> None:
+        self.length += self.num_pending + len(path)
+
+    def rewind(self, length: int) -> None:
+        self.length = length
+
+    def fork(self) -> Place:
+        place = Place(self._target)
+        place.length = self.length
+        return place
+
+    def close(self) -> None:
+        pass
+
+
+class AllRight:
+    """Scores of a target whose tokens are all RIGHT."""
+
+    def argmax(self, node: int) -> int:
+        return RIGHT
+
+    def chosen(self, node: int) -> int | None:
+        return RIGHT
+
+    def row(self, node: int) -> npt.NDArray[np.float32]:
+        row = np.zeros(_VOCABULARY, np.float32)
+        row[RIGHT] = 1e6
+        return row
+
+
+_ALL_RIGHT = AllRight()
+
+
+class Target:
+    """Charges each forward, and the host's time of its round. Where the device runs ahead, a plain round that the one
+    before announced has been under way since that one ended."""
+
+    def __init__(self, machine: Machine, clock: ChargedClock) -> None:
+        self.info = ModelInfo(
+            name=machine.name, backend="replay", device="replay", dtype="none", vocab_size=_VOCABULARY,
+            context_length=1_000_000, weight_bytes=1, batch_invariant=True, max_rows=MAX_ROWS,
+            runs_ahead=machine.runs_ahead,
+        )  # fmt: skip
+        self._machine = machine
+        self._clock = clock
+        self._under_way: list[int] = []  # places whose next row the device is at
+        self._started_s = 0.0  # when it started on them
+
+    def open(self, tokens: Seq[int] = (), reserve: int = 0) -> Place:
+        return Place(self)
+
+    def can_open(self, reserve: int) -> bool:
+        return True
+
+    def forget_prompts(self) -> None:
+        pass
+
+    def diagnose(self) -> str:
+        return "these are recorded answers"
+
+    def score(self, requests: Seq[ScoreRequest]) -> list[AllRight]:
+        rows = prefill_rows = num_decoding = 0
+        for request in requests:
+            request.sequence.num_pending = len(request.pending)  # type: ignore[attr-defined]
+            rows += len(request.pending) + len(request.tree)
+            if len(request.pending) > 1:
+                prefill_rows += len(request.pending)
+            else:
+                num_decoding += 1
+        self._charge(requests, rows - prefill_rows, prefill_rows, num_decoding)
+        return [_ALL_RIGHT] * len(requests)
+
+    def _charge(self, requests: Seq[ScoreRequest], rows: int, prefill_rows: int, num_decoding: int) -> None:
+        clock, machine = self._clock, self._machine
+        places = [id(request.sequence) for request in requests]
+        is_plain = not prefill_rows and rows == len(requests)
+        host_s = machine.host(num_decoding) if num_decoding else 0.0
+        forward_s = machine.forward_s(rows)
+        if is_plain and self._under_way == places:
+            ends_s = self._started_s + forward_s - machine.launch_s
+            clock.now_s = max(clock.now_s + host_s, ends_s)
+        else:
+            clock.charge(host_s + forward_s)
+            clock.charge_prefill(machine.forward_s(rows + prefill_rows) - forward_s)
+        self._started_s = clock.now_s
+        goes_on = machine.runs_ahead and is_plain and all(request.continues for request in requests)
+        self._under_way = places if goes_on else []
+
+
+class RecordedDrafts:
+    """Trees of recorded proposals, cut to a length; made once."""
+
+    def __init__(self, answers: Seq[RecordedAnswer], drafter: str) -> None:
+        self._answers = answers
+        self._drafter = drafter
+        self._trees: dict[tuple[int, int, int], DraftTree] = {}
+
+    def num_right(self, answer: int, known: int) -> int:
+        return self._answers[answer].proposal(self._drafter, known).num_right
+
+    def tree(self, answer: int, known: int, budget: int) -> DraftTree:
+        key = (answer, known, budget)
+        tree = self._trees.get(key)
+        if tree is None:
+            proposal = self._answers[answer].proposal(self._drafter, known)
+            length = min(budget, len(proposal.confidence))
+            right = min(proposal.num_right, length)
+            tokens = [RIGHT] * right + [WRONG] * (length - right)
+            tree = self._trees[key] = DraftTree.chain(tokens, proposal.confidence[:length])
+        return tree
+
+
+def prompt_of(answer: int) -> list[int]:
+    return [answer + _FIRST_ID, *[WRONG] * (PROMPT_TOKENS - 1)]
+
+
+def answer_of(stream: Stream) -> int:
+    return stream.tokens[0] - _FIRST_ID
+
+
+class FreeStandIn:
+    """A drafter whose proposals take next to nothing."""
+
+    is_free = True
+
+    def __init__(self, name: str, drafts: RecordedDrafts, machine: Machine, clock: ChargedClock) -> None:
+        self.name = name
+        self._drafts = drafts
+        self._machine = machine
+        self._clock = clock
+
+    def begin(self, stream: Stream) -> None:
+        pass
+
+    def propose(self, streams: Seq[Stream], budgets: Seq[int]) -> list[DraftTree]:
+        self._clock.charge(self._machine.free_draft(len(streams)))
+        tree = self._drafts.tree
+        return [tree(answer_of(s), s.num_answer_tokens, n) for s, n in zip(streams, budgets, strict=True)]
+
+    def observe(self, observations: Seq[Observation]) -> None:
+        pass
+
+    def end(self, stream: Stream) -> None:
+        pass
+
+
+@dataclass(slots=True)
+class ModelStandIn:
+    """A drafter that runs a model: a forward a depth, the first of which reads what it has not read yet."""
+
+    name: str
+    drafts: RecordedDrafts
+    cost: DraftCost
+    clock: ChargedClock
+    is_free: bool = False
+    _read_to: dict[int, int] = field(default_factory=dict)  # by stream: tokens of its text that the model has read
+
+    def begin(self, stream: Stream) -> None:
+        self.clock.charge_prefill(self.cost.forward_s(PROMPT_TOKENS - 1))
+        self._read_to[stream.id] = PROMPT_TOKENS - 1
+
+    def propose(self, streams: Seq[Stream], budgets: Seq[int]) -> list[DraftTree]:
+        trees = [self.drafts.tree(answer_of(s), s.num_answer_tokens, n) for s, n in zip(streams, budgets, strict=True)]
+        unread = [len(s.tokens) - min(self._read_to[s.id], len(s.tokens) - 1) for s in streams]
+        self.clock.charge(draft_seconds(self.cost, unread, [len(tree) for tree in trees]))
+        for stream, tree in zip(streams, trees, strict=True):
+            if tree:
+                right = self.drafts.num_right(answer_of(stream), stream.num_answer_tokens)
+                self._read_to[stream.id] = len(stream.tokens) + min(right, len(tree) - 1)
+        return trees
+
+    def observe(self, observations: Seq[Observation]) -> None:
+        pass
+
+    def end(self, stream: Stream) -> None:
+        self._read_to.pop(stream.id, None)
+
+
+def draft_seconds(cost: DraftCost, unread: Seq[int], lengths: Seq[int]) -> float:
+    """Of drafts of these lengths for streams of which the model has not read so many tokens (1 at least)."""
+    seconds, first_rows = cost.call_s, 0
+    for rows, length in zip(unread, lengths, strict=True):
+        if length and rows > _CATCH_UP:
+            seconds += cost.forward_s(rows - 1)
+            rows = 1
+        first_rows += rows if length else 0
+    if not first_rows:
+        return 0.0
+    seconds += cost.forward_s(first_rows)
+    for depth in range(2, max(lengths) + 1):
+        seconds += cost.forward_s(sum(length >= depth for length in lengths))
+    return seconds
+
+
+class NoText:
+    """A tokenizer that the engine can live with: ids have no text."""
+
+    eos_ids: frozenset[int] = frozenset()
+
+    def prompt_ids(self, text: str) -> list[int]:
+        return [WRONG]
+
+    def chat_ids(self, messages: object) -> list[int]:
+        return [WRONG]
+
+    def stream_decoder(self) -> NoText:
+        return self
+
+    def push(self, token: int) -> str:
+        return ""
+
+    def flush(self) -> str:
+        return ""
