@@ -29,7 +29,7 @@ class Setting:
     drafter: str
     streams: int
     of_each_kind: int
-    fixed: tuple[int, ...] = FIXED
+    fixed: tuple[int, ...] = FIXED  # lengths to compare with; without any the best choices are left out too
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,13 +127,13 @@ def _together(case: Case, fixed: Sequence[int], load: str) -> Cell:
         plain_tokens_per_s=plain.together,
         auto=auto.together / plain.together,
         best_fixed=max(speeds.together for speeds in lengths) / plain.together,
-        possible=clairvoyant(case, plain).together / plain.together,
+        possible=(clairvoyant(case, plain) if fixed else plain).together / plain.together,
     )
 
 
 def _by_kind(case: Case, fixed: Sequence[int]) -> list[Cell]:
     plain, auto, lengths = _replays(case, fixed)
-    possible = best_path(case)
+    possible = best_path(case) if fixed else plain
     kinds: dict[str, list[int]] = defaultdict(list)
     for number in range(case.num_counted):
         kinds[case.kind(number)].append(number)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from policy_replay import overrides
-from policy_replay.compare import STREAMS, Cell, Setting, run, settings
+from policy_replay.compare import FIXED, STREAMS, Cell, Setting, run, settings
 from policy_replay.machines import machines
 from policy_replay.summary import read_baseline, summarise, write_baseline
 from policy_replay.table import rows, summary_lines
@@ -30,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes")
     parser.add_argument("--kinds", action="store_true", help="a line for every kind of prompt")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--auto-only", action="store_true", help="without fixed lengths and best choices")
     parser.add_argument("--save-baseline", action="store_true", help="make this policy the one to compare with")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a constant of the policy")
     parser.add_argument("--sensitivity", action="store_true", help="every constant of the policy, halved and doubled")
@@ -58,8 +59,9 @@ def plan(options: argparse.Namespace) -> list[Setting]:
         raise SystemExit(f"--machines {unknown[0]}: expected some of {', '.join(machines())}")
     streams = [int(n) for n in options.streams.split(",")] if options.streams else None
     if options.quick:
-        return settings(names, streams or _QUICK_STREAMS, _QUICK_OF_EACH_KIND, _QUICK_FIXED)
-    return settings(names, streams or STREAMS, _ALL_OF_A_KIND)
+        fixed = () if options.auto_only else _QUICK_FIXED
+        return settings(names, streams or _QUICK_STREAMS, _QUICK_OF_EACH_KIND, fixed)
+    return settings(names, streams or STREAMS, _ALL_OF_A_KIND, () if options.auto_only else FIXED)
 
 
 def compare(todo: list[Setting], jobs: int) -> list[Cell]:
@@ -90,7 +92,7 @@ def sensitivity(options: argparse.Namespace) -> None:
 def _summary_with(options: argparse.Namespace, change: tuple[str, float] | None) -> dict[str, Any]:
     """Of this same comparison with one constant changed."""
     script = Path(__file__).parents[1] / "policy.py"
-    arguments = [sys.executable, str(script), "--json", "--jobs", "1"]
+    arguments = [sys.executable, str(script), "--json", "--auto-only", "--jobs", "1"]
     arguments += ["--quick"] if options.quick else []
     arguments += ["--machines", options.machines] if options.machines else []
     arguments += ["--streams", options.streams] if options.streams else []

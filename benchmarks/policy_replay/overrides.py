@@ -15,6 +15,7 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
+from typing import TypeGuard
 
 # Modules that a policy may be made of; those that don't exist are left out. A package stands for all its modules.
 POLICY_MODULES = (
@@ -100,7 +101,7 @@ def _numbers(tree: ast.Module) -> Iterator[tuple[str, ast.Constant]]:
                 yield name.id, number
 
 
-def _is_number(node: ast.expr) -> bool:
+def _is_number(node: ast.expr) -> TypeGuard[ast.Constant]:
     return isinstance(node, ast.Constant) and type(node.value) in (int, float)
 
 

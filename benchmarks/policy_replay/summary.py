@@ -11,8 +11,8 @@ from pathlib import Path
 from policy_replay.compare import Cell
 
 BASELINE = Path(__file__).parents[1] / "results" / "policy-baseline.json"
-LEAST_OVER_PLAIN = 0.98
-LEAST_OVER_BASELINE = 0.99
+LEAST_OVER_PLAIN = 0.98  # of every cell
+LEAST_OVER_BASELINE = 0.99  # of every cell: what the policy gained before it goes on gaining
 _LEAST_POSSIBLE = 1.02  # gains below this are left out of the shares
 
 
@@ -22,8 +22,8 @@ class Summary:
     worst_over_plain: float
     worst_cell: str
     mean_speedup: float  # geometric, over all cells
-    share_of_fixed: float  # of the gain of the best fixed length, over cells where that gains something
-    share_of_possible: float  # of the gain of the best choice per round
+    share_of_fixed: float | None  # of the gain of the best fixed length, over cells where that gains something
+    share_of_possible: float | None  # of the gain of the best choice per round
     slower_than_plain: dict[str, float] = field(default_factory=dict)  # cells below the bound
     slower_than_baseline: dict[str, float] = field(default_factory=dict)  # over the baseline, below the bound
     mean_over_baseline: float | None = None
@@ -49,10 +49,10 @@ def summarise(cells: Sequence[Cell], baseline: dict[str, float]) -> Summary:
     )
 
 
-def _share(pairs: Sequence[tuple[float, float]]) -> float:
-    """Gains together over gains that could be had together; a loss counts against them."""
+def _share(pairs: Sequence[tuple[float, float]]) -> float | None:
+    """Gains together over gains that could be had together; a loss counts against them. None where there are none."""
     worth = [(auto - 1, best - 1) for auto, best in pairs if best >= _LEAST_POSSIBLE]
-    return round(sum(a for a, _ in worth) / sum(b for _, b in worth), 4) if worth else 1.0
+    return round(sum(a for a, _ in worth) / sum(b for _, b in worth), 4) if worth else None
 
 
 def read_baseline(form: str, path: Path = BASELINE) -> dict[str, float]:

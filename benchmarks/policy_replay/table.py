@@ -31,7 +31,9 @@ def rows(cells: Sequence[Cell], baseline: dict[str, float], every_kind: bool) ->
 
 def _row(cell: Cell, baseline: dict[str, float], prefix: str = "") -> str:
     was = f"{baseline[cell.key]:.3f}" if cell.key in baseline else "-"
-    mark = "  below the bound" if cell.auto < LEAST_OVER_PLAIN else ""
+    mark = "" if cell.auto >= LEAST_OVER_PLAIN else "  below the bound"
+    if mark and baseline.get(cell.key, 1.0) < LEAST_OVER_PLAIN:
+        mark += ", as it was"
     return (
         f"{cell.machine:<22} {cell.drafter:<11} {cell.streams:>7}  {prefix + cell.kind:<15.15} "
         f"{cell.plain_tokens_per_s:>11.1f} {cell.auto:>7.3f} {cell.best_fixed:>7.3f} {cell.possible:>7.3f} "
@@ -57,10 +59,13 @@ def summary_lines(summary: Summary) -> list[str]:
     lines = [
         f"{summary.cells} cells; over plain: mean {summary.mean_speedup:.3f}x, "
         f"worst {summary.worst_over_plain:.3f}x ({summary.worst_cell})",
-        f"of the gain of the best fixed length: {summary.share_of_fixed:.0%}; "
-        f"of the best choice per round: {summary.share_of_possible:.0%}",
         f"slower than {LEAST_OVER_PLAIN}x of plain: {len(summary.slower_than_plain)} cells",
     ]
+    if summary.share_of_fixed is not None and summary.share_of_possible is not None:
+        lines.append(
+            f"of the gain of the best fixed length: {summary.share_of_fixed:.0%}; "
+            f"of the best choice per round: {summary.share_of_possible:.0%}"
+        )
     if summary.mean_over_baseline is not None:
         lines.append(
             f"over the baseline: mean {summary.mean_over_baseline:.3f}x; "
