@@ -19,7 +19,7 @@ from policy_replay.table import rows, summary_lines
 
 _QUICK_STREAMS = (1, 16)
 _QUICK_OF_EACH_KIND = 1
-_QUICK_FIXED = (2, 4)
+_QUICK_FIXED = (1, 2, 4, 8)
 _ALL_OF_A_KIND = 1000
 
 
