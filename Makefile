@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 VLLM_VENV ?= .venv-vllm
 VLLM_VERSION := 0.32.0
 
-.PHONY: help demo demo-llamacpp install test test-llamacpp test-vllm check lint types pytest fuzz stress format bench-cpu clean
+.PHONY: help demo demo-llamacpp install test test-llamacpp test-vllm check lint types pytest fuzz stress format bench-cpu bench-policy clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 17
@@ -54,6 +54,9 @@ format: $(VENV)/.test-installed  ## put the code into shape
 
 bench-cpu: $(VENV)/.test-installed  ## against transformers, on this machine
 	$(BIN)/python benchmarks/cpu.py
+
+bench-policy: $(VENV)/.test-installed  ## the speculation policy, replayed on recorded answers (two minutes)
+	$(BIN)/python benchmarks/policy.py
 
 clean:  ## remove .venv and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache
