@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ def plan(options: argparse.Namespace) -> list[Setting]:
 def compare(todo: list[Setting], jobs: int) -> list[Cell]:
     if jobs == 1:
         return [cell for setting in todo for cell in run(setting)]
-    with ProcessPoolExecutor(jobs) as pool:
+    with ProcessPoolExecutor(jobs, get_context("fork")) as pool:  # forked: they have the constants that were set here
         return [cell for cells in pool.map(run, todo) for cell in cells]
 
 
