@@ -19,7 +19,7 @@ from fuzz.worlds import Worlds
 from slipstream.core.engine import Engine
 
 _MAX_ROUNDS = 20_000  # after the consumers are gone
-_SECONDS = {"fake": 3.0}  # of processor time for one case
+_SECONDS = {"fake": 3.0, "cuda": 120.0}  # of processor time for one case; on a GPU kernels may have to be compiled
 _DEFAULT_SECONDS = 8.0
 
 
