@@ -58,15 +58,16 @@ class DraftCache:
     def __init__(self, model: Model) -> None:
         self._model = model
         self._branches: dict[int, list[Branch]] = {}
+        self._reserves: dict[int, int] = {}
 
     def open(self, stream_id: int, context: list[int], reserve: int) -> None:
         """Reads a new stream, all but its last token. A stream too long for the draft model is left out."""
         reserve = min(reserve, self._model.info.context_length)
-        if not self._readable(context, 0, 1) or not self._model.can_open(reserve):
+        if not self._readable(context, 0, 1, reserve) or not self._model.can_open(reserve):
             return
         sequence = self._model.open(context, reserve)
         branch = Branch(sequence, context[: sequence.length], context[sequence.length :])
-        self._branches[stream_id] = [branch]
+        self._branches[stream_id], self._reserves[stream_id] = [branch], reserve
         self._read_ahead(branch)
 
     def follow(self, stream_id: int, context: list[int], budget: int) -> list[Branch]:
@@ -80,7 +81,7 @@ class DraftCache:
             return []
         best = max(branches, key=lambda branch: common_prefix(branch.read, context))
         keep = max(0, min(common_prefix(best.read, context), len(context) - 1))
-        if not self._readable(context, keep, budget):
+        if not self._readable(context, keep, budget, self._reserves[stream_id]):
             return []
         if keep < len(best.read):
             best.sequence.rewind(keep)
@@ -95,6 +96,7 @@ class DraftCache:
         return branches
 
     def close(self, stream_id: int) -> None:
+        self._reserves.pop(stream_id, None)
         for branch in self._branches.pop(stream_id, ()):
             branch.sequence.close()
 
@@ -103,7 +105,10 @@ class DraftCache:
         branch.read += branch.unread[:-1]
         branch.unread = branch.unread[-1:]
 
-    def _readable(self, context: list[int], start: int, budget: int) -> bool:
-        """Whether it fits the draft's context, and the draft has all ids from `start` on (padding may be missing)."""
-        info = self._model.info
-        return 0 < len(context) < info.context_length - budget and info.can_read(max(context[start:]))
+    def _readable(self, context: list[int], start: int, budget: int, reserve: int) -> bool:
+        """Whether it fits what was reserved, and the draft has all ids from `start` on (padding may be missing).
+
+        A text may have more tokens in the draft's vocabulary than in the target's.
+        """
+        fits = bool(context) and len(context) + budget <= reserve
+        return fits and self._model.info.can_read(max(context[start:]))

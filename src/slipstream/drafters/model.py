@@ -81,7 +81,8 @@ class DraftModelDrafter:
 
     def begin(self, stream: Stream) -> None:
         context = self._vocabulary.context(stream.tokens)
-        self._cache.open(stream.id, context, len(context) + stream.limits.max_tokens)
+        reserve = len(context) + stream.max_answer_tokens
+        self._cache.open(stream.id, context, reserve if self._vocabulary.is_identity else 2 * reserve)
 
     def propose(self, streams: Seq[Stream], budgets: Seq[int]) -> list[DraftTree]:
         """One forward of the draft model a depth, for all branches of all streams."""

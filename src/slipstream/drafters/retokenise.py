@@ -26,7 +26,7 @@ class RetokenisingDrafter:
 
     def begin(self, stream: Stream) -> None:
         context = self._context(stream)
-        self._cache.open(stream.id, context, 2 * (len(context) + stream.limits.max_tokens))
+        self._cache.open(stream.id, context, 2 * (len(context) + stream.max_answer_tokens))
 
     def propose(self, streams: Seq[Stream], budgets: Seq[int]) -> list[DraftTree]:
         lines: list[list[int]] = [[] for _ in streams]

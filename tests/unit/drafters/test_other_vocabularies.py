@@ -18,6 +18,10 @@ EOS = 0
 TARGET = FakeTokenizer(["<eos>", *"abcdefgh", "ab", "cde", "gh"], eos=EOS)
 OVERLAPPING = FakeTokenizer(["h", "g", "<eos>", "cde", "fg", "f", "e", "d", "c", "b", "a", "ha"], eos=2)
 DISTANT = FakeTokenizer(["<eos>", "bc", "de", "fg", "ha", *"abcdefgh", "bcdefg", "habcd", "gha"], eos=EOS)
+FINE, COARSE = (
+    FakeTokenizer(["<eos>", *"abcdefgh"], eos=EOS),
+    FakeTokenizer(["<eos>", *"abcdefgh", "abcdefgh"], eos=EOS),
+)
 GREEDY, SAMPLED = Sampling(), Sampling(temperature=0.8, seed=4)
 
 
@@ -59,6 +63,19 @@ def test_models_that_agree_on_the_text_are_accepted_across_vocabularies(kind, bu
     assert answer.tokens == plain_tokens(target.logits, TARGET.encode("abcd"), GREEDY, 40)
     assert answer.stats.drafter_error is None
     assert answer.stats.num_accepted > (5 if budget > 1 else 0)
+    assert not draft.open_sequences
+
+
+@pytest.mark.parametrize("shares_tokens", [True, False])
+def test_a_text_with_many_more_tokens_for_the_draft_ends_drafting_and_nothing_else(shares_tokens):
+    """The fake refuses a sequence that grows beyond what was reserved for it."""
+    target, draft = cycle_text(COARSE), cycle_text(FINE)
+    shared = DraftModelDrafter(draft, vocabulary=SharedTokens(FINE, COARSE, target.info.vocab_size))
+    drafter = shared if shares_tokens else RetokenisingDrafter(draft, FINE, COARSE)
+    engine = Engine(target, COARSE, drafter, FixedPolicy(2))
+    answer = engine.generate("abcdefgh", GREEDY, Limits(max_tokens=40)).result()
+    assert answer.tokens == plain_tokens(target.logits, COARSE.encode("abcdefgh"), GREEDY, 40)
+    assert answer.stats.drafter_error is None
     assert not draft.open_sequences
 
 
