@@ -82,12 +82,13 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class TuneResult:
-    """Scores, best first. `complete` is False when it was interrupted."""
+    """Scores, best first. `complete` is False when it was interrupted, or ended by `error`."""
 
     scores: list[Score]
     cost_by_rows: list[RowCost]
     elapsed_s: float
     complete: bool
+    error: Exception | None = None
 
     @property
     def best(self) -> Score:
@@ -163,14 +164,15 @@ class Tuner:
         self._num_asked = 0
 
     def run(self, candidates: Sequence[Candidate], cost_by_rows: list[RowCost], progress: Progress) -> TuneResult:
-        """Ends within the budget and one prompt's time. Ctrl-C ends it at once with the best so far."""
+        """Ends within the budget and one prompt's time. Ctrl-C ends it at once with the best so far, and so does an
+        error, unless nothing was measured yet: that is raised."""
         started = self._clock()
 
         def share() -> float:
             return min((self._clock() - started) / self._budget_s, 1.0)
 
         scores = [Score(c) for c in candidates if c != OFF and not hopeless(c, cost_by_rows)]
-        complete = True
+        complete, failure = True, None
         try:
             alive = list(scores)
             if self._replay:
@@ -179,7 +181,11 @@ class Tuner:
             self._run_rungs(alive, started + self._budget_s, share, progress)
         except KeyboardInterrupt:
             complete = False
-        return TuneResult(ranked(scores), cost_by_rows, self._clock() - started, complete)
+        except Exception as error:
+            if not any(score.ratios or score.replayed for score in scores):
+                raise
+            complete, failure = False, error
+        return TuneResult(ranked(scores), cost_by_rows, self._clock() - started, complete, failure)
 
     def _run_replays(
         self, scores: list[Score], deadline: float, share: Callable[[], float], progress: Progress

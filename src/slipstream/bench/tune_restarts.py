@@ -43,16 +43,22 @@ class RestartTuner:
     def run(self, candidates: Sequence[Candidate], progress: Progress) -> TuneResult:
         """Ends within the budget and one candidate's turn. Ctrl-C ends it at once with the best so far.
 
-        A candidate whose engine fails is out; the search goes on. Raises EngineError where plain decoding fails.
+        A candidate whose engine fails is out; the search goes on. Where plain decoding fails, the search ends with what
+        was measured, or raises EngineError where nothing was.
         """
         started = self._clock()
         scores = [Score(candidate) for candidate in candidates if candidate != OFF]
-        complete = True
+        complete, failure = True, None
         try:
             self._run_rungs(scores, started, progress)
         except KeyboardInterrupt:
             complete = False
-        return TuneResult(ranked([s for s in scores if s.ratios]), [], self._clock() - started, complete)
+        except Exception as error:
+            if not any(score.ratios for score in scores):
+                raise
+            complete, failure = False, error
+        measured = ranked([score for score in scores if score.ratios])
+        return TuneResult(measured, [], self._clock() - started, complete, failure)
 
     def _run_rungs(self, scores: list[Score], started: float, progress: Progress) -> None:
         alive, first, size = scores, 0, _FIRST_PROMPTS

@@ -17,6 +17,7 @@ import typer
 from slipstream.cli import engine_options as eng
 from slipstream.cli import options as opt
 from slipstream.cli.settings_file import FILE_NAME, FileSettings, read_settings, write_settings
+from slipstream.errors import SlipstreamError
 
 if TYPE_CHECKING:
     from slipstream.bench.tune import Candidate, Progress, Score, TuneResult
@@ -123,7 +124,7 @@ def tune(
 def _finish(result: TuneResult, where: FileSettings, output: Path | None, as_json: bool) -> None:
     """Shows the choice, then writes it to `output`, where there is one: also where showing fails.
 
-    `where`: the model, and what runs it.
+    `where`: the model, and what runs it. A search that failed is shown and not written; raises SlipstreamError.
     """
     model = where.model or ""
     try:
@@ -133,10 +134,15 @@ def _finish(result: TuneResult, where: FileSettings, output: Path | None, as_jso
             _print(result, model)
         sys.stdout.flush()
     finally:
-        if output:
+        if output and not result.error:
             best = result.best.candidate
             chosen = replace(where, draft=best.draft, drafter=best.drafter, policy=best.policy)
             write_settings(chosen, output, _comments(result, model))
+    if result.error:
+        raise SlipstreamError(
+            f"the search failed, and the scores shown are what it had measured: {type(result.error).__name__}: "
+            f"{result.error}. Nothing was written"
+        ) from result.error
     if output and not as_json:
         print(f"written to {output}; every command run in this folder reads it")
 

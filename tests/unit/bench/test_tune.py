@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import random
+from pathlib import Path
 
 import pytest
 
 from slipstream.bench.results import RowCost
 from slipstream.bench.tune import OFF, Candidate, Tuner, grid, hopeless
 from slipstream.bench.workload import Prompt
+from slipstream.cli.settings_file import FileSettings
+from slipstream.cli.tune import _finish
 from slipstream.core.generator import Answer
 from slipstream.core.sampling import Sampling
 from slipstream.core.stats import Stats
 from slipstream.core.stream import Limits
+from slipstream.errors import SlipstreamError
 
 FLAT = [RowCost(n, 1.0, 1.0 + 0.01 * n) for n in (1, 2, 3, 4, 6, 8, 12, 16)]
 STEEP = [RowCost(n, float(n), float(n)) for n in (1, 2, 3, 4, 6, 8, 12, 16)]
@@ -22,12 +27,12 @@ PROMPTS = [Prompt(f"p{i}", "chat", (f"text {i}",), raw=True) for i in range(10)]
 class World:
     """Simulated time and speeds: a candidate's speed is what `speed_of` says, with noise."""
 
-    def __init__(self, speed_of, noise=0.03, seed=0, stop_after=None) -> None:
+    def __init__(self, speed_of, noise=0.03, seed=0, stop_after=None, stop_with=KeyboardInterrupt) -> None:
         self.now = 0.0
         self._speed_of = speed_of
         self._noise = random.Random(seed)
         self._spread = noise
-        self._stop_after = stop_after
+        self._stop_after, self._stop_with = stop_after, stop_with
         self.asked: list[str] = []
 
     def clock(self) -> float:
@@ -42,7 +47,7 @@ class World:
             def answer(self, prompt, sampling, limits):
                 world.asked.append(candidate.label)
                 if world._stop_after and len(world.asked) > world._stop_after:
-                    raise KeyboardInterrupt
+                    raise world._stop_with
                 speed = 50 * world._speed_of(candidate) * (1 + world._noise.gauss(0, world._spread))
                 world.now += limits.max_tokens / speed
                 accepted = 0 if candidate == OFF else 30 - 2 * (candidate.length or 5)
@@ -108,6 +113,21 @@ def test_an_interrupt_keeps_the_best_so_far() -> None:
     result = tune(World(peaked("suffix", 6), stop_after=60), grid(["ngram", "suffix"], []))
     assert not result.complete
     assert result.best.speedup > 1.5
+
+
+def test_an_error_keeps_the_scores_so_far_and_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    world = World(peaked("suffix", 6), stop_after=60, stop_with=ZeroDivisionError("of all things"))
+    result = tune(world, grid(["ngram", "suffix"], []))
+    assert result.best.speedup > 1.5
+    with pytest.raises(SlipstreamError, match="ZeroDivisionError: of all things"):
+        _finish(result, FileSettings("m"), tmp_path / "slipstream.yaml", as_json=True)
+    assert json.loads(capsys.readouterr().out)["best"]["speedup"] == result.best.speedup
+    assert not (tmp_path / "slipstream.yaml").exists()
+
+
+def test_an_error_before_anything_was_measured_is_raised() -> None:
+    with pytest.raises(ZeroDivisionError):
+        tune(World(peaked("suffix", 6), stop_after=1, stop_with=ZeroDivisionError), grid(["ngram", "suffix"], []))
 
 
 def test_the_rule_of_thumb_is_walked_over_the_same_measurements() -> None:
