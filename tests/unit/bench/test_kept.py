@@ -17,6 +17,7 @@ from slipstream.bench import runner
 from slipstream.bench.results import RowCost
 from slipstream.bench.runner import Sample
 from slipstream.bench.summary import Yardstick, summarise
+from slipstream.bench.tune import Candidate, Score, TuneResult
 from slipstream.bench.workload import Prompt
 from slipstream.cli import audit as audit_command
 from slipstream.cli import tune as tune_command
@@ -123,10 +124,7 @@ def test_a_group_that_drafted_nothing_is_summarised() -> None:
 
 
 def test_tune_prints_before_it_writes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    class Best:
-        candidate = type("Candidate", (), {"draft": None, "drafter": "ngram", "policy": "auto"})
-
-    result: Any = type("Result", (), {"best": Best})
+    result = TuneResult([Score(Candidate("ngram", "auto"))], [], 1.0, complete=True)
     monkeypatch.setattr(tune_command, "_print", lambda result, model: print("the choice"))
     monkeypatch.setattr(tune_command, "_comments", lambda result, model: [])
     monkeypatch.setattr(tune_command, "write_settings", fail(SlipstreamError("disk full")))
