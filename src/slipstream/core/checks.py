@@ -16,22 +16,22 @@ def whole_number(name: str, value: Any, least: int, most: int | None = None) -> 
     try:
         number = operator.index(value)
     except TypeError:
-        raise _wrong(name, value, expected) from None
+        raise wrong_value(name, value, expected) from None
     if isinstance(value, bool) or number < least or (most is not None and number > most):
-        raise _wrong(name, value, expected)
+        raise wrong_value(name, value, expected)
     return number
 
 
 def real_number(name: str, value: Any, least: float, most: float, expected: str) -> float:
     """`value` as a finite float between `least` and `most`. Raises UsageError, which says `expected`."""
     if isinstance(value, bool | str | bytes):
-        raise _wrong(name, value, expected)
+        raise wrong_value(name, value, expected)
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
-        raise _wrong(name, value, expected) from None
+        raise wrong_value(name, value, expected) from None
     if not math.isfinite(number) or not least <= number <= most:
-        raise _wrong(name, value, expected)
+        raise wrong_value(name, value, expected)
     return number
 
 
@@ -41,18 +41,22 @@ def token_ids(name: str, value: Any) -> list[int]:
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
-        raise _wrong(name, value, expected)
+        raise wrong_value(name, value, expected)
     items = list(value)
     try:
         ids = [operator.index(item) for item in items]
     except TypeError:
-        raise _wrong(name, value, expected) from None
+        raise wrong_value(name, value, expected) from None
     if any(isinstance(item, bool) for item in items):
-        raise _wrong(name, value, expected)
+        raise wrong_value(name, value, expected)
     return ids
 
 
-def _wrong(name: str, value: Any, expected: str) -> UsageError:
-    shown = repr(value)
+def wrong_value(name: str, value: object, expected: str) -> UsageError:
+    """The error for a field with a wrong value, which is shown in at most 80 characters."""
+    try:
+        shown = repr(value)
+    except Exception as error:  # an int of thousands of digits, or an object whose repr is broken
+        shown = f"a {type(value).__name__} that can't be shown ({type(error).__name__})"
     shown = shown if len(shown) <= 80 else shown[:80] + "…"
     return UsageError(f"{name} is {shown}; expected {expected}")

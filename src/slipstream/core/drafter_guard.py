@@ -65,7 +65,7 @@ class DrafterGuard:
         for drafter, members in _by_drafter([None if o.stream.done else o.stream for o in observations]):
             try:
                 drafter.observe([observations[i] for i in members])
-            except Exception as error:  # whom it failed on can't be told: asking again would tell it twice
+            except Exception as error:  # for which stream is unknown, and a second call would report the others twice
                 for i in members:
                     self._give_up(observations[i].stream, error)
 
@@ -145,9 +145,9 @@ def _check_proposal(token: int, proposal: Any) -> None:
         return
     if not isinstance(proposal, np.ndarray) or proposal.ndim != 1 or not 0 <= token < len(proposal):
         raise ValueError(f"the distribution of token {token} has shape {np.shape(proposal)}; expected [vocab]")
-    total = float(proposal.sum())
+    total = float(proposal.sum())  # within 1e-3: float32 sums of large vocabularies are off by about 1e-5
     if not abs(total - 1) < 1e-3 or float(proposal.min()) < 0 or not proposal[token] > 0:
-        raise ValueError(f"the distribution of token {token} is none: it sums to {total}, or the token has no share")
+        raise ValueError(f"the distribution of token {token} is invalid: its sum is {total}, or the token has no share")
 
 
 def _told(error: Exception) -> str:

@@ -426,11 +426,13 @@ class Engine:
         self._release_finished()
 
     def _release(self, stream: Stream) -> None:
-        self._drafters.end(stream)
-        self.policy.forget(stream)
-        if stream.sequence:
-            stream.sequence.close()
-            stream.sequence = None
+        try:
+            self._drafters.end(stream)
+            self.policy.forget(stream)
+        finally:  # whatever they do, the place in the cache goes back
+            if stream.sequence:
+                stream.sequence.close()
+                stream.sequence = None
         self.stats.num_prompt_tokens += stream.stats.num_prompt_tokens
         self.stats.num_reused += stream.stats.num_reused
         self.stats.drafter_error = self.stats.drafter_error or stream.stats.drafter_error

@@ -52,7 +52,7 @@ class Generation:
                 return None
 
     def cancel(self) -> None:
-        """Ends the answer, in the middle of a round when that round ends. Never waits; harmless when it is over."""
+        """Ends the answer: at once, or at the end of the round that is running. Never waits; harmless when it is over."""
         self._engine.cancel(self.stream)
 
     def result(self) -> Generation:

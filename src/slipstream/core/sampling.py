@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from slipstream.core.checks import real_number, whole_number
+from slipstream.core.checks import real_number, whole_number, wrong_value
 from slipstream.core.noise import Domain, coupled_argmax
-from slipstream.errors import NonFiniteLogitsError, UsageError
+from slipstream.errors import NonFiniteLogitsError
 
 Row = npt.NDArray[np.float32]  # [vocab] logits of one node
-LEAST_TEMPERATURE = 1e-6  # below it no noise could decide between two different float32 logits: that is greedy
+LEAST_TEMPERATURE = 1e-6  # here noise decides only between logits that differ in their last bits; below is greedy
 MOST_BIAS = 1e9  # far above any logit, far below what float32 holds; -1e9 is how people forbid a token
 
 
@@ -43,6 +43,7 @@ class Sampling:
             "top_k": whole_number("top_k", self.top_k, 0),
             "top_p": real_number("top_p", self.top_p, math.ulp(0), 1, "above 0, at most 1 (off)"),
             "min_p": real_number("min_p", self.min_p, 0, math.nextafter(1, 0), "0 (off) or more, below 1"),
+            # The range keeps float32 logits finite: they are divided or multiplied by it.
             "repetition_penalty": real_number(
                 "repetition_penalty", self.repetition_penalty, 0.01, 100, "between 0.01 and 100; 1 is off"
             ),
@@ -85,7 +86,7 @@ def _penalty(name: str, value: float) -> float:
 def _checked_bias(bias: Mapping[int, float]) -> dict[int, float]:
     """Ids may come as text, as JSON has them."""
     if not isinstance(bias, Mapping):
-        raise UsageError(f"logit_bias is {bias!r}; expected token ids and numbers, as in {{42: -5.0}}")
+        raise wrong_value("logit_bias", bias, "token ids and numbers, as in {42: -5.0}")
     checked = {}
     for token, value in bias.items():
         token_id = int(token) if isinstance(token, str) and token.isdecimal() else token

@@ -10,13 +10,12 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import Literal
 
-from slipstream.core.checks import token_ids, whole_number
+from slipstream.core.checks import token_ids, whole_number, wrong_value
 from slipstream.core.protocols import Drafter, Sequence
 from slipstream.core.sampling import History, Sampling
 from slipstream.core.stats import Stats
 from slipstream.core.text import TextAssembler
 from slipstream.core.verify import Verification
-from slipstream.errors import UsageError
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
 _ids = itertools.count()
@@ -47,7 +46,7 @@ def _stop_strings(stop: object) -> tuple[str, ...]:
         return (stop,)
     strings = tuple(stop) if isinstance(stop, Iterable) else (None,)
     if not all(isinstance(text, str) for text in strings):
-        raise UsageError(f"stop is {stop!r}; expected a string, or several in a tuple or list")
+        raise wrong_value("stop", stop, "a string, or several in a tuple or list")
     return strings
 
 

@@ -62,6 +62,8 @@ REFUSED = {
     "drafter": lambda: {"drafter": "suffix"},
     "drafter object": lambda: {"drafter": object()},
     "verifier": lambda: {"verifier": verify_matching},
+    "huge seed": lambda: {"sampling": Sampling(seed=10**5000)},
+    "huge stop": lambda: {"limits": Limits(4, stop=[10**5000])},
     "prompt none": lambda: {"prompt": None},
     "prompt number": lambda: {"prompt": 5},
     "prompt floats": lambda: {"prompt": [1.0, 2.0]},
@@ -310,6 +312,14 @@ def test_a_round_is_not_entered_twice():
     answer = engine.generate(PROMPT, SAMPLED, Limits(30)).result()
     assert answer.tokens == expected(model)
     assert "in the middle of a round" in answer.stats.drafter_error
+    assert not model.open_sequences
+
+
+def test_a_policy_that_cannot_forget_a_stream_keeps_no_place():
+    model, policy = FakeModel(), FixedPolicy(2)
+    policy.forget = lambda stream: 1 / 0
+    engine = make_engine(model, AlwaysRight(model=model), policy)
+    assert engine.generate(PROMPT, SAMPLED, Limits(30)).result().tokens == expected(model)
     assert not model.open_sequences
 
 
