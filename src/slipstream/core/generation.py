@@ -52,7 +52,7 @@ class Generation:
                 return None
 
     def cancel(self) -> None:
-        """Ends the answer: at once, or at the end of the round that is running. Never waits; harmless when it is over."""
+        """Ends the answer: at once, or when the running round ends. Never waits; harmless when it is over."""
         self._engine.cancel(self.stream)
 
     def result(self) -> Generation:
