@@ -10,7 +10,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 from slipstream.core.prefix import common_prefix
-from slipstream.core.protocols import Model, ScoreRequest, Scores, Sequence, prefill
+from slipstream.core.protocols import Model, ScoreRequest, Scores, Sequence
 from slipstream.core.tree import ROOT
 
 _CATCH_UP = 8  # unread tokens that ride along with the first drafting step; more are read before
@@ -68,7 +68,7 @@ class DraftCache:
         sequence = self._model.open(context, reserve)
         branch = Branch(sequence, context[: sequence.length], context[sequence.length :])
         self._branches[stream_id], self._reserves[stream_id] = [branch], reserve
-        self._read_ahead(branch)
+        self._read_ahead([branch])
 
     def follow(self, stream_id: int, context: list[int], budget: int) -> list[Branch]:
         """The stream's one branch, rewound to what became the text, `unread` holding the rest.
@@ -90,8 +90,6 @@ class DraftCache:
             if branch is not best:
                 branch.sequence.close()
         best.unread, best.node, best.depth = context[keep:], ROOT, 0
-        if len(best.unread) > min(_CATCH_UP, self._model.info.max_rows):
-            self._read_ahead(best)
         branches[:] = [best]
         return branches
 
@@ -100,10 +98,25 @@ class DraftCache:
         for branch in self._branches.pop(stream_id, ()):
             branch.sequence.close()
 
-    def _read_ahead(self, branch: Branch) -> None:
-        prefill(self._model, branch.sequence, branch.unread[:-1])
-        branch.read += branch.unread[:-1]
-        branch.unread = branch.unread[-1:]
+    def catch_up(self, branches: Seq[Branch]) -> None:
+        """Reads for all branches that are far behind, so that the first drafting step has few rows."""
+        limit = min(_CATCH_UP, self._model.info.max_rows)
+        self._read_ahead([branch for branch in branches if len(branch.unread) > limit])
+
+    def _read_ahead(self, branches: Seq[Branch]) -> None:
+        """Reads all but the last unread token of each branch, as many tokens in one forward as the model takes."""
+        while behind := [branch for branch in branches if len(branch.unread) > 1]:
+            parts, rows_left = [], self._model.info.max_rows
+            for branch in behind:
+                part = branch.unread[:-1][:rows_left]
+                rows_left -= len(part)
+                if part:
+                    parts.append((branch, part))
+            self._model.score([ScoreRequest(branch.sequence, part) for branch, part in parts])
+            for branch, part in parts:
+                branch.sequence.commit()
+                branch.read += part
+                del branch.unread[: len(part)]
 
     def _readable(self, context: list[int], start: int, budget: int, reserve: int) -> bool:
         """Whether it fits what was reserved, and the draft has all ids from `start` on (padding may be missing).

@@ -74,7 +74,7 @@ class DraftModelDrafter:
     ) -> None:
         """Without a `vocabulary` the draft's ids are the target's; padding rows at the end do no harm."""
         self.name = name
-        self._model = model
+        self.model = model
         self._options = options or DraftModelOptions()
         self._vocabulary = vocabulary or SameVocabulary(model.info.vocab_size)
         self._cache = DraftCache(model)
@@ -90,10 +90,11 @@ class DraftModelDrafter:
             _Draft(s, n, self._cache.follow(s.id, self._vocabulary.context(s.tokens), n))
             for s, n in zip(streams, budgets, strict=True)
         ]
-        if self._model.info.extends and self._options.n_parallel == 1 and self._vocabulary.is_identity:
+        self._cache.catch_up([branch for draft in drafts for branch in draft.branches])
+        if self.model.info.extends and self._options.n_parallel == 1 and self._vocabulary.is_identity:
             self._extend([draft for draft in drafts if draft.growing and _can_extend(draft.stream)])
         while growing := [(draft, branch) for draft in drafts for branch in draft.growing]:
-            scores = read_on(self._model, [branch for _, branch in growing])
+            scores = read_on(self.model, [branch for _, branch in growing])
             for (draft, branch), score in zip(growing, scores, strict=True):
                 self._grow(draft, branch, self._vocabulary.to_target_row(score.row(ROOT)))
         return [draft.builder.build() for draft in drafts]
@@ -102,7 +103,7 @@ class DraftModelDrafter:
         """Chains that the draft model draws by itself, without the host between two tokens."""
         if not drafts:
             return
-        model = cast(ExtendingModel, self._model)
+        model = cast(ExtendingModel, self.model)
         lines = [draft.branches[0] for draft in drafts]
         extensions = model.extend(
             [

@@ -20,7 +20,7 @@ class RetokenisingDrafter:
     is_free = False
 
     def __init__(self, model: Model, draft_texts: Texts, target_texts: Texts) -> None:
-        self._model = model
+        self.model = model
         self._draft, self._target = draft_texts, target_texts
         self._cache = DraftCache(model)
 
@@ -31,8 +31,9 @@ class RetokenisingDrafter:
     def propose(self, streams: Seq[Stream], budgets: Seq[int]) -> list[DraftTree]:
         lines: list[list[int]] = [[] for _ in streams]
         branches = [self._cache.follow(s.id, self._context(s), n + 1) for s, n in zip(streams, budgets, strict=True)]
+        self._cache.catch_up([branch for of_stream in branches for branch in of_stream])
         while growing := self._growing(branches, lines, budgets):
-            scores = read_on(self._model, [branch for branch, _ in growing])
+            scores = read_on(self.model, [branch for branch, _ in growing])
             for (branch, i), score in zip(growing, scores, strict=True):
                 token = score.argmax(ROOT)
                 if not self._draft.is_special(token):
