@@ -27,7 +27,6 @@ from slipstream.backends.torch.load import load_model
 from slipstream.backends.torch.options import TorchOptions
 from slipstream.bench.row_cost import measure_row_cost
 from slipstream.bench.synthetic import forced_acceptance
-from slipstream.core.auto_policy import make_policy
 from slipstream.core.engine import Engine
 from slipstream.core.prefix import common_prefix
 from slipstream.core.protocols import Drafter, ScoreRequest, prefill
@@ -39,6 +38,7 @@ from slipstream.drafters.base import FreeDrafter
 from slipstream.drafters.model import DraftModelDrafter
 from slipstream.loading import LoadedModel, settle
 from slipstream.models.shapes import RandomCheckpoint
+from slipstream.policy import make_policy
 
 PROMPT_TOKENS = 256
 ROWS = (1, 2, 4, 8, 16, 32)

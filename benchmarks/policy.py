@@ -2,7 +2,7 @@
 
     python benchmarks/policy.py [--quick] [--json] [--machines NAME,…] [--streams 1,16] [--kinds]
     python benchmarks/policy.py --save-baseline
-    python benchmarks/policy.py --set slipstream.core.nap._PATIENCE_S=0.2
+    python benchmarks/policy.py --set slipstream.policy.constants.CAUTION=1.0
     python benchmarks/policy.py --quick --sensitivity
     python benchmarks/policy.py record --model big.gguf --draft small.gguf --prompts FILE … --out FILE
 

@@ -65,6 +65,7 @@ class Machine:
     free_draft_s: float  # a free drafter's proposal, with one stream
     free_draft_s_per_stream: float
     drafts: dict[str, DraftCost]  # by drafter
+    decoding_rows: int | None = None  # of a decoding step at most
 
     def host(self, num_streams: int) -> float:
         return self.host_s + self.host_s_per_stream * (num_streams - 1)
@@ -106,6 +107,7 @@ def _machine(name: str, data: dict[str, Any]) -> Machine:
             drafter: DraftCost(_curve(draft["forward_ms"], buckets), draft.get("call_ms", 0.0) / 1e3)
             for drafter, draft in data["drafts"].items()
         },
+        decoding_rows=max(buckets, default=None),
     )
 
 

@@ -17,25 +17,17 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import TypeGuard
 
-# Modules that a policy may be made of; those that don't exist are left out. A package stands for all its modules.
-POLICY_MODULES = (
-    "slipstream.policy",
-    "slipstream.core.policy",
-    "slipstream.core.auto_policy",
-    "slipstream.core.acceptance",
-    "slipstream.core.cost",
-    "slipstream.core.nap",
-)
+POLICY_MODULES = ("slipstream.policy",)  # a package stands for all its modules
 
 
 def parse(text: str) -> tuple[str, str]:
-    """`slipstream.core.nap._PATIENCE_S=0.2`. Raises SystemExit for anything else."""
+    """`slipstream.policy.constants.CAUTION=1.0`. Raises SystemExit for anything else."""
     name, _, value = text.partition("=")
     try:
         float(value)
     except ValueError:
         raise SystemExit(
-            f"--set {text}: expected NAME=NUMBER, for example slipstream.core.nap._PATIENCE_S=0.2"
+            f"--set {text}: expected NAME=NUMBER, for example slipstream.policy.constants.CAUTION=1.0"
         ) from None
     return name.strip(), value.strip()
 
@@ -110,7 +102,7 @@ def constants() -> dict[str, float]:
     found: dict[str, float] = {}
     for module in _modules():
         tree = ast.parse(Path(module.__file__ or "").read_text(encoding="utf-8"))
-        found |= {f"{module.__name__}.{name}": float(str(number.value)) for name, number in _numbers(tree)}
+        found |= {f"{module.__name__}.{name}": number.value for name, number in _numbers(tree)}
     return found
 
 
@@ -127,6 +119,8 @@ def _modules() -> Iterator[ModuleType]:
 
 def other_values(value: float) -> tuple[float, float]:
     """Half and double. Of what lies near 1, as a share that fades or a gain does, the distance to 1."""
+    if isinstance(value, int):
+        return max(1, value // 2), value * 2
     if 0.5 < value < 1.5 and value != 1:
         return 1 + (value - 1) / 2, 1 + (value - 1) * 2
     return value / 2, value * 2

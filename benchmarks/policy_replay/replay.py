@@ -15,6 +15,7 @@ from slipstream.core.policy import Policy
 from slipstream.core.protocols import Drafter
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
+from slipstream.policy import AutoPolicy
 
 MakePolicy = Callable[[], Policy]
 _GREEDY = Sampling()
@@ -96,13 +97,13 @@ def _drafter(case: Case, clock: ChargedClock) -> Drafter:
 def expect(policy: Policy, case: Case) -> None:
     """Tells the policy what `slipstream.load` would have measured."""
     machine, cost = case.machine, case.machine.drafts.get(case.drafter)
-    reading: dict[int, float] = {}
-    if cost and case.drafter == "model":
+    drafts: dict[str, dict[int, float]] = {}
+    if cost:
         least = 2 if machine.runs_ahead else 1  # there the steps are not waited for one by one
         measured = machine.measured_at_load(cost.forward_s)
-        reading = {rows: seconds for rows, seconds in measured.items() if rows >= least}
-    if hasattr(policy, "expect"):
-        policy.expect(machine.measured_at_load(machine.forward_s), case.drafter, reading)
+        drafts[case.drafter] = {rows: seconds for rows, seconds in measured.items() if rows >= least}
+    if isinstance(policy, AutoPolicy):
+        policy.expect(machine.measured_at_load(machine.forward_s), drafts)
 
 
 def _start(engine: Engine, case: Case, number: int) -> _Playing:

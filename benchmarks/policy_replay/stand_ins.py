@@ -98,7 +98,7 @@ class Target:
         self.info = ModelInfo(
             name=machine.name, backend="replay", device="replay", dtype="none", vocab_size=_VOCABULARY,
             context_length=1_000_000, weight_bytes=1, batch_invariant=True, max_rows=MAX_ROWS,
-            runs_ahead=machine.runs_ahead,
+            runs_ahead=machine.runs_ahead, decoding_rows=machine.decoding_rows,
         )  # fmt: skip
         self._machine = machine
         self._clock = clock
@@ -237,12 +237,15 @@ class ModelStandIn:
 
 def draft_seconds(cost: DraftCost, unread: Seq[int], lengths: Seq[int]) -> float:
     """Of drafts of these lengths for streams of which the model has not read so many tokens (1 at least)."""
-    seconds, first_rows = cost.call_s, 0
+    seconds, first_rows, late_rows = cost.call_s, 0, 0
     for rows, length in zip(unread, lengths, strict=True):
         if length and rows > _CATCH_UP:
-            seconds += cost.forward_s(rows - 1)
+            late_rows += rows - 1
             rows = 1
         first_rows += rows if length else 0
+    while late_rows > 0:  # read before the first step, as many in one forward as the model takes
+        seconds += cost.forward_s(min(late_rows, MAX_ROWS))
+        late_rows -= MAX_ROWS
     if not first_rows:
         return 0.0
     seconds += cost.forward_s(first_rows)

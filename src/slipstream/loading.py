@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slipstream.backends import BACKENDS, Report, choose_backend
-from slipstream.core.auto_policy import AutoPolicy, make_policy
 from slipstream.core.engine import Engine
 from slipstream.core.policy import Policy
 from slipstream.core.protocols import Drafter, Model
 from slipstream.core.row_times import measure_rows
+from slipstream.core.team import members_of
 from slipstream.core.turn import TURN
-from slipstream.drafters import DraftSources, make_drafter, parse_drafter
+from slipstream.drafters import DraftSources, ModelDrafter, make_drafter, parse_drafter
 from slipstream.errors import CapacityError, UsageError
 from slipstream.models.tokenizer import Tokenizer, same_vocabulary
+from slipstream.policy import AutoPolicy, make_policy
 
 if TYPE_CHECKING:
     from slipstream.backends import BackendOptions
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 # Rows that are measured before the first answer, as far as there is time; with more of it where a device runs ahead.
 _FIRST_SIZES = {False: (1, 4, 8, 2), True: (1, 4, 8, 2, 16, 32, 64)}
 _MEASURING_S = 0.6
-_DRAFTS_OF_A_MODEL = ("model", "translate")  # drafters all of whose tokens are steps of the draft model
 
 
 def _silent(what: str, share: float) -> None:
@@ -42,16 +42,19 @@ class LoadedModel:
     _row_costs: dict[int, float] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def row_costs(self) -> dict[int, float]:
-        """Seconds of a forward by rows, measured once, in a second at most where a row takes less than 0.1.
-
-        Empty where the cache is full.
-        """
+        """Seconds of a forward by rows, measured once. Empty where the cache is full."""
         if not self._row_costs:
-            with suppress(CapacityError):
-                sizes = _FIRST_SIZES[self.model.info.runs_ahead]
-                seconds = measure_rows(self.model, sizes, context=1, repeats=3, limit_s=_MEASURING_S)
-                self._row_costs.update({rows: min(of_size) for rows, of_size in seconds.items()})
+            self._row_costs.update(_row_costs(self.model))
         return self._row_costs
+
+
+def _row_costs(model: Model) -> dict[int, float]:
+    """Takes a second at most where a row takes less than 0.1."""
+    with suppress(CapacityError):
+        sizes = _FIRST_SIZES[model.info.runs_ahead]
+        seconds = measure_rows(model, sizes, context=1, repeats=3, limit_s=_MEASURING_S)
+        return {rows: min(of_size) for rows, of_size in seconds.items()}
+    return {}
 
 
 def load_model(
@@ -106,17 +109,20 @@ def load(
     if drafter is None or isinstance(drafter, str):
         drafter = make_drafter(drafter or (drafter_for(main, helper) if helper else "suffix"), sources)
     if isinstance(plan, AutoPolicy) and drafter is not None:
-        plan.expect(main.row_costs(), drafter.name, _reading_costs(drafter, helper))
+        plan.expect(main.row_costs(), _draft_costs(drafter, helper))
     return Engine(main.model, main.tokenizer, drafter, plan, max_streams=max_streams)
 
 
-def _reading_costs(drafter: Drafter, helper: LoadedModel | None) -> dict[int, float]:
-    """Forwards of the draft model by rows, where all drafts come from it. A device takes its steps one after the other
-    without being waited for: what one costs is then seen while drafting."""
-    if helper is None or drafter.name not in _DRAFTS_OF_A_MODEL:
-        return {}
-    least = 2 if helper.model.info.extends else 1
-    return {rows: seconds for rows, seconds in helper.row_costs().items() if rows >= least}
+def _draft_costs(drafter: Drafter, helper: LoadedModel | None) -> dict[str, dict[int, float]]:
+    """Forwards of the models that draft, by drafter and rows. A device takes the steps of a draft one after the other
+    without being waited for, which is quicker: what one of a single row takes is then seen while drafting."""
+    costs = {}
+    for member in members_of(drafter):
+        if isinstance(member, ModelDrafter):
+            measured = helper.row_costs() if helper and helper.model is member.model else _row_costs(member.model)
+            least = 2 if member.model.info.extends else 1
+            costs[member.name] = {rows: seconds for rows, seconds in measured.items() if rows >= least}
+    return costs
 
 
 def drafter_for(target: LoadedModel, draft: LoadedModel) -> str:

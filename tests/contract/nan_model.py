@@ -10,13 +10,13 @@ import torch
 from contract import cuda_models, tiny_models
 from slipstream.backends.torch.model import TorchModel
 from slipstream.core.engine import Engine
-from slipstream.core.policy import FixedPolicy
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
 from slipstream.drafters.model import DraftModelDrafter
 from slipstream.drafters.suffix import SuffixDrafter
 from slipstream.errors import NonFiniteLogitsError
 from slipstream.models import open_checkpoint
+from slipstream.policy import FixedPolicy
 
 POISON = 7
 LIMITS = Limits(max_tokens=20, ignore_eos=True)

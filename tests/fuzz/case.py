@@ -17,11 +17,11 @@ from fuzz.prophet import Prophet
 from fuzz.request import Request, RequestMaker
 from fuzz.watched import Hook, WatchedDrafter, WatchedModel, WatchedTokenizer, no_hook
 from fuzz.world import World
-from slipstream.core.auto_policy import make_policy
 from slipstream.core.engine import Engine
 from slipstream.core.generation import Generation
 from slipstream.core.protocols import Drafter
 from slipstream.drafters import make_drafter
+from slipstream.policy import make_policy
 
 _POLICIES = ("auto", "auto", "auto(3)", "fixed(0)", "fixed(1)", "fixed(3)", "fixed(8)", "fixed(20)")
 _SCENARIOS = {"turns": 45, "meddling": 20, "signals": 8, "threads": 17, "two engines": 10}

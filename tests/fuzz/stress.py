@@ -24,9 +24,9 @@ from fuzz.request import Request, RequestMaker
 from fuzz.watchdog import hard_limit
 from fuzz.world import World, leaks, models_inside
 from fuzz.worlds import make_worlds, why_missing
-from slipstream.core.auto_policy import make_policy
 from slipstream.core.engine import Engine
 from slipstream.drafters import make_drafter
+from slipstream.policy import make_policy
 
 MAX_GROWTH_MIB = 24.0  # of resident memory, from the middle of a run to its end
 _MAX_FAILURES = 50

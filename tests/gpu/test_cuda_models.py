@@ -17,7 +17,6 @@ from contract.model_contract import ModelContract
 from slipstream.backends.torch.load import load_model
 from slipstream.backends.torch.model import TorchModel
 from slipstream.backends.torch.options import TorchOptions
-from slipstream.core.auto_policy import make_policy
 from slipstream.core.engine import Engine
 from slipstream.core.protocols import Drafter
 from slipstream.core.sampling import Sampling
@@ -27,6 +26,7 @@ from slipstream.drafters.suffix import SuffixDrafter
 from slipstream.errors import CapacityError
 from slipstream.loading import LoadedModel
 from slipstream.models.shapes import RandomCheckpoint
+from slipstream.policy import make_policy
 
 pytestmark = pytest.mark.gpu
 

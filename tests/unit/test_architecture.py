@@ -17,6 +17,7 @@ EVERYWHERE = {"errors", "cache", "child", "writing"}  # small things that every 
 
 ALLOWED = {
     "core": set(),
+    "policy": {"core"},
     "drafters": {"core"},
     "backends": {"core", "models"},
     "models": set(),

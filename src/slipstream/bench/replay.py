@@ -17,7 +17,6 @@ import numpy.typing as npt
 from slipstream.bench.results import RowCost
 from slipstream.bench.tune import Candidate
 from slipstream.bench.workload import Prompt
-from slipstream.core.cost import CostModel
 from slipstream.core.engine import Engine
 from slipstream.core.generator import Answer
 from slipstream.core.protocols import ModelInfo, ScoreRequest, Scores
@@ -25,6 +24,7 @@ from slipstream.core.sampling import Sampling
 from slipstream.core.stats import Stats
 from slipstream.core.stream import Limits
 from slipstream.core.tree import DraftTree
+from slipstream.policy.round_times import RoundTimes
 
 
 class ChargedClock:
@@ -43,7 +43,7 @@ class ChargedClock:
 class KnownText:
     """A Model that says what is known: prompt and answer of one stream."""
 
-    def __init__(self, info: ModelInfo, tokens: Seq[int], costs: CostModel, clock: ChargedClock) -> None:
+    def __init__(self, info: ModelInfo, tokens: Seq[int], costs: RoundTimes, clock: ChargedClock) -> None:
         self.info = info
         self.tokens = tokens
         self._costs = costs
@@ -115,11 +115,10 @@ class KnownScores:
         return self._text.row_of(self.argmax(node))
 
 
-def cost_model(costs: Seq[RowCost]) -> CostModel:
-    model = CostModel()
-    for cost in costs:
-        model.record(cost.rows, cost.seconds)
-    return model
+def round_times(costs: Seq[RowCost]) -> RoundTimes:
+    times = RoundTimes()
+    times.expect({cost.rows: cost.seconds for cost in costs})
+    return times
 
 
 def replayer(
@@ -127,7 +126,7 @@ def replayer(
 ) -> Callable[[Candidate, Prompt, Answer], Stats]:
     """Replays for a Tuner. Each candidate keeps its drafter and policy, which learn from prompt to prompt."""
     engines: dict[Candidate, Engine] = {}
-    charged = cost_model(costs)
+    charged = round_times(costs)
 
     def run(candidate: Candidate, prompt: Prompt, answer: Answer) -> Stats:
         if candidate not in engines:
@@ -138,7 +137,7 @@ def replayer(
     return run
 
 
-def replay(engine: Engine, prompt: list[int], answer: Answer, sampling: Sampling, costs: CostModel) -> Stats:
+def replay(engine: Engine, prompt: list[int], answer: Answer, sampling: Sampling, costs: RoundTimes) -> Stats:
     """The stats `engine` would have had on this answer. Its drafter and policy learn from it as from any other."""
     clock = ChargedClock()
     known = KnownText(engine.target.info, [*prompt, *answer.tokens], costs, clock)

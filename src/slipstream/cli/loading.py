@@ -49,11 +49,11 @@ class Models:
 
 def load_models(settings: LoadSettings) -> Models:
     """Fetches and loads what the settings name. Settings that can't work fail before anything is read."""
-    from slipstream.core.auto_policy import make_policy
     from slipstream.doctor.preflight import explain_refusal, refuse_other_vocabulary
     from slipstream.drafters import parse_drafter
     from slipstream.errors import ModelError
     from slipstream.loading import load_model, settle
+    from slipstream.policy import make_policy
 
     make_policy(settings.policy)
     parse_drafter(settings.drafter or "none")

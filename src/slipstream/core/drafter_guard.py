@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from slipstream.core.policy import Ask
 from slipstream.core.protocols import Drafter, Observation
 from slipstream.core.stream import Stream
 from slipstream.core.tree import EMPTY_TREE, ROOT, DraftTree
@@ -38,28 +39,30 @@ class DrafterGuard:
         except Exception as error:
             self._give_up(stream, error)
 
-    def propose(self, streams: Sequence[Stream], budgets: Sequence[int], draft_s: dict[str, float]) -> list[DraftTree]:
-        """Asks each drafter once for all its streams, and enters the seconds it took into `draft_s`."""
-        trees = [EMPTY_TREE] * len(streams)
-        for drafter, members in _by_drafter([s if n > 0 else None for s, n in zip(streams, budgets, strict=True)]):
-            started = self._clock()
-            asked = [streams[i] for i in members]
-            for i, tree in zip(members, self._ask(drafter, asked, [budgets[i] for i in members]), strict=True):
+    def propose(self, asks: Sequence[Ask]) -> tuple[list[DraftTree], dict[str, float]]:
+        """Asks each drafter once for all its streams. Returns the drafts, and the seconds that each drafter took."""
+        by_drafter: dict[int, list[int]] = {}
+        for i, ask in enumerate(asks):
+            by_drafter.setdefault(id(ask.drafter), []).append(i)
+        trees, draft_s = [EMPTY_TREE] * len(asks), dict[str, float]()
+        for members in by_drafter.values():
+            started, drafter = self._clock(), asks[members[0]].drafter
+            for i, tree in zip(members, self._ask([asks[i] for i in members]), strict=True):
                 trees[i] = tree
             draft_s[drafter.name] = draft_s.get(drafter.name, 0.0) + self._clock() - started
-        return trees
+        return trees, draft_s
 
-    def _ask(self, drafter: Drafter, streams: list[Stream], budgets: list[int]) -> list[DraftTree]:
+    def _ask(self, asks: Sequence[Ask]) -> list[DraftTree]:
         """One stream may be what a drafter fails on: after a failure each is asked for alone, and only those are given
         up on which it fails again."""
         try:
-            proposals = drafter.propose(streams, budgets)
-            return [checked(t, n, self._vocab_size) for t, n in zip(proposals, budgets, strict=True)]
+            proposals = asks[0].drafter.propose([ask.stream for ask in asks], [ask.budget for ask in asks])
+            return [checked(t, ask.budget, self._vocab_size) for t, ask in zip(proposals, asks, strict=True)]
         except Exception as error:
-            if len(streams) == 1:
-                self._give_up(streams[0], error)
+            if len(asks) == 1:
+                self._give_up(asks[0].stream, error)
                 return [EMPTY_TREE]
-            return [self._ask(drafter, [s], [n])[0] for s, n in zip(streams, budgets, strict=True)]
+            return [self._ask([ask])[0] for ask in asks]
 
     def observe(self, observations: Sequence[Observation]) -> None:
         for drafter, members in _by_drafter([None if o.stream.done else o.stream for o in observations]):

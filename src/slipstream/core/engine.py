@@ -12,12 +12,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, cast
 
-from slipstream.core.auto_policy import AutoPolicy
 from slipstream.core.checks import token_ids
 from slipstream.core.drafter_guard import DrafterGuard
 from slipstream.core.generation import Generation
-from slipstream.core.nap import Nap
-from slipstream.core.policy import Policy, RoundCost
+from slipstream.core.policy import PlainPlan, PlainPolicy, Policy, RoundOutcome, RoundPlan, RoundView
 from slipstream.core.protocols import Drafter, Model, Observation, ScoreRequest, Scores
 from slipstream.core.protocols import Sequence as CachePlace
 from slipstream.core.sampling import Sampling
@@ -58,8 +56,7 @@ class _Turn:
     sequence: CachePlace
     pending: list[int]
     chooses: bool  # the pending tokens reach the end of the stream, so the target chooses the next one
-    proposed: DraftTree = EMPTY_TREE
-    tree: DraftTree = EMPTY_TREE  # the part of it that is scored
+    tree: DraftTree = EMPTY_TREE  # the draft that is scored
 
     @property
     def is_prefill(self) -> bool:
@@ -106,7 +103,7 @@ class Engine:
         self.target = target
         self.tokenizer = tokenizer
         self.drafter = drafter
-        self.policy = policy or AutoPolicy()
+        self.policy = policy or PlainPolicy()
         self.stats = Stats()
         self._max_streams = max_streams
         self._chunk = min(prefill_chunk, target.info.max_rows)
@@ -115,7 +112,7 @@ class Engine:
         self._active: list[Stream] = []
         self._clock = clock
         self._drafters = DrafterGuard(target.info.vocab_size, clock)
-        self._nap = Nap(target.info.runs_ahead)
+        self._is_announced = False  # the device has started on the next round already, as a plain one
 
     # -- requests -------------------------------------------------------------------------------------------------
 
@@ -245,33 +242,29 @@ class Engine:
 
     def _round(self, turns: list[_Turn]) -> None:
         started = self._clock()
-        draft_s: dict[str, float] = {}
-        self._draft(turns, draft_s)
-        has_prefill, num_drafted = any(t.is_prefill for t in turns), sum(len(t.tree) for t in turns)
+        plan = self._plan(turns)
+        draft_s = self._draft(plan, turns)
         scoring = self._clock()
-        scores = self.target.score([t.request(self._nap.is_on) for t in turns])
+        requests = [turn.request(plan.next_is_plain) for turn in turns]
+        scores = self.target.score(requests)
         score_s = self._clock() - scoring
         observations = self._commit(turns, scores)
         gains = [self._receive(o) for o in observations]
         self._drafters.observe(observations)
-        ran_ahead = self._nap.runs_ahead and not num_drafted
-        cost = RoundCost(
+        outcome = RoundOutcome(
             rows=sum(t.num_rows for t in turns),
             num_streams=len(turns),
             draft_s=draft_s,
             score_s=score_s,
             total_s=self._clock() - started,
-            has_prefill=has_prefill,
-            ran_ahead=ran_ahead,
-            is_stalled=self.target.info.runs_ahead and not num_drafted and (bool(draft_s) or not ran_ahead),
+            has_prefill=any(t.is_prefill for t in turns),
+            was_announced=self._is_announced,
+            observations=observations,
         )
-        self._account(turns, observations, gains, cost)
+        self._account(turns, gains, outcome)
         if any(t.stream.drafter for t in turns):
-            self.policy.record(cost, observations)
-        if has_prefill:
-            self._nap.interrupt()
-        else:
-            self._nap.record(num_drafted, sum(len(o.verdict.path) for o in observations), cost.total_s)
+            self.policy.record(outcome)
+        self._is_announced = self.target.info.runs_ahead and all(request.continues for request in requests)
 
     def _schedule(self) -> list[_Turn]:
         """Decoding streams first, then prompt chunks for as many rows as are left."""
@@ -286,25 +279,30 @@ class Engine:
             turns.append(_Turn(stream, stream.sequence, pending, len(pending) == len(stream.pending)))
         return turns
 
-    def _draft(self, turns: list[_Turn], draft_s: dict[str, float]) -> None:
-        """Gives the decoding turns their drafts, cut to what there is room for and what pays.
+    def _plan(self, turns: list[_Turn]) -> RoundPlan:
+        streams = [t.stream for t in turns if not t.is_prefill]
+        info, num_rows = self.target.info, sum(t.num_rows for t in turns)
+        max_rows = info.max_rows if len(streams) < len(turns) else info.decoding_rows or info.max_rows
+        view = RoundView(
+            streams,
+            [self._room(s) for s in streams],
+            max_nodes=max(0, max_rows - num_rows),
+            is_announced=self._is_announced and len(streams) == len(turns),
+            can_run_ahead=info.runs_ahead,
+            reads_prompts=len(streams) < len(turns),
+        )
+        return self.policy.plan(view) if any(s.drafter for s in streams) else PlainPlan(view)
 
-        Enters the seconds that each drafter took into `draft_s`.
-        """
-        decoding = [t for t in turns if not t.is_prefill]
-        in_passing = self._nap.is_on
-        if (in_passing and not self._nap.looks) or not any(t.stream.drafter for t in decoding):
-            return
-        streams = [t.stream for t in decoding]
-        wanted = self.policy.budgets(streams, [self._room(s) for s in streams])
-        budgets = _free_only(streams, wanted) if in_passing else wanted
-        proposed = self._drafters.propose(streams, budgets, draft_s)
-        kept = self.policy.select(streams, proposed, self.target.info.max_rows - sum(t.num_rows for t in turns))
-        self._nap.heed(any(kept) or budgets != wanted)
-        if in_passing:
-            kept = [EMPTY_TREE] * len(kept)
-        for turn, draft, worthwhile in zip(decoding, proposed, kept, strict=True):
-            turn.proposed, turn.tree = draft, worthwhile
+    def _draft(self, plan: RoundPlan, turns: list[_Turn]) -> dict[str, float]:
+        """Gives the decoding turns their drafts; returns the seconds that each drafter took."""
+        draft_s: dict[str, float] = {}
+        while asks := plan.asks():
+            proposals, took_s = self._drafters.propose(asks)
+            plan.receive(asks, proposals, sum(took_s.values()))
+            draft_s |= took_s
+        for turn, tree in zip((t for t in turns if not t.is_prefill), plan.keep(), strict=True):
+            turn.tree = tree
+        return draft_s
 
     def _commit(self, turns: list[_Turn], scores: list[Scores]) -> list[Observation]:
         """Verifies each draft and keeps what was accepted. A prompt chunk that is not the last is kept unjudged."""
@@ -329,7 +327,7 @@ class Engine:
             turn.tree, scores, Choice(stream.sampling, stream.history, stream.num_answer_tokens)
         )
         turn.sequence.commit(verdict.path)
-        return Observation(stream, turn.proposed, turn.tree, verdict)
+        return Observation(stream, turn.tree, verdict)
 
     def _explained(self, error: NonFiniteLogitsError) -> NonFiniteLogitsError:
         return NonFiniteLogitsError(f"{self.target.info.name} gave no usable logits, {error}: {self.target.diagnose()}")
@@ -351,17 +349,17 @@ class Engine:
             stream.finish("error", error)
         return taken
 
-    def _account(self, turns: list[_Turn], observations: list[Observation], gains: list[int], cost: RoundCost) -> None:
+    def _account(self, turns: list[_Turn], gains: list[int], outcome: RoundOutcome) -> None:
         """Enters the round into the stats of each stream, at an equal share of its seconds. Reading a prompt is no
         decoding: its seconds are counted apart."""
-        share_s = 1.0 / cost.num_streams
-        drafting_s = cost.drafting_s
-        rest_s = cost.total_s - cost.score_s - drafting_s
+        share_s = 1.0 / outcome.num_streams
+        drafting_s = outcome.drafting_s
+        rest_s = outcome.total_s - outcome.score_s - drafting_s
         prefilled = {turn.stream.id: turn.stream for turn in turns if turn.is_prefill}
         for stream in prefilled.values():
             for stats in (stream.stats, self.stats):
-                stats.prefill_s += cost.score_s * share_s
-        for o, gained in zip(observations, gains, strict=True):
+                stats.prefill_s += outcome.score_s * share_s
+        for o, gained in zip(outcome.observations, gains, strict=True):
             accepted = min(len(o.verdict.path), gained)
             decoding_s = 0.0 if o.stream.id in prefilled else share_s
             record = RoundRecord(
@@ -371,7 +369,7 @@ class Engine:
                 drafted_depth=max(o.scored.depths(), default=0),
                 accepted_depth=accepted,
                 draft_s=drafting_s * decoding_s,
-                score_s=cost.score_s * decoding_s,
+                score_s=outcome.score_s * decoding_s,
                 rest_s=rest_s * decoding_s,
             )
             o.stream.stats.add(record)
@@ -456,8 +454,3 @@ def _checked_verifier(verifier: object) -> Verification:
     if not isinstance(verifier, str) or verifier not in VERIFIERS:
         raise UsageError(f"unknown verifier {verifier!r}; expected one of {', '.join(VERIFIERS)}")
     return VERIFIERS[verifier]
-
-
-def _free_only(streams: list[Stream], budgets: list[int]) -> list[int]:
-    """Without drafts that would take the device's time while it is at a plain round."""
-    return [n if s.drafter and s.drafter.is_free else 0 for s, n in zip(streams, budgets, strict=True)]

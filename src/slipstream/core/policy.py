@@ -1,23 +1,56 @@
-"""Policy: how much to draft. `fixed(k)` does as it is told; `auto` (auto_policy.py) is never slower than plain."""
+"""Policy: what a round drafts. The engine asks for a plan, follows it, and hands back one record of what came of it."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from slipstream.core.acceptance import AcceptanceModel
-from slipstream.core.cost import CostModel
-from slipstream.core.protocols import Observation
+from slipstream.core.protocols import Drafter, Observation
 from slipstream.core.stream import Stream
-from slipstream.core.tree import DraftTree
-from slipstream.errors import UsageError
+from slipstream.core.tree import EMPTY_TREE, DraftTree
 
 
-@dataclass(slots=True)
-class RoundCost:
-    """What one round took."""
+@dataclass(frozen=True, slots=True)
+class RoundView:
+    """What a policy is told of the round to come. Streams that read their prompts are left out."""
+
+    streams: Sequence[Stream]
+    rooms: Sequence[int]  # tokens that may be drafted for each stream
+    max_nodes: int  # drafted tokens that one forward can take, over all streams
+    is_announced: bool = False  # the device is at this round already, as a plain one: no draft can be scored in it
+    can_run_ahead: bool = False  # the device could start the next round before it is asked to
+    reads_prompts: bool = False  # prompts are read in the same forward
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A draft of at most `budget` tokens, wanted of one of a stream's drafters."""
+
+    stream: Stream
+    drafter: Drafter
+    budget: int
+
+
+class RoundPlan(Protocol):
+    next_is_plain: bool  # after `keep`: no draft will be scored in the next round, so the device may start on it
+
+    def asks(self) -> Sequence[Ask]:
+        """What to ask now, given what was proposed so far. Empty when that is enough."""
+        ...
+
+    def receive(self, asks: Sequence[Ask], proposals: Sequence[DraftTree], draft_s: float) -> None:
+        """What was proposed, and the seconds it took."""
+        ...
+
+    def keep(self) -> list[DraftTree]:
+        """What to score for each stream."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RoundOutcome:
+    """What a round took and brought."""
 
     rows: int  # of the forward, over all streams
     num_streams: int
@@ -25,12 +58,20 @@ class RoundCost:
     score_s: float
     total_s: float
     has_prefill: bool  # prompt chunks were in it, so it measures no decoding
-    ran_ahead: bool = False  # the device was at it before it was asked to (see nap.py)
-    is_stalled: bool = False  # a plain round that had been quicker without a thought of drafting
+    was_announced: bool  # the device had started on it before it was asked to
+    observations: Sequence[Observation] = ()
 
     @property
     def drafting_s(self) -> float:
         return sum(self.draft_s.values())
+
+    @property
+    def num_drafted(self) -> int:
+        return sum(len(o.scored) for o in self.observations)
+
+    @property
+    def num_accepted(self) -> int:
+        return sum(len(o.verdict.path) for o in self.observations)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +79,7 @@ class PolicyReport:
     """A policy's account of itself."""
 
     policy: str
-    budget: float  # mean drafted tokens a stream and round, lately
+    budget: float  # mean drafted tokens per stream and round, lately
     reason: str
     predicted_speedup: float  # of the last choice, over plain decoding
     observed_speedup: float  # lately, over plain rounds as they were measured
@@ -50,15 +91,9 @@ class Policy(Protocol):
     @property
     def name(self) -> str: ...
 
-    def budgets(self, streams: Sequence[Stream], caps: Sequence[int]) -> list[int]:
-        """Nodes to ask the drafter for, per stream; `caps` is what there is room for."""
-        ...
+    def plan(self, view: RoundView) -> RoundPlan: ...
 
-    def select(self, streams: Sequence[Stream], trees: Sequence[DraftTree], max_nodes: int) -> list[DraftTree]:
-        """The part of each draft that is worth scoring, `max_nodes` over all streams at most."""
-        ...
-
-    def record(self, cost: RoundCost, observations: Sequence[Observation]) -> None:
+    def record(self, outcome: RoundOutcome) -> None:
         """Learns from a round."""
         ...
 
@@ -69,71 +104,39 @@ class Policy(Protocol):
     def explain(self) -> PolicyReport: ...
 
 
-class Ledger:
-    """Streams, drafted tokens, tokens gained and seconds of the last rounds."""
+@dataclass(slots=True)
+class PlainPlan:
+    """Drafts nothing."""
 
-    def __init__(self, window: int = 64) -> None:
-        self._rounds: deque[tuple[int, int, int, float]] = deque(maxlen=window)
+    view: RoundView
+    next_is_plain: bool = True
 
-    def add(self, cost: RoundCost, observations: Sequence[Observation]) -> None:
-        drafted = sum(len(o.scored) for o in observations)
-        tokens = cost.num_streams + sum(len(o.verdict.path) for o in observations)
-        self._rounds.append((cost.num_streams, drafted, tokens, cost.total_s))
+    def asks(self) -> Sequence[Ask]:
+        return ()
 
-    def budget(self) -> float:
-        """Drafted tokens a stream and round."""
-        streams = sum(r[0] for r in self._rounds)
-        return sum(r[1] for r in self._rounds) / streams if streams else 0.0
+    def receive(self, asks: Sequence[Ask], proposals: Sequence[DraftTree], draft_s: float) -> None:
+        pass
 
-    def speedup(self, costs: CostModel) -> float:
-        """Tokens gained over those that plain rounds, as they were measured, would have given in the same time."""
-        plain_s = sum(costs.seconds(r[0]) * r[2] / r[0] for r in self._rounds if r[0])
-        seconds = sum(r[3] for r in self._rounds)
-        return plain_s / seconds if seconds else 1.0
+    def keep(self) -> list[DraftTree]:
+        return [EMPTY_TREE] * len(self.view.streams)
 
 
-class FixedPolicy:
-    """Always asks for the same draft and scores all of it."""
+class PlainPolicy:
+    """Drafts nothing: the engine's own, where nobody gives it another."""
 
-    def __init__(self, budget: int) -> None:
-        if budget < 0:
-            raise UsageError(f"fixed({budget}): the draft length is 0 or more")
-        self._budget = budget
-        self._costs = CostModel()
-        self._acceptance = AcceptanceModel()
-        self._ledger = Ledger()
+    name = "plain"
 
-    @property
-    def name(self) -> str:
-        return f"fixed({self._budget})"
+    def plan(self, view: RoundView) -> PlainPlan:
+        return PlainPlan(view)
 
-    def budgets(self, streams: Sequence[Stream], caps: Sequence[int]) -> list[int]:
-        return [min(self._budget, cap) for cap in caps]
-
-    def select(self, streams: Sequence[Stream], trees: Sequence[DraftTree], max_nodes: int) -> list[DraftTree]:
-        return fit(trees, max_nodes)
-
-    def record(self, cost: RoundCost, observations: Sequence[Observation]) -> None:
-        if not cost.has_prefill:
-            self._costs.record(cost.rows, cost.total_s - cost.drafting_s)
-            self._ledger.add(cost, observations)
-        for o in observations:
-            self._acceptance.observe(o.stream.id, self.name, o.judged, o.verdict.tokens(o.scored))
+    def record(self, outcome: RoundOutcome) -> None:
+        pass
 
     def forget(self, stream: Stream) -> None:
-        self._acceptance.forget(stream.id)
+        pass
 
     def explain(self) -> PolicyReport:
-        speedup = self._ledger.speedup(self._costs)
-        return PolicyReport(
-            policy=self.name,
-            budget=self._ledger.budget(),
-            reason="the draft length was set by hand",
-            predicted_speedup=speedup,
-            observed_speedup=speedup,
-            cost_by_rows_s=self._costs.curve(),
-            acceptance_by_depth=self._acceptance.depth_chances(self.name, self._budget),
-        )
+        return PolicyReport(self.name, 0.0, "no policy was given, so nothing is drafted", 1.0, 1.0)
 
 
 def fit(trees: Sequence[DraftTree], max_nodes: int) -> list[DraftTree]:

@@ -37,6 +37,7 @@ class ModelInfo:
     extends: bool = False  # goes on by itself for several tokens: it is an ExtendingModel
     runs_ahead: bool = False  # a request that `continues` is started on before it is made
     num_readable: int | None = None  # token ids it can read, where it can say only some of them
+    decoding_rows: int | None = None  # rows of a decoding step at most: more take the slower path of prompts
 
     def can_read(self, token: int) -> bool:
         return 0 <= token < (self.num_readable or self.vocab_size)
@@ -164,17 +165,11 @@ class ExtendingModel(Model, Protocol):
 
 @dataclass(slots=True)
 class Observation:
-    """What became of a draft: the tree as proposed, the part that was scored, and the verdict on that part."""
+    """What became of a stream's draft: the tree that was scored, and the verdict on it."""
 
     stream: Stream
-    proposed: DraftTree
     scored: DraftTree
     verdict: Verdict
-
-    @property
-    def judged(self) -> DraftTree:
-        """The part of which the tokens gained tell whether the target takes it."""
-        return self.proposed if self.stream.verifier.judges_unscored else self.scored
 
 
 class Drafter(Protocol):

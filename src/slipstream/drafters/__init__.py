@@ -10,12 +10,20 @@ import dataclasses
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from slipstream.core.protocols import Drafter, Model
+from slipstream.core.team import DrafterTeam
 from slipstream.drafters.vocabulary import Texts
 from slipstream.errors import UsageError
+
+
+@runtime_checkable
+class ModelDrafter(Drafter, Protocol):
+    """A drafter that runs a model: a forward for each depth of a draft."""
+
+    @property
+    def model(self) -> Model: ...
 
 
 @runtime_checkable
@@ -172,8 +180,7 @@ def _make(spec: DrafterSpec, sources: DraftSources) -> Drafter | None:
     if spec.name == "none":
         return None
     if spec.members:
-        chained = import_module("slipstream.drafters.chained")
-        drafter: Drafter = chained.ChainedDrafter([m for member in spec.members if (m := _make(member, sources))])
+        drafter: Drafter = DrafterTeam([m for member in spec.members if (m := _make(member, sources))])
         return drafter
     return DRAFTERS[spec.name](sources, spec.options)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 import slipstream
-from slipstream.bench.replay import cost_model, replay
+from slipstream.bench.replay import replay, round_times
 from slipstream.bench.results import RowCost
 from slipstream.core.generator import Answer
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
 
-COSTS = cost_model([RowCost(n, 0.1 + 0.01 * n, 1.0) for n in (1, 2, 3, 4, 6, 8, 12, 16)])
+COSTS = round_times([RowCost(n, 0.1 + 0.01 * n, 1.0) for n in (1, 2, 3, 4, 6, 8, 12, 16)])
 PROMPT = "abc abd abc abe abc abd"
 
 
@@ -39,7 +39,7 @@ def test_a_replay_is_charged_the_measured_cost(tiny) -> None:
 
 
 def test_auto_decides_by_the_charged_cost(tiny) -> None:
-    steep = cost_model([RowCost(n, 0.1 * n, float(n)) for n in (1, 2, 3, 4, 6, 8, 12, 16)])
+    steep = round_times([RowCost(n, 0.1 * n, float(n)) for n in (1, 2, 3, 4, 6, 8, 12, 16)])
     engine = slipstream.load(tiny, drafter="ngram")
     stats = replay(engine, engine.encode(PROMPT), answer_of(tiny, Sampling(temperature=1.5)), Sampling(), steep)
     assert stats.num_drafted <= 8

@@ -17,12 +17,11 @@ from fakes import (
     letters,
     plain_tokens,
 )
-from slipstream.core.auto_policy import AutoPolicy
 from slipstream.core.engine import Engine
-from slipstream.core.policy import FixedPolicy
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
 from slipstream.errors import CapacityError, ContextFullError, UsageError
+from slipstream.policy import AutoPolicy, FixedPolicy
 
 PROMPT = [3, 1, 4]
 

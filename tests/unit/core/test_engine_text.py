@@ -23,14 +23,13 @@ from fakes import (
     plain_tokens,
     target_tokens,
 )
-from slipstream.core.auto_policy import AutoPolicy
 from slipstream.core.engine import Engine
-from slipstream.core.policy import FixedPolicy
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
 from slipstream.core.tree import DraftTree
 from slipstream.drafters.ngram import NgramDrafter
 from slipstream.drafters.suffix import SuffixDrafter, SuffixOptions
+from slipstream.policy import AutoPolicy, FixedPolicy
 
 PROMPT = [3, 1, 4]
 GREEDY = Sampling()
@@ -259,14 +258,15 @@ def test_begin_and_end_come_once_for_every_stream():
     assert sorted(drafter.begun) == sorted(drafter.ended) == [answer.stream.id for answer in answers]
 
 
-def test_observations_carry_what_was_proposed_scored_and_decided():
+def test_observations_carry_what_was_scored_and_decided():
     model = FakeModel()
     drafter = Sometimes(model=model, p=0.6)
     engine = make_engine(model, drafter, FixedPolicy(3))
     answer = engine.generate(PROMPT, GREEDY, Limits(max_tokens=30)).result()
     gained = [token for o in drafter.observations for token in o.verdict.tokens(o.scored)]
     assert answer.tokens[: len(gained)] == gained
-    assert all(o.proposed == o.scored for o in drafter.observations)
+    assert {len(o.scored) for o in drafter.observations} <= {0, 1, 2, 3}
+    assert sum(len(o.scored) == 3 for o in drafter.observations) > 5
 
 
 def test_budgets_leave_room_for_the_targets_own_token():

@@ -18,7 +18,6 @@ import torch
 
 from fakes import AlwaysRight, FakeDrafter, FakeModel, Sometimes, letters, plain_tokens
 from slipstream.core.engine import Engine
-from slipstream.core.policy import FixedPolicy
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
 from slipstream.core.tree import DraftTree
@@ -28,6 +27,7 @@ from slipstream.drafters.model import DraftModelDrafter
 from slipstream.drafters.suffix import SuffixDrafter
 from slipstream.drafters.vocabulary import SameVocabulary
 from slipstream.errors import NonFiniteLogitsError, SlipstreamError, UsageError
+from slipstream.policy import FixedPolicy
 
 PROMPT = [3, 1, 4]
 SAMPLED = Sampling(temperature=0.8, seed=7)

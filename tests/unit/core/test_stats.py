@@ -8,9 +8,9 @@ import pytest
 
 from fakes import AlwaysRight, AlwaysWrong, FakeModel, Sometimes, letters
 from slipstream.core.engine import Engine
-from slipstream.core.policy import FixedPolicy
 from slipstream.core.stats import RoundRecord, Stats
 from slipstream.core.stream import Limits
+from slipstream.policy import FixedPolicy
 
 
 def record(drafted, accepted, tokens, drafted_depth=None):

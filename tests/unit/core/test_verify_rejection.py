@@ -18,12 +18,12 @@ from scipy import stats
 from fakes import FakeModel, FakeScores, grow, hashed_logits, make_stream
 from slipstream.core.engine import Engine
 from slipstream.core.noise import Domain
-from slipstream.core.policy import FixedPolicy
 from slipstream.core.sampling import History, Sampling, distribution, draw
 from slipstream.core.stream import Limits
 from slipstream.core.tree import EMPTY_TREE, ROOT, DraftTree, TreeBuilder
 from slipstream.core.verify import Choice, Verdict, verify_matching, verify_rejection
 from slipstream.drafters.model import DraftModelDrafter, DraftModelOptions
+from slipstream.policy import FixedPolicy
 
 VOCAB = 5
 PROMPT = [1, 2]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fakes import FakeModel, FakeTokenizer, letters
+from slipstream.core.team import DrafterTeam
 from slipstream.drafters import DRAFTERS, DraftSources, make_drafter
-from slipstream.drafters.chained import ChainedDrafter
 from slipstream.drafters.model import DraftModelDrafter
 from slipstream.drafters.ngram import NgramDrafter
 from slipstream.drafters.retokenise import RetokenisingDrafter
@@ -44,9 +44,9 @@ def sources(**changes) -> DraftSources:
         ("model(p_min=0.3,n_parallel=3)", DraftModelDrafter, "model"),
         ("early-exit", DraftModelDrafter, "early-exit"),
         ("translate", DraftModelDrafter, "translate"),
-        ("chained:suffix,model", ChainedDrafter, "chained:suffix,model"),
-        ("chained:ngram(min_n=2,max_n=3), model(p_min=0.5)", ChainedDrafter, "chained:ngram,model"),
-        ("chained:suffix,none", ChainedDrafter, "chained:suffix"),
+        ("chained:suffix,model", DrafterTeam, "chained:suffix,model"),
+        ("chained:ngram(min_n=2,max_n=3), model(p_min=0.5)", DrafterTeam, "chained:ngram,model"),
+        ("chained:suffix,none", DrafterTeam, "chained:suffix"),
     ],
 )
 def test_a_spec_makes_its_drafter(spec, kind, name):

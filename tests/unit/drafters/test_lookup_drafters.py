@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from fakes import FakeModel, cycle_logits, grow, letters, make_stream
 from slipstream.core.engine import Engine
-from slipstream.core.policy import FixedPolicy
 from slipstream.core.stream import Limits
 from slipstream.drafters.ngram import NgramDrafter, NgramOptions
 from slipstream.drafters.suffix import SuffixDrafter, SuffixOptions, SuffixTree
 from slipstream.errors import UsageError
+from slipstream.policy import FixedPolicy
 
 
 def ids(text: str) -> list[int]:

@@ -7,12 +7,12 @@ import pytest
 
 from fakes import FakeModel, cycle_logits, grow, hashed_logits, letters, make_stream, plain_tokens, target_tokens
 from slipstream.core.engine import Engine
-from slipstream.core.policy import FixedPolicy
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
 from slipstream.drafters.model import DraftModelDrafter, DraftModelOptions
 from slipstream.drafters.vocabulary import SameVocabulary
 from slipstream.errors import UsageError
+from slipstream.policy import FixedPolicy
 
 PROMPT = [3, 1, 4, 1, 5]
 SAMPLED = Sampling(temperature=1.0, top_p=0.9, seed=3)

@@ -7,12 +7,12 @@ import pytest
 
 from fakes import FakeModel, FakeTokenizer, hashed_logits, plain_tokens
 from slipstream.core.engine import Engine
-from slipstream.core.policy import FixedPolicy
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
 from slipstream.drafters.model import DraftModelDrafter, DraftModelOptions
 from slipstream.drafters.retokenise import RetokenisingDrafter
 from slipstream.drafters.vocabulary import SameVocabulary, SharedTokens, retokenised
+from slipstream.policy import FixedPolicy
 
 EOS = 0
 TARGET = FakeTokenizer(["<eos>", *"abcdefgh", "ab", "cde", "gh"], eos=EOS)

@@ -28,6 +28,7 @@ class Runner(Protocol):
 
     extends: bool
     runs_ahead: bool
+    decoding_rows: int | None
 
     def score(self, requests: Seq[ScoreRequest], parts: Seq[Part]) -> list[Scores]:
         """One forward. The parts are those of the requests, with room in the cache."""

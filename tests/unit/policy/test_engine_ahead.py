@@ -9,13 +9,12 @@ import pytest
 
 from fakes import AlwaysRight, AlwaysWrong, FakeModel, FakeScores, letters, plain_tokens
 from slipstream.bench.synthetic import forced_acceptance
-from slipstream.core.auto_policy import AutoPolicy
 from slipstream.core.engine import Engine
-from slipstream.core.policy import FixedPolicy
 from slipstream.core.protocols import ScoreRequest
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits, Stream
 from slipstream.core.tree import DraftTree
+from slipstream.policy import AutoPolicy, FixedPolicy
 
 FORWARD_S, HOST_S, DRAFT_S = 0.004, 0.0004, 0.001
 PROMPT = [3, 1, 4]
@@ -78,7 +77,7 @@ def test_drafts_that_are_never_right_cost_next_to_nothing(is_free, streams):
     plain, _ = run(None, streams=streams)
     device, drafter = run(AlwaysWrong, is_free, streams=streams)
     assert drafter.asked_at
-    assert device.now <= 1.02 * plain.now
+    assert device.now <= 1.03 * plain.now  # 2 % of the time, and one plain round of 200
 
 
 @pytest.mark.parametrize("is_free", [True, False], ids=["free", "costly"])
@@ -96,9 +95,9 @@ def test_a_costly_drafter_is_never_asked_while_the_device_is_at_the_next_round()
         assert not any(device.continued[at - 1] for at in drafter.asked_at)
 
 
-def test_a_fixed_length_is_drafted_from_the_second_round_on():
+def test_a_fixed_length_is_drafted_in_every_round():
     device, _ = run(AlwaysRight, policy=FixedPolicy(3), tokens=42)
-    assert device.rows_by_score == [len(PROMPT), 1, *[4] * 10]
+    assert device.rows_by_score == [len(PROMPT), *[4] * 10, 1]
 
 
 def test_without_a_drafter_every_round_but_the_first_runs_ahead():

@@ -1,0 +1,56 @@
+"""DrafterTeam: several drafters for one stream. Which of them is asked, and for how much, is the policy's choice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+from slipstream.core.protocols import Drafter, Observation
+from slipstream.core.stream import Stream
+from slipstream.core.tree import DraftTree
+from slipstream.errors import UsageError
+
+
+class DrafterTeam:
+    def __init__(self, members: Sequence[Drafter]) -> None:
+        if not members:
+            raise UsageError("chained needs at least one drafter, for example chained:suffix,model")
+        self.members = list(members)
+
+    @property
+    def name(self) -> str:
+        return "chained:" + ",".join(d.name for d in self.members)
+
+    @property
+    def is_free(self) -> bool:
+        return all(d.is_free for d in self.members)
+
+    def begin(self, stream: Stream) -> None:
+        for drafter in self.members:
+            drafter.begin(stream)
+
+    def propose(self, streams: Sequence[Stream], budgets: Sequence[int]) -> list[DraftTree]:
+        """For whoever asks the team as a whole: the first draft that there is."""
+        trees = self.members[0].propose(streams, budgets)
+        for drafter in self.members[1:]:
+            left = [i for i, tree in enumerate(trees) if not tree]
+            more = drafter.propose([streams[i] for i in left], [budgets[i] for i in left]) if left else []
+            for i, tree in zip(left, more, strict=True):
+                trees[i] = tree
+        return trees
+
+    def observe(self, observations: Sequence[Observation]) -> None:
+        for drafter in self.members:
+            drafter.observe(observations)
+
+    def end(self, stream: Stream) -> None:
+        for drafter in self.members:
+            with suppress(Exception):  # one that can't tidy up must not keep the others from it
+                drafter.end(stream)
+
+
+def members_of(drafter: Drafter | None) -> Sequence[Drafter]:
+    """The drafters that can be asked one by one."""
+    if drafter is None:
+        return ()
+    return drafter.members if isinstance(drafter, DrafterTeam) else (drafter,)

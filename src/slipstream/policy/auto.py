@@ -1,0 +1,137 @@
+"""AutoPolicy: drafts as much as pays, by measured cost and acceptance. docs/policy.md explains it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from slipstream.core.policy import PolicyReport, RoundOutcome, RoundView
+from slipstream.core.stream import Stream
+from slipstream.core.team import members_of
+from slipstream.errors import UsageError
+from slipstream.policy.auto_plan import AutoPlan
+from slipstream.policy.constants import MAX_DRAFT
+from slipstream.policy.knowledge import Knowledge
+from slipstream.policy.ledger import Ledger
+from slipstream.policy.reasons import Reason, reason_for
+
+
+class AutoPolicy:
+    name = "auto"
+
+    def __init__(self, max_draft: int = MAX_DRAFT) -> None:
+        if max_draft < 0:
+            raise UsageError(f"auto({max_draft}): the longest draft is 0 or more")
+        self._known = Knowledge(max_draft)
+        self._ledger = Ledger()
+        self._plan: AutoPlan | None = None
+        self._follows_prompt = False  # the round before read a prompt: the device could not start on this one
+        self._free: set[str] = set()  # names of drafters that cost next to nothing
+        self._last_drafter = ""
+        self._reason = Reason()
+
+    def expect(self, round_s: Mapping[int, float], draft_s: Mapping[str, Mapping[int, float]]) -> None:
+        """Takes forwards measured at load, by rows: of the target, and of the models that draft, by drafter."""
+        self._known.times.expect(round_s)
+        for drafter, seconds in draft_s.items():
+            self._known.drafters[drafter].times.expect(seconds)
+
+    def plan(self, view: RoundView) -> AutoPlan:
+        self._plan = AutoPlan(self._known, view)
+        return self._plan
+
+    def forget(self, stream: Stream) -> None:
+        self._known.streams.pop(stream.id, None)
+
+    # -- learning from a round --------------------------------------------------------------------------------------
+
+    def record(self, outcome: RoundOutcome) -> None:
+        plan, self._plan = self._plan, None
+        if plan is not None:
+            drafting_s = self._usual_drafting_s(plan, outcome)
+            self._charge(plan, outcome, drafting_s)
+            self._learn_acceptance(plan, outcome)
+            self._learn_drafting(plan, outcome)
+            self._reason = reason_for(plan, outcome.num_drafted, drafting_s, self._known.times, self._reason)
+        if not outcome.has_prefill:
+            self._learn_times(outcome)
+            self._ledger.add(outcome)
+        self._follows_prompt = outcome.has_prefill
+
+    def _learn_acceptance(self, plan: AutoPlan, outcome: RoundOutcome) -> None:
+        """A free drafter that proposed nothing said so in time; one that took time for nothing was wrong."""
+        for o in outcome.observations:
+            recent = self._known.streams[o.stream.id].recent
+            for drafter in members_of(o.stream.drafter):
+                tree = plan.offers.of_stream(o.stream).get(drafter.name)
+                if tree or (tree is not None and not drafter.is_free):
+                    self._last_drafter = drafter.name
+                    if drafter.is_free:
+                        self._free.add(drafter.name)
+                    judged = tree if o.stream.verifier.judges_unscored else o.scored
+                    acceptance = self._known.drafters[drafter.name].acceptance
+                    acceptance.observe(judged, o.verdict.tokens(o.scored), recent)
+
+    def _learn_drafting(self, plan: AutoPlan, outcome: RoundOutcome) -> None:
+        known, asked = self._known, Counter[str]()
+        for stream in plan.view.streams:
+            for name in plan.offers.of_stream(stream):
+                asked[name] += 1
+                known.streams[stream.id].read_to[name] = len(stream.tokens)
+        for name, drafter in known.drafters.items():
+            drafter.rounds_since = 0 if name in asked else drafter.rounds_since + 1
+            if name in asked:
+                drafter.times.record(asked[name], self._num_steps(plan, name), outcome.draft_s[name])
+                if not outcome.was_announced:
+                    drafter.add_worth(self._saved_rounds(plan, outcome, name))
+
+    def _num_steps(self, plan: AutoPlan, drafter: str) -> int:
+        """Depth makes no difference to a free drafter."""
+        return 1 if drafter in self._free else plan.offers.depth_of(drafter)
+
+    def _saved_rounds(self, plan: AutoPlan, outcome: RoundOutcome, drafter: str) -> float:
+        """Plain rounds saved by this drafter's tokens, less the time of their rows."""
+        times, num_streams = self._known.times, len(plan.view.streams)
+        num_nodes, num_accepted = plan.offers.credit_of(drafter, outcome.observations)
+        rows_s = times.seconds(num_streams + num_nodes) - times.seconds(num_streams)
+        return num_accepted / num_streams - rows_s / plan.plain.seconds
+
+    def _usual_drafting_s(self, plan: AutoPlan, outcome: RoundOutcome) -> float:
+        """What such drafts usually take. One that had to compile kernels is no reason to draft less later."""
+        usual_s = 0.0
+        for name, seconds in outcome.draft_s.items():
+            times = self._known.drafters[name].times
+            expected_s = times.seconds(len(plan.view.streams), plan.offers.depth_of(name), 0)
+            usual_s += seconds if name in self._free else min(seconds, expected_s)
+        return usual_s
+
+    def _charge(self, plan: AutoPlan, outcome: RoundOutcome, drafting_s: float) -> None:
+        """Charges the budget with the time beyond a plain round, as the cost model has it, less the tokens gained."""
+        num_streams, times = len(plan.view.streams), self._known.times
+        if outcome.was_announced or not outcome.draft_s:
+            extra_s = times.asking(num_streams) if outcome.draft_s else 0.0
+        else:
+            extra_s = times.seconds(num_streams + outcome.num_drafted) + drafting_s - plan.plain.seconds
+            if outcome.has_prefill or self._follows_prompt:  # the device could not have started on it
+                extra_s -= times.seconds(num_streams) - plan.plain.seconds
+        self._known.budget.record(outcome.num_accepted / num_streams - extra_s / plan.plain.seconds)
+
+    def _learn_times(self, outcome: RoundOutcome) -> None:
+        times = self._known.times
+        if outcome.was_announced:
+            times.record_ahead(outcome.num_streams, outcome.total_s, bool(outcome.draft_s))
+        else:
+            times.record(outcome.rows, outcome.total_s - outcome.drafting_s, is_plain=not outcome.num_drafted)
+
+    def explain(self) -> PolicyReport:
+        known = self._known
+        chances = known.drafters[self._last_drafter].acceptance.of_depths(8, []) if self._last_drafter else []
+        return PolicyReport(
+            policy=self.name,
+            budget=self._ledger.drafted_per_step(),
+            reason=str(self._reason),
+            predicted_speedup=self._reason.speedup,
+            observed_speedup=self._ledger.speedup(known.times.plain),
+            cost_by_rows_s=known.times.curve(),
+            acceptance_by_depth=[chance.p for chance in chances],
+        )

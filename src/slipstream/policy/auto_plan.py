@@ -1,0 +1,199 @@
+"""AutoPlan: the decisions of one round of `auto`. Each picks the option with the most expected tokens per second."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from slipstream.core.policy import Ask, RoundView, fit
+from slipstream.core.tree import EMPTY_TREE, DraftTree
+from slipstream.policy.acceptance import Chance
+from slipstream.policy.constants import CAUTION, LOSS_SHARE
+from slipstream.policy.groups import DrafterGroup, DraftOption, group_by_drafter
+from slipstream.policy.knowledge import Knowledge
+from slipstream.policy.objective import RoundOption, best_prefix
+from slipstream.policy.offers import Offers
+
+
+class AutoPlan:
+    def __init__(self, known: Knowledge, view: RoundView) -> None:
+        self.next_is_plain = False
+        self.view = view
+        self.offers = Offers(view.streams)
+        self.plain = RoundOption(0, len(view.streams), max(known.times.plain(len(view.streams)), 1e-12))
+        self.chosen = self.plain
+        self.likeliest: float | None = None  # the highest chance of any drafted token, as far as one was considered
+        self._known = known
+        self._drafting_s = 0.0
+        self._head_start_s = 0.0
+        if view.reads_prompts:  # the device can't run ahead anyway: that is not the draft's to pay for
+            self._head_start_s = known.times.seconds(len(view.streams)) - self.plain.seconds
+        self._groups = [] if self._has_to_see_plain() or not view.max_nodes else group_by_drafter(view, known)
+        self._sweeps: list[Callable[[DrafterGroup], list[Ask]]] = [self._ask_free, self._ask_costly]
+        self._drafts: dict[str, DraftOption | None] = {}  # of costly drafters, as far as they were looked into
+
+    def _has_to_see_plain(self) -> bool:
+        """Whether plain rounds have to be measured first: on a device that runs ahead, also one that it started."""
+        times, view = self._known.times, self.view
+        return not times.is_known or (view.can_run_ahead and not view.reads_prompts and not times.is_ahead_known)
+
+    # -- before drafting: whom to ask -------------------------------------------------------------------------------
+
+    def asks(self) -> list[Ask]:
+        """Free drafters first: what they propose decides whether the others are worth their time."""
+        while self._sweeps:
+            sweep = self._sweeps.pop(0)
+            if asks := [ask for group in self._groups for ask in sweep(group)]:
+                return asks
+        return []
+
+    def receive(self, asks: Sequence[Ask], proposals: Sequence[DraftTree], draft_s: float) -> None:
+        self._drafting_s += draft_s
+        for ask, tree in zip(asks, proposals, strict=True):
+            self.offers.add(ask.stream, ask.drafter, tree)
+        self.offers.weigh(self._known)
+
+    def _ask_free(self, group: DrafterGroup) -> list[Ask]:
+        """Asked while its drafts save more time than asking takes, otherwise as often as `LOSS_SHARE` allows, and where
+        the device was kept waiting for it. `keep` then chooses what to score, so there is room to double what was
+        scored last time."""
+        if not group.is_cut_later:
+            return []
+        known = self._known
+        drafter = known.drafters[group.drafter.name]
+        asking_s = drafter.times.seconds(len(group.members), 1, 0)
+        if self.view.is_announced:
+            asking_s = known.times.asking(len(self.view.streams))
+        affordable = LOSS_SHARE * (drafter.rounds_since + 1) if known.budget.allows(0.0) else 0.0
+        if asking_s > max(affordable, drafter.worth) * self.plain.seconds and not known.is_waiting:
+            return []
+        wanted = [2 * (known.streams[s.id].num_scored + 2) for s in group.streams]
+        return [
+            Ask(stream, group.drafter, min(n, self.view.rooms[i], known.max_draft))
+            for stream, i, n in zip(group.streams, group.members, wanted, strict=True)
+        ]
+
+    def _ask_costly(self, group: DrafterGroup) -> list[Ask]:
+        draft = None if group.is_cut_later or self.view.is_announced else self._worthwhile_draft(group)
+        if draft is None:
+            return []
+        streams, rooms, depth = self.view.streams, self.view.rooms, draft.round.size
+        return [Ask(streams[i], group.drafter, min(depth, rooms[i])) for i in draft.members]
+
+    def _worthwhile_draft(self, group: DrafterGroup) -> DraftOption | None:
+        if group.drafter.name not in self._drafts:
+            self._drafts[group.drafter.name] = self._find_draft(group)
+        return self._drafts[group.drafter.name]
+
+    def _find_draft(self, group: DrafterGroup) -> DraftOption | None:
+        """The draft that pays by the expected p; when the budget is overdrawn, by what was seen alone. One that pays
+        only by the upper p is a trial: it is made if the budget covers the expected loss."""
+        known, name = self._known, group.drafter.name
+        if not known.drafters[name].times.is_known:  # a few short drafts show what it takes
+            short = DraftOption(group.members, RoundOption(1, self.plain.tokens, self.plain.seconds))
+            return short if known.budget.allows(0.0) else None
+        offered = self._choose(self.plain, 0)
+        chances = known.chances(name, group.streams, group.longest)
+        self._consider(chances[0].p)
+        expected = self._best_draft(group, chances, 0.0, offered)
+        if expected and not known.budget.allows(0.0):
+            seen = known.chances(name, group.streams, group.longest, prior=0.0)
+            return expected if self._best_draft(group, seen, 0.0, offered) else None
+        if expected:
+            return expected
+        trial = self._best_draft(group, chances, CAUTION, offered)
+        if trial is None:
+            return None
+        hoped = sum(chance.quantile(CAUTION) - chance.p for chance in chances[: trial.round.size])
+        likely_tokens = trial.round.tokens - hoped * len(trial.members)
+        lost_rounds = trial.round.seconds / self.plain.seconds - likely_tokens / self.plain.tokens
+        return trial if known.budget.allows(lost_rounds) else None
+
+    def _best_draft(
+        self, group: DrafterGroup, chances: Sequence[Chance], z: float, offered: RoundOption
+    ) -> DraftOption | None:
+        """By depth, with each p at its quantile `z`. None where no draft beats what is offered already."""
+        times, num_streams = self._known.drafters[group.drafter.name].times, len(self.view.streams)
+        step_s = times.seconds(len(group.members), 1, 0)
+        other_s = self._drafting_s - self._head_start_s + times.seconds(len(group.members), 0, group.num_unread)
+        gains = self.offers.gains()
+        most_nodes = len(chances) * len(group.members) + sum(nodes for nodes, _ in gains.values())
+        seconds = self._known.times.table(num_streams + min(self.view.max_nodes, most_nodes))
+        found, rate, gain = None, offered.rate, 0.0
+        for depth, chance in enumerate(chances, start=1):
+            gain += chance.quantile(z) if z else chance.p
+            members, num_nodes, gained = group.members, len(group.members) * depth, len(group.members) * gain
+            if gains:
+                members = [i for i in members if i not in gains or gains[i][1] < gain]
+                others = [of for i, of in gains.items() if i not in members]
+                num_nodes = len(members) * depth + sum(nodes for nodes, _ in others)
+                gained = len(members) * gain + sum(tokens for _, tokens in others)
+            if num_nodes > self.view.max_nodes:
+                break
+            round_s = seconds[num_streams + num_nodes] + other_s + step_s * (1 if group.drafter.is_free else depth)
+            if members and (num_streams + gained) / round_s > rate:
+                found = DraftOption(members, RoundOption(depth, num_streams + gained, round_s))
+                rate = found.round.rate
+        return found
+
+    # -- after drafting: what to score ------------------------------------------------------------------------------
+
+    def keep(self) -> list[DraftTree]:
+        """Ranks the nodes of all streams by p and keeps the number that pays best. Decides as well whether the device
+        may start on the next round.
+
+        A draft stays whole where the verifier samples from the drafter's distribution: leaving out a sampled token
+        would bend the target's.
+        """
+        view, known = self.view, self._known
+        whole = fit([self.offers.whole(i) for i in range(len(view.streams))], view.max_nodes)
+        num_whole = sum(map(len, whole))
+        start_s = self.plain.seconds
+        if num_whole:
+            start_s = known.times.seconds(len(view.streams) + num_whole) - self._head_start_s
+        self.chosen = self._choose(RoundOption(0, self.plain.tokens, start_s + self._drafting_s), num_whole)
+        kept = [tree or self.offers.selected(i) for i, tree in enumerate(whole)]
+        for stream, tree in zip(view.streams, kept, strict=True):
+            if self.offers.of_stream(stream):
+                known.streams[stream.id].num_scored = len(tree)
+        known.is_waiting = view.can_run_ahead and self._is_worth_waiting()
+        self.next_is_plain = view.can_run_ahead and known.times.is_known and not known.is_waiting
+        return [EMPTY_TREE] * len(view.streams) if view.is_announced else kept
+
+    def _choose(self, start: RoundOption, num_whole: int) -> RoundOption:
+        """Selects the number of offered nodes that pays best: by the expected p where the budget covers the loss if all
+        of them are rejected, else by the lower p."""
+        chosen = start
+        for z in (0.0, -CAUTION) if self.offers else ():
+            order, chances = self.offers.ranked(z)
+            chosen = self._best_prefix(start, chances[: self.view.max_nodes - num_whole], num_whole, 0.0)
+            self.offers.select(order[: chosen.size])
+            if not chosen.size or self._known.budget.allows(chosen.seconds / self.plain.seconds - 1):
+                break
+        return chosen
+
+    def _best_prefix(self, start: RoundOption, chances: Sequence[float], num_whole: int, more_s: float) -> RoundOption:
+        """Of the offered nodes, likeliest first."""
+        if not chances:
+            return start
+        self._consider(chances[0])
+        rows = len(self.view.streams) + num_whole
+        seconds = self._known.times.table(rows + len(chances))[rows:]
+        return best_prefix(start, chances, seconds, self._drafting_s - self._head_start_s + more_s)
+
+    def _is_worth_waiting(self) -> bool:
+        """Whether to wait for the next round, so that drafts can be scored in it, instead of letting the device start.
+
+        This round brings the first token of what is offered, so the gain is in the tokens after it. The round after
+        the next has to be waited for as well.
+        """
+        times = self._known.times
+        if not times.is_ahead_known:
+            return False
+        back_s = times.seconds(len(self.view.streams)) + self._drafting_s - self.plain.seconds
+        _, chances = self.offers.ranked(-CAUTION, min_depth=2) if self.offers else ([], [])
+        if self._best_prefix(self.plain, chances[: self.view.max_nodes], 0, back_s).size:
+            return True
+        return any(self._worthwhile_draft(group) for group in self._groups if not group.is_cut_later)
+
+    def _consider(self, chance: float) -> None:
+        self.likeliest = max(self.likeliest or 0.0, chance)

@@ -1,0 +1,34 @@
+"""DraftTimes: what a drafter takes: a step (a depth of the draft, for all its streams), and what it has to read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from slipstream.policy.constants import FIRST_ROUNDS
+from slipstream.policy.round_times import RoundTimes
+
+
+class DraftTimes:
+    def __init__(self) -> None:
+        self._steps = RoundTimes()  # by rows: one for each stream, more where there is something to read
+        self._num_drafts = 0
+
+    def expect(self, forwards_s: Mapping[int, float]) -> None:
+        """Takes forwards of the model that drafts, measured at load, by rows."""
+        self._steps.expect(forwards_s)
+
+    @property
+    def is_known(self) -> bool:
+        return self._steps.is_known
+
+    def seconds(self, num_streams: int, num_steps: int, num_unread: int) -> float:
+        """Of a draft before which the drafter reads so many tokens that it missed."""
+        step_s = self._steps.seconds(num_streams)
+        reading_s = self._steps.seconds(num_streams + num_unread) - step_s if num_unread else 0.0
+        return step_s * num_steps + reading_s
+
+    def record(self, num_streams: int, num_steps: int, seconds: float) -> None:
+        """A drafter's first drafts prepare what later ones find, so they are not counted."""
+        self._num_drafts += 1
+        if self._num_drafts > FIRST_ROUNDS:
+            self._steps.record(num_streams, seconds / max(num_steps, 1))

@@ -1,0 +1,54 @@
+"""Knowledge: all that `auto` has learned: of rounds, of each drafter and of each stream."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from slipstream.core.stream import Stream
+from slipstream.policy.acceptance import Acceptance, AcceptanceRecord, Chance
+from slipstream.policy.budget import LossBudget
+from slipstream.policy.constants import MEMORY, PRIOR
+from slipstream.policy.draft_times import DraftTimes
+from slipstream.policy.round_times import RoundTimes
+
+
+@dataclass(slots=True)
+class DrafterState:
+    acceptance: Acceptance = field(default_factory=Acceptance)
+    times: DraftTimes = field(default_factory=DraftTimes)
+    worth: float = 0.0  # plain rounds that its drafts saved lately, each time it was asked
+    rounds_since: int = 0  # it was asked
+
+    def add_worth(self, gained: float) -> None:
+        self.worth = MEMORY * self.worth + (1 - MEMORY) * gained
+
+
+@dataclass(slots=True)
+class StreamState:
+    recent: AcceptanceRecord = field(default_factory=AcceptanceRecord)  # first tokens of drafts, lately
+    read_to: dict[str, int] = field(default_factory=dict)  # by drafter: the stream's length when it was asked last
+    num_scored: int = 0  # drafted tokens, when a draft was there last
+
+
+@dataclass(slots=True)
+class Knowledge:
+    max_draft: int
+    times: RoundTimes = field(default_factory=RoundTimes)
+    budget: LossBudget = field(default_factory=LossBudget)
+    is_waiting: bool = False  # the device was not allowed to start on the next round, for the sake of a draft
+    drafters: dict[str, DrafterState] = field(default_factory=lambda: defaultdict(DrafterState))
+    streams: dict[int, StreamState] = field(default_factory=lambda: defaultdict(StreamState))
+
+    def num_unread(self, drafter: str, stream: Stream) -> int:
+        """Tokens that a drafter has to read before it drafts. It has read the prompt, and the stream as far as it was
+        when it was last asked; the last token is part of its first step."""
+        return max(0, len(stream.tokens) - 1 - self.streams[stream.id].read_to.get(drafter, stream.prompt_length))
+
+    def chances(self, drafter: str, streams: Sequence[Stream], depth: int, prior: float = 2 * PRIOR) -> list[Chance]:
+        """That drafts for these streams are accepted to each depth. The longer the drafter was not asked, the less
+        counts what was seen of it."""
+        state = self.drafters[drafter]
+        recent = [self.streams[s.id].recent for s in streams]
+        return state.acceptance.of_depths(depth, recent, MEMORY**state.rounds_since, prior)

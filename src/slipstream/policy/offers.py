@@ -1,0 +1,129 @@
+"""Offers: what was proposed for the streams of a round, by whom, and which nodes of it are worth a row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from slipstream.core.protocols import Drafter, Observation
+from slipstream.core.stream import Stream
+from slipstream.core.tree import EMPTY_TREE, ROOT, DraftTree, TreeBuilder
+from slipstream.policy.acceptance import Chance
+from slipstream.policy.knowledge import Knowledge
+
+
+class Offers:
+    def __init__(self, streams: Sequence[Stream]) -> None:
+        self._streams = streams
+        self._index = {stream.id: i for i, stream in enumerate(streams)}
+        self._trees: list[dict[str, DraftTree]] = [{} for _ in streams]  # by drafter
+        self._merged: list[DraftTree] = []  # the trees of all drafters in one, as far as they may be cut
+        self._nodes: list[tuple[int, int]] = []  # stream and node of all of them
+        self._chances: list[Chance] = []  # of each
+        self._selected: dict[int, list[int]] = {}  # by stream: places in `_nodes`
+
+    def add(self, stream: Stream, drafter: Drafter, tree: DraftTree) -> None:
+        self._trees[self._index[stream.id]][drafter.name] = tree
+
+    def __bool__(self) -> bool:
+        """Whether there is a node that may be scored or left."""
+        return bool(self._nodes)
+
+    def of_stream(self, stream: Stream) -> dict[str, DraftTree]:
+        """Proposals by drafter. Empty for a stream that read its prompt."""
+        return self._trees[self._index[stream.id]] if stream.id in self._index else {}
+
+    def whole(self, i: int) -> DraftTree:
+        """The draft of a stream that has to stay as it is."""
+        if self._streams[i].verifier.judges_unscored:
+            return EMPTY_TREE
+        return next(filter(None, self._trees[i].values()), EMPTY_TREE)
+
+    def weigh(self, known: Knowledge) -> None:
+        """Finds the chances of all nodes that may be cut."""
+        self._merged, self._nodes, self._chances = [], [], []
+        for i, (stream, trees) in enumerate(zip(self._streams, self._trees, strict=True)):
+            offered = {name: tree for name, tree in trees.items() if tree} if stream.verifier.judges_unscored else {}
+            recent = known.streams[stream.id].recent
+            chances = {name: known.drafters[name].acceptance.of_tree(tree, recent) for name, tree in offered.items()}
+            if len(offered) > 1:
+                tree, merged = _merge(offered, chances)
+            else:
+                tree, merged = next(iter(offered.values()), EMPTY_TREE), next(iter(chances.values()), [])
+            self._merged.append(tree)
+            self._nodes += [(i, node) for node in range(len(tree))]
+            self._chances += merged
+
+    def ranked(self, z: float, min_depth: int = 1) -> tuple[list[int], list[float]]:
+        """Places of the nodes from this depth on, likeliest first, and their chances. Parents come before children."""
+        values = self._quantiles(z) if z else [chance.p for chance in self._chances]
+        places: Iterable[int] = range(len(values))
+        if min_depth > 1:
+            places = (p for p, (i, node) in enumerate(self._nodes) if self._merged[i].depths()[node] >= min_depth)
+        order = sorted(places, key=values.__getitem__, reverse=True)  # stable, also in reverse
+        return order, [values[place] for place in order]
+
+    def _quantiles(self, z: float) -> list[float]:
+        """Chances at their quantile `z`. No node's is higher than its parent's."""
+        quantiles: list[float] = []
+        for place, ((i, node), chance) in enumerate(zip(self._nodes, self._chances, strict=True)):
+            own, parent = chance.quantile(z), self._merged[i].parents[node]
+            quantiles.append(own if parent == ROOT else min(own, quantiles[place - node + parent]))
+        return quantiles
+
+    # -- what is chosen of it ---------------------------------------------------------------------------------------
+
+    def select(self, places: Sequence[int]) -> None:
+        self._selected = {}
+        for place in places:
+            self._selected.setdefault(self._nodes[place][0], []).append(place)
+
+    def selected(self, i: int) -> DraftTree:
+        places = self._selected.get(i, ())
+        return self._merged[i].keep(self._nodes[place][1] for place in places) if places else EMPTY_TREE
+
+    def gains(self) -> dict[int, tuple[int, float]]:
+        """By stream: the nodes that are selected, and the tokens that they are expected to bring."""
+        return {i: (len(of), sum(self._chances[place].p for place in of)) for i, of in self._selected.items()}
+
+    # -- what became of it ------------------------------------------------------------------------------------------
+
+    def depth_of(self, drafter: str) -> int:
+        """Of the longest draft that a drafter proposed."""
+        return max((max(trees[drafter].depths(), default=0) for trees in self._trees if drafter in trees), default=0)
+
+    def credit_of(self, drafter: str, observations: Sequence[Observation]) -> tuple[int, int]:
+        """The nodes that were scored, and that were accepted, among those that this drafter proposed."""
+        num_scored = num_accepted = 0
+        for o in observations:
+            trees = self.of_stream(o.stream)
+            if len(trees) == 1 and drafter in trees:
+                num_scored += len(o.scored)
+                num_accepted += len(o.verdict.path)
+            elif drafter in trees and o.scored:
+                place = _places(o.scored, trees[drafter])
+                num_scored += sum(at is not None for at in place.values()) - 1
+                num_accepted += sum(place[node] is not None for node in o.verdict.path)
+        return num_scored, num_accepted
+
+
+def _merge(trees: dict[str, DraftTree], chances: dict[str, list[Chance]]) -> tuple[DraftTree, list[Chance]]:
+    """One tree of several; each node has the chance by the drafter that gives it the most."""
+    builder = TreeBuilder()
+    best: list[Chance] = []
+    for name, tree in trees.items():
+        place = {ROOT: ROOT}
+        for node, (token, parent) in enumerate(zip(tree.tokens, tree.parents, strict=True)):
+            at = place[node] = builder.add(place[parent], token)
+            if at == len(best):
+                best.append(chances[name][node])
+            best[at] = max(best[at], chances[name][node])
+    return builder.build(), best
+
+
+def _places(inner: DraftTree, outer: DraftTree) -> dict[int, int | None]:
+    """Where the nodes of one tree are in another, if they are."""
+    place: dict[int, int | None] = {ROOT: ROOT}
+    for node, (token, parent) in enumerate(zip(inner.tokens, inner.parents, strict=True)):
+        above = place[parent]
+        place[node] = None if above is None else outer.child(above, token)
+    return place

@@ -1,0 +1,41 @@
+"""Why `auto` drafts or does not, in words, from the numbers it decided by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from slipstream.policy.auto_plan import AutoPlan
+from slipstream.policy.round_times import RoundTimes
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """The numbers of one decision; the words are made only if somebody asks."""
+
+    num_drafted: int = 0
+    tokens_per_step: float = 1.0
+    speedup: float = 1.0  # predicted, over plain decoding
+    chance: float | None = None
+    cost: float = 1.0  # of a step that verifies one token more, over a plain step
+
+    def __str__(self) -> str:
+        if self.num_drafted:
+            noun = "token" if self.num_drafted == 1 else "tokens"
+            return f"drafting {self.num_drafted} {noun}: expect {self.tokens_per_step:.2f} tokens per step"
+        if self.chance is None:
+            return "nothing was drafted yet"
+        return (
+            f"speculation off: drafts are accepted {self.chance:.0%} of the time here, and drafting and verifying one "
+            f"token takes {self.cost:.2f}x as long as a plain step"
+        )
+
+
+def reason_for(plan: AutoPlan, num_drafted: int, drafting_s: float, times: RoundTimes, last: Reason) -> Reason:
+    """Of a round that scored so many drafted tokens. Where no drafter was considered, the last reason stands."""
+    num_streams, plain_s = len(plan.view.streams), plan.plain.seconds
+    if num_drafted:
+        speedup = plan.chosen.rate / plan.plain.rate
+        return Reason(num_drafted, plan.chosen.tokens / num_streams, speedup)
+    if plan.likeliest is None:
+        return last
+    return Reason(chance=plan.likeliest, cost=(times.seconds(num_streams + 1) + drafting_s) / plain_s)

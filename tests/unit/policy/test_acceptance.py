@@ -1,0 +1,119 @@
+"""Acceptance: the chance that a drafted token is taken, and how far it may be off."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fakes import FakeDrafter, make_stream
+from slipstream.core.tree import EMPTY_TREE, ROOT, DraftTree, TreeBuilder
+from slipstream.policy.acceptance import Acceptance, AcceptanceRecord, Chance
+from slipstream.policy.budget import LossBudget
+from slipstream.policy.constants import CREDIT
+from slipstream.policy.knowledge import Knowledge
+from slipstream.policy.offers import Offers
+
+SURE = DraftTree.chain([1], [0.8])
+UNITS = st.floats(0.0, 1.0)
+
+
+def learn(acceptance, tree, tokens, recent=None, times=60):
+    recent = recent or AcceptanceRecord()
+    for _ in range(times):
+        acceptance.observe(tree, tokens, recent)
+    return recent
+
+
+def chance(acceptance, tree=SURE, recent=None):
+    return acceptance.of_tree(tree, recent or AcceptanceRecord())[0].p
+
+
+def test_a_new_drafter_is_believed_and_a_known_one_is_judged():
+    acceptance = Acceptance()
+    assert chance(acceptance) == pytest.approx(0.8)
+    learn(acceptance, SURE, [2])
+    assert chance(acceptance) < 0.2
+    learn(acceptance, SURE, [1, 5], times=100)
+    assert chance(acceptance) > 0.8
+
+
+def test_streams_are_told_apart_by_how_their_drafts_began():
+    acceptance, copying, other = Acceptance(), AcceptanceRecord(), AcceptanceRecord()
+    for _ in range(60):
+        acceptance.observe(SURE, [1, 9], copying)
+        acceptance.observe(SURE, [2], other)
+    assert chance(acceptance, recent=copying) > 0.65
+    assert chance(acceptance, recent=other) < 0.35
+    assert chance(acceptance) == pytest.approx(0.5, abs=0.1)
+
+
+def test_a_nodes_chance_is_the_product_along_its_path():
+    tree = DraftTree((1, 2, 3), (ROOT, 0, ROOT), (0.5, 0.5, 0.2))
+    assert [c.p for c in Acceptance().of_tree(tree, AcceptanceRecord())] == pytest.approx([0.5, 0.25, 0.2])
+
+
+@given(st.lists(st.tuples(st.integers(-1, 8), UNITS), max_size=9), st.floats(-3, 3), st.lists(UNITS, max_size=30))
+def test_offered_nodes_are_ranked_by_chance_and_parents_come_first(nodes, z, seen):
+    builder = TreeBuilder()
+    for i, (parent, confidence) in enumerate(nodes):
+        builder.add(min(parent, i - 1), i, confidence)
+    tree, known, stream = builder.build(), Knowledge(16), make_stream([1])
+    for confidence in seen:
+        tokens = [1 if confidence > 0.3 else 2]
+        known.drafters["d"].acceptance.observe(DraftTree.chain([1], [confidence]), tokens, AcceptanceRecord())
+    offers = Offers([stream])
+    offers.add(stream, FakeDrafter("d"), tree)
+    offers.weigh(known)
+    order, chances = offers.ranked(z)
+    assert sorted(order) == list(range(len(tree))) and chances == sorted(chances, reverse=True)
+    assert all(0 <= c <= 1 for c in chances)
+    for count in range(len(tree) + 1):
+        offers.select(order[:count])
+        assert len(offers.selected(0)) == count  # a child without its parent would raise
+
+
+@given(UNITS, st.floats(0, 1000), st.floats(0, 4))
+def test_quantiles_lie_on_both_sides_of_p_and_close_in_with_what_was_seen(p, weight, z):
+    known, better = Chance(p, weight), Chance(p, weight + 50)
+    assert 0 <= known.quantile(-z) <= p <= known.quantile(z) <= 1
+    assert better.quantile(z) - better.quantile(-z) <= known.quantile(z) - known.quantile(-z) + 1e-9
+
+
+def test_a_draft_that_was_never_scored_is_judged_by_the_targets_token():
+    acceptance = Acceptance()
+    learn(acceptance, DraftTree.chain([1, 2, 3], [0.5] * 3), [1])
+    assert acceptance.of_depths(1, [])[0].p > 0.9
+
+
+def test_chances_fall_with_depth_and_a_first_token_that_took_time_and_came_empty_was_wrong():
+    acceptance = Acceptance()
+    learn(acceptance, DraftTree.chain([1, 2, 3]), [1, 2, 9])
+    first, second, third = (c.p for c in acceptance.of_depths(3, []))
+    assert first > 0.9 and second > 0.8 and third < 0.25
+    assert acceptance.of_depths(0, []) == []
+    learn(acceptance, EMPTY_TREE, [1], times=100)
+    assert acceptance.of_depths(1, [])[0].p < 0.25
+
+
+def test_what_was_seen_long_ago_counts_less_and_is_less_certain():
+    acceptance = Acceptance()
+    learn(acceptance, SURE, [2])
+    now, later = (acceptance.of_depths(1, [], left)[0] for left in (1.0, 0.1))
+    assert later.p > now.p and later.weight < now.weight
+
+
+def test_the_budget_pays_for_losses_out_of_its_share_and_of_gains_and_forgets_both():
+    budget = LossBudget()
+    assert budget.allows(CREDIT) and not budget.allows(CREDIT + 0.1)
+    budget.record(gained=50.0)
+    assert not budget.allows(CREDIT + 0.1)
+    budget.record(gained=-CREDIT - 0.1)
+    assert not budget.allows(0.0)
+    for _ in range(10):
+        budget.record(gained=0.0)
+    assert budget.allows(0.0) and not budget.allows(0.2)
+    budget.record(gained=-50.0)
+    for _ in range(30):
+        budget.record(gained=0.0)
+    assert budget.allows(0.0)

@@ -1,0 +1,120 @@
+"""RoundTimes and DraftTimes: what rounds and drafts are expected to take."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slipstream.policy.draft_times import DraftTimes
+from slipstream.policy.round_times import RoundTimes, size_of
+
+ROUNDS = st.lists(st.tuples(st.integers(1, 300), st.floats(1e-4, 1.0)), min_size=1, max_size=60)
+CURVES = st.dictionaries(st.sampled_from([1, 2, 4, 8, 16, 32, 64]), st.floats(1e-4, 1.0), max_size=7)
+
+
+def measured(curve) -> RoundTimes:
+    times = RoundTimes()
+    times.expect(curve)
+    return times
+
+
+@given(st.integers(1, 5000))
+def test_a_size_holds_its_rows_and_at_most_a_quarter_more(rows):
+    assert rows <= size_of(rows) <= rows * 1.25
+    assert size_of(size_of(rows)) == size_of(rows)
+    assert size_of(rows) == rows or rows > 16
+
+
+@given(CURVES, ROUNDS)
+def test_more_rows_never_cost_less(curve, rounds):
+    times = measured(curve)
+    for rows, seconds in rounds:
+        times.record(rows, seconds)
+    seconds = [times.seconds(rows) for rows in range(1, 400)]
+    assert all(a <= b * (1 + 1e-9) for a, b in pairwise(seconds))
+    assert all(s >= 0 for s in seconds)
+
+
+def test_between_measured_sizes_lie_straight_lines_and_beyond_them_the_mean_slope():
+    times = measured({2: 1.0, 6: 3.0})
+    assert [times.seconds(n) for n in (1, 2, 4, 6, 8)] == [1.0, 1.0, 2.0, 3.0, 4.0]
+    assert times.curve() == {2: 1.0, 6: 3.0}
+
+
+def test_nothing_is_known_before_something_was_measured():
+    times = RoundTimes()
+    assert not times.is_known and times.seconds(4) == 0.0
+    times.record(4, 2.0)
+    assert times.is_known and times.seconds(4) == 2.0
+
+
+def test_the_first_rounds_show_what_the_host_adds_to_a_forward():
+    times = measured({1: 0.8, 4: 0.9, 8: 1.0})
+    for seconds in (5.0, 1.0, 1.0):  # the first one had to prepare something
+        times.record(1, seconds)
+    assert times.seconds(1) == pytest.approx(1.0)
+    assert times.seconds(8) == pytest.approx(1.2)
+
+
+def test_the_scale_follows_a_machine_that_became_slower_at_all_sizes():
+    times = measured({1: 1.0, 4: 2.0})
+    for _ in range(60):
+        times.record(1, 1.5)
+    assert times.seconds(1) == pytest.approx(1.5, rel=0.06)
+    assert times.seconds(4) > 2.4
+
+
+def test_one_round_that_was_held_up_moves_it_by_a_step_at_most():
+    times = measured({1: 1.0, 4: 2.0})
+    for _ in range(10):
+        times.record(1, 1.0)
+    before = times.seconds(1)
+    times.record(1, 500.0)
+    assert times.seconds(1) < before * 1.06
+
+
+def test_a_size_that_is_seen_first_is_taken_as_it_is():
+    times = measured({1: 1.0})
+    for _ in range(3):
+        times.record(1, 1.0)
+    times.record(8, 4.0)
+    assert times.seconds(8) == pytest.approx(4.0)
+
+
+def test_plain_rounds_that_the_device_started_are_a_share_of_those_that_are_waited_for():
+    times = measured({1: 1.0, 16: 2.0})
+    assert not times.is_ahead_known and times.plain(1) == 1.0
+    times.record_ahead(1, 0.6, was_asked=False)
+    assert times.is_ahead_known
+    assert (times.plain(1), times.plain(16)) == (pytest.approx(0.6), pytest.approx(1.2))
+    assert times.asking(1) == 0.0
+    times.record_ahead(1, 0.7, was_asked=True)
+    assert times.asking(1) == pytest.approx(0.1)
+
+
+def test_a_plain_round_never_counts_as_slower_for_running_ahead():
+    times = measured({1: 1.0})
+    times.record_ahead(1, 3.0, was_asked=False)
+    assert times.plain(1) == 1.0
+
+
+def test_a_drafter_takes_its_steps_and_what_it_has_to_read():
+    times = DraftTimes()
+    assert not times.is_known
+    times.expect({1: 1.0, 8: 2.0})
+    assert times.is_known
+    assert times.seconds(1, 3, 0) == 3.0
+    assert times.seconds(1, 1, 7) == 2.0  # read along with the first step
+    assert times.seconds(8, 1, 0) == 2.0
+
+
+def test_a_drafters_first_drafts_are_no_measure():
+    times = DraftTimes()
+    for _ in range(3):
+        times.record(1, 1, 100.0)
+    assert not times.is_known
+    times.record(1, 2, 1.0)
+    assert times.seconds(1, 4, 0) == pytest.approx(2.0)
