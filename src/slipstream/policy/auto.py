@@ -63,11 +63,11 @@ class AutoPolicy:
         for o in outcome.observations:
             recent = self._known.streams[o.stream.id].recent
             for drafter in members_of(o.stream.drafter):
+                if drafter.is_free:
+                    self._free.add(drafter.name)
                 tree = plan.offers.of_stream(o.stream).get(drafter.name)
                 if tree or (tree is not None and not drafter.is_free):
                     self._last_drafter = drafter.name
-                    if drafter.is_free:
-                        self._free.add(drafter.name)
                     judged = tree if o.stream.verifier.judges_unscored else o.scored
                     acceptance = self._known.drafters[drafter.name].acceptance
                     acceptance.observe(judged, o.verdict.tokens(o.scored), recent)
@@ -81,13 +81,11 @@ class AutoPolicy:
         for name, drafter in known.drafters.items():
             drafter.rounds_since = 0 if name in asked else drafter.rounds_since + 1
             if name in asked:
-                drafter.times.record(asked[name], self._num_steps(plan, name), outcome.draft_s[name])
+                is_free = name in self._free
+                num_steps = 1 if is_free else plan.offers.depth_of(name)  # depth makes no difference to a free one
+                drafter.times.record(asked[name], num_steps, outcome.draft_s[name], is_free=is_free)
                 if not outcome.was_announced:
                     drafter.add_worth(self._saved_rounds(plan, outcome, name))
-
-    def _num_steps(self, plan: AutoPlan, drafter: str) -> int:
-        """Depth makes no difference to a free drafter."""
-        return 1 if drafter in self._free else plan.offers.depth_of(drafter)
 
     def _saved_rounds(self, plan: AutoPlan, outcome: RoundOutcome, drafter: str) -> float:
         """Plain rounds saved by this drafter's tokens, less the time of their rows."""

@@ -27,8 +27,8 @@ class DraftTimes:
         reading_s = self._steps.seconds(num_streams + num_unread) - step_s if num_unread else 0.0
         return step_s * num_steps + reading_s
 
-    def record(self, num_streams: int, num_steps: int, seconds: float) -> None:
-        """A drafter's first drafts prepare what later ones find, so they are not counted."""
+    def record(self, num_streams: int, num_steps: int, seconds: float, *, is_free: bool) -> None:
+        """A model's first drafts prepare what later ones find (kernels, graphs), so they are not counted."""
         self._num_drafts += 1
-        if self._num_drafts > FIRST_ROUNDS:
+        if is_free or self._num_drafts > FIRST_ROUNDS:
             self._steps.record(num_streams, seconds / max(num_steps, 1))

@@ -111,10 +111,16 @@ def test_a_drafter_takes_its_steps_and_what_it_has_to_read():
     assert times.seconds(8, 1, 0) == 2.0
 
 
-def test_a_drafters_first_drafts_are_no_measure():
+def test_what_a_free_drafter_takes_is_known_at_once():
+    times = DraftTimes()
+    times.record(4, 1, 0.5, is_free=True)
+    assert times.seconds(4, 1, 0) == 0.5
+
+
+def test_a_draft_models_first_drafts_are_no_measure():
     times = DraftTimes()
     for _ in range(3):
-        times.record(1, 1, 100.0)
+        times.record(1, 1, 100.0, is_free=False)
     assert not times.is_known
-    times.record(1, 2, 1.0)
+    times.record(1, 2, 1.0, is_free=False)
     assert times.seconds(1, 4, 0) == pytest.approx(2.0)
