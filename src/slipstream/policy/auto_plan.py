@@ -130,9 +130,9 @@ class AutoPlan:
             if num_nodes > self.view.max_nodes:
                 break
             round_s = seconds[num_streams + num_nodes] + other_s + step_s * (1 if group.drafter.is_free else depth)
-            if members and (num_streams + gained) / round_s > rate:
-                found = DraftOption(members, RoundOption(depth, num_streams + gained, round_s))
-                rate = found.round.rate
+            option = RoundOption(depth, num_streams + gained, round_s)
+            if members and option.rate > rate:
+                found, rate = DraftOption(members, option), option.rate
         return found
 
     # -- after drafting: what to score ------------------------------------------------------------------------------

@@ -110,3 +110,12 @@ def test_acceptance_by_decree_is_learned_from_what_was_scored():
     engine = Engine(device, letters(32), AlwaysWrong(model=device), AutoPolicy(), clock=device.clock)
     engine.generate(PROMPT, Sampling(), Limits(max_tokens=200), verifier=forced_acceptance(1.0)).result()
     assert sum(rows > 1 for rows in device.rows_by_score) > 0.5 * device.num_scores
+
+
+def test_a_clock_that_stands_still_ends_no_stream():
+    model = FakeModel()
+    for is_free in (True, False):
+        drafter = AlwaysRight(model=model, is_free=is_free)
+        engine = Engine(model, letters(32), drafter, AutoPolicy(), clock=lambda: 0.0)
+        answer = engine.generate(PROMPT, Sampling(), Limits(max_tokens=30)).result()
+        assert answer.tokens == plain_tokens(model.logits, PROMPT, Sampling(), 30)
