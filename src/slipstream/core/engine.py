@@ -260,9 +260,10 @@ class Engine:
             has_prefill=any(t.is_prefill for t in turns),
             was_announced=self._is_announced,
             observations=observations,
+            plan=plan,
         )
         self._account(turns, gains, outcome)
-        if any(t.stream.drafter for t in turns):
+        if any(t.stream.drafter for t in turns) or not isinstance(plan, PlainPlan):
             self.policy.record(outcome)
         self._is_announced = self.target.info.runs_ahead and all(request.continues for request in requests)
 

@@ -60,6 +60,7 @@ class RoundOutcome:
     has_prefill: bool  # prompt chunks were in it, so it measures no decoding
     was_announced: bool  # the device had started on it before it was asked to
     observations: Sequence[Observation] = ()
+    plan: RoundPlan | None = None  # that was followed
 
     @property
     def drafting_s(self) -> float:

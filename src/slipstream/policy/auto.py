@@ -24,7 +24,6 @@ class AutoPolicy:
             raise UsageError(f"auto({max_draft}): the longest draft is 0 or more")
         self._known = Knowledge(max_draft)
         self._ledger = Ledger()
-        self._plan: AutoPlan | None = None
         self._follows_prompt = False  # the round before read a prompt: the device could not start on this one
         self._free: set[str] = set()  # names of drafters that cost next to nothing
         self._last_drafter = ""
@@ -37,8 +36,7 @@ class AutoPolicy:
             self._known.drafters[drafter].times.expect(seconds)
 
     def plan(self, view: RoundView) -> AutoPlan:
-        self._plan = AutoPlan(self._known, view)
-        return self._plan
+        return AutoPlan(self._known, view)
 
     def forget(self, stream: Stream) -> None:
         self._known.streams.pop(stream.id, None)
@@ -46,8 +44,8 @@ class AutoPolicy:
     # -- learning from a round --------------------------------------------------------------------------------------
 
     def record(self, outcome: RoundOutcome) -> None:
-        plan, self._plan = self._plan, None
-        if plan is not None:
+        plan = outcome.plan
+        if isinstance(plan, AutoPlan):
             drafting_s = self._usual_drafting_s(plan, outcome)
             self._charge(plan, outcome, drafting_s)
             self._learn_acceptance(plan, outcome)

@@ -95,6 +95,7 @@ class World:
                 has_prefill=False,
                 was_announced=False,
                 observations=observations,
+                plan=plan,
             )
         )
         self.seconds += total_s

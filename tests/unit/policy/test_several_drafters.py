@@ -62,6 +62,7 @@ class World:
                     False,
                     False,
                     [Observation(self.stream, tree, Verdict(tuple(path), TARGET[len(path)]))],
+                    plan,
                 )
             )
             self.scored.append(tree)
