@@ -15,7 +15,7 @@ from slipstream.core.protocols import Drafter, Model
 from slipstream.core.row_times import measure_rows
 from slipstream.core.team import members_of
 from slipstream.core.turn import TURN
-from slipstream.drafters import DraftSources, ModelDrafter, make_drafter, parse_drafter
+from slipstream.drafters import DraftSources, ModelBackedDrafter, make_drafter, parse_drafter
 from slipstream.errors import CapacityError, UsageError
 from slipstream.models.tokenizer import Tokenizer, same_vocabulary
 from slipstream.policy import AutoPolicy, make_policy
@@ -118,7 +118,7 @@ def _draft_costs(drafter: Drafter, helper: LoadedModel | None) -> dict[str, dict
     without being waited for, which is quicker: what one of a single row takes is then seen while drafting."""
     costs = {}
     for member in members_of(drafter):
-        if isinstance(member, ModelDrafter):
+        if isinstance(member, ModelBackedDrafter):
             measured = helper.row_costs() if helper and helper.model is member.model else _row_costs(member.model)
             least = 2 if member.model.info.extends else 1
             costs[member.name] = {rows: seconds for rows, seconds in measured.items() if rows >= least}

@@ -142,6 +142,12 @@ def idle(engines: Iterable[Engine]) -> list[Failure]:
     ]
 
 
+def policies_work(engines: Iterable[Engine]) -> list[Failure]:
+    """A policy that fails hurts no stream, so nothing else would show it."""
+    errors = [engine.stats.policy_error for engine in engines]
+    return [Failure("policy failed", error) for error in errors if error]
+
+
 def drafters_released(drafters: Iterable[WatchedDrafter]) -> list[Failure]:
     """A working drafter hears of the end of each stream that it heard of, once."""
     return [

@@ -67,6 +67,7 @@ def _run(case: Case) -> list[Failure]:
     for plan in case.plans:
         found += judge.failures(plan, refusals_allowed=case.scenario == "two engines")
     found += checks.idle(case.engines)
+    found += checks.policies_work(case.engines)
     found += _control(case, judge)
     found += checks.drafters_released(case.drafters)
     inside = [model for drafter in case.drafters for model in models_inside(drafter)]

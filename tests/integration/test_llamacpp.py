@@ -25,6 +25,7 @@ from slipstream.core.tree import EMPTY_TREE, ROOT, DraftTree
 from slipstream.errors import CapacityError, ContextFullError, DamagedModelError, UsageError
 from slipstream.models.gguf_file import open_gguf_file
 from slipstream.models.tokenizer import Tokenizer
+from slipstream.policy import AutoPolicy
 
 pytestmark = [pytest.mark.llamacpp, pytest.mark.real_model]
 
@@ -247,7 +248,7 @@ def test_auto_turns_itself_off_where_rows_cost_too_much_and_says_why(smollm2: Lo
     """Drafts that are never right cost rows and bring nothing: after a few tries none are scored. (An engine that was
     not loaded, but made: it has not measured what rows cost, and has to try.)"""
     wrong = Scripted(script=lambda stream, budget: DraftTree.chain([7] * budget, [0.9] * budget))
-    engine = Engine(smollm2.model, smollm2.tokenizer, wrong)
+    engine = Engine(smollm2.model, smollm2.tokenizer, wrong, AutoPolicy())
     messages = [{"role": "user", "content": "Write a poem about rain, snow, fog, hail, wind and sun."}]
     answer = engine.generate(messages, SAMPLINGS["sampled"], Limits(48, ignore_eos=True)).result()
     assert wrong.num_proposals > 10

@@ -15,7 +15,8 @@ from typing import Any, Literal, Protocol, cast
 from slipstream.core.checks import token_ids
 from slipstream.core.drafter_guard import DrafterGuard
 from slipstream.core.generation import Generation
-from slipstream.core.policy import PlainPlan, PlainPolicy, Policy, RoundOutcome, RoundPlan, RoundView
+from slipstream.core.policy import PlainPolicy, Policy, RoundOutcome, RoundView
+from slipstream.core.policy_guard import PolicyGuard
 from slipstream.core.protocols import Drafter, Model, Observation, ScoreRequest, Scores
 from slipstream.core.protocols import Sequence as CachePlace
 from slipstream.core.sampling import Sampling
@@ -112,6 +113,7 @@ class Engine:
         self._active: list[Stream] = []
         self._clock = clock
         self._drafters = DrafterGuard(target.info.vocab_size, clock)
+        self._policy = PolicyGuard(self.policy, self._drafters, self.stats)
         self._is_announced = False  # the device has started on the next round already, as a plain one
 
     # -- requests -------------------------------------------------------------------------------------------------
@@ -242,10 +244,12 @@ class Engine:
 
     def _round(self, turns: list[_Turn]) -> None:
         started = self._clock()
-        plan = self._plan(turns)
-        draft_s = self._draft(plan, turns)
+        view = self._view(turns)
+        draft = self._policy.draft(view)
+        for turn, tree in zip((t for t in turns if not t.is_prefill), draft.trees, strict=True):
+            turn.tree = tree
         scoring = self._clock()
-        requests = [turn.request(plan.next_is_plain) for turn in turns]
+        requests = [turn.request(draft.next_is_plain) for turn in turns]
         scores = self.target.score(requests)
         score_s = self._clock() - scoring
         observations = self._commit(turns, scores)
@@ -254,17 +258,17 @@ class Engine:
         outcome = RoundOutcome(
             rows=sum(t.num_rows for t in turns),
             num_streams=len(turns),
-            draft_s=draft_s,
+            draft_s=draft.draft_s,
             score_s=score_s,
             total_s=self._clock() - started,
             has_prefill=any(t.is_prefill for t in turns),
-            was_announced=self._is_announced,
+            was_announced=view.is_announced,
             observations=observations,
-            plan=plan,
+            plan=draft.plan,
         )
         self._account(turns, gains, outcome)
-        if any(t.stream.drafter for t in turns) or not isinstance(plan, PlainPlan):
-            self.policy.record(outcome)
+        if draft.plan or any(t.stream.drafter for t in turns):
+            self._policy.record(outcome)
         self._is_announced = self.target.info.runs_ahead and all(request.continues for request in requests)
 
     def _schedule(self) -> list[_Turn]:
@@ -280,11 +284,11 @@ class Engine:
             turns.append(_Turn(stream, stream.sequence, pending, len(pending) == len(stream.pending)))
         return turns
 
-    def _plan(self, turns: list[_Turn]) -> RoundPlan:
+    def _view(self, turns: list[_Turn]) -> RoundView:
         streams = [t.stream for t in turns if not t.is_prefill]
         info, num_rows = self.target.info, sum(t.num_rows for t in turns)
         max_rows = info.max_rows if len(streams) < len(turns) else info.decoding_rows or info.max_rows
-        view = RoundView(
+        return RoundView(
             streams,
             [self._room(s) for s in streams],
             max_nodes=max(0, max_rows - num_rows),
@@ -292,18 +296,6 @@ class Engine:
             can_run_ahead=info.runs_ahead,
             reads_prompts=len(streams) < len(turns),
         )
-        return self.policy.plan(view) if any(s.drafter for s in streams) else PlainPlan(view)
-
-    def _draft(self, plan: RoundPlan, turns: list[_Turn]) -> dict[str, float]:
-        """Gives the decoding turns their drafts; returns the seconds that each drafter took."""
-        draft_s: dict[str, float] = {}
-        while asks := plan.asks():
-            proposals, took_s = self._drafters.propose(asks)
-            plan.receive(asks, proposals, sum(took_s.values()))
-            draft_s |= took_s
-        for turn, tree in zip((t for t in turns if not t.is_prefill), plan.keep(), strict=True):
-            turn.tree = tree
-        return draft_s
 
     def _commit(self, turns: list[_Turn], scores: list[Scores]) -> list[Observation]:
         """Verifies each draft and keeps what was accepted. A prompt chunk that is not the last is kept unjudged."""
@@ -427,7 +419,7 @@ class Engine:
     def _release(self, stream: Stream) -> None:
         try:
             self._drafters.end(stream)
-            self.policy.forget(stream)
+            self._policy.forget(stream)
         finally:  # whatever they do, the place in the cache goes back
             if stream.sequence:
                 stream.sequence.close()

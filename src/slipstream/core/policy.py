@@ -60,7 +60,7 @@ class RoundOutcome:
     has_prefill: bool  # prompt chunks were in it, so it measures no decoding
     was_announced: bool  # the device had started on it before it was asked to
     observations: Sequence[Observation] = ()
-    plan: RoundPlan | None = None  # that was followed
+    plan: RoundPlan | None = None  # that was followed; None where none was made, or it failed
 
     @property
     def drafting_s(self) -> float:
@@ -82,8 +82,8 @@ class PolicyReport:
     policy: str
     budget: float  # mean drafted tokens per stream and round, lately
     reason: str
-    predicted_speedup: float  # of the last choice, over plain decoding
-    observed_speedup: float  # lately, over plain rounds as they were measured
+    predicted_speedup: float | None  # of the last choice, over plain decoding; None where it was not compared
+    observed_speedup: float | None  # lately, over plain rounds as they were measured
     cost_by_rows_s: dict[int, float] = field(default_factory=dict)
     acceptance_by_depth: list[float] = field(default_factory=list)
 

@@ -44,6 +44,7 @@ class Stats:
     drafted_at: Counter[int] = field(default_factory=Counter)  # rounds that drafted this deep
     accepted_at: Counter[int] = field(default_factory=Counter)  # rounds that accepted this deep
     drafter_error: str | None = None
+    policy_error: str | None = None  # of a whole engine
 
     def add(self, record: RoundRecord) -> None:
         self.rounds += 1

@@ -15,6 +15,9 @@ class DrafterTeam:
     def __init__(self, members: Sequence[Drafter]) -> None:
         if not members:
             raise UsageError("chained needs at least one drafter, for example chained:suffix,model")
+        names = [drafter.name for drafter in members]
+        if len(set(names)) < len(names):
+            raise UsageError(f"chained:{','.join(names)}: each drafter once, told apart by name")
         self.members = list(members)
 
     @property

@@ -19,7 +19,7 @@ from slipstream.errors import UsageError
 
 
 @runtime_checkable
-class ModelDrafter(Drafter, Protocol):
+class ModelBackedDrafter(Drafter, Protocol):
     """A drafter that runs a model: a forward for each depth of a draft."""
 
     @property

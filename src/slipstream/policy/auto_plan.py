@@ -147,10 +147,11 @@ class AutoPlan:
         view, known = self.view, self._known
         whole = fit([self.offers.whole(i) for i in range(len(view.streams))], view.max_nodes)
         num_whole = sum(map(len, whole))
-        start_s = self.plain.seconds
+        tokens, start_s = self.plain.tokens, self.plain.seconds
         if num_whole:
+            tokens += sum(self.offers.whole_gain(i, tree, known) for i, tree in enumerate(whole) if tree)
             start_s = known.times.seconds(len(view.streams) + num_whole) - self._head_start_s
-        self.chosen = self._choose(RoundOption(0, self.plain.tokens, start_s + self._drafting_s), num_whole)
+        self.chosen = self._choose(RoundOption(0, tokens, start_s + self._drafting_s), num_whole)
         kept = [tree or self.offers.selected(i) for i, tree in enumerate(whole)]
         for stream, tree in zip(view.streams, kept, strict=True):
             if self.offers.of_stream(stream):

@@ -38,6 +38,12 @@ class Offers:
             return EMPTY_TREE
         return next(filter(None, self._trees[i].values()), EMPTY_TREE)
 
+    def whole_gain(self, i: int, tree: DraftTree, known: Knowledge) -> float:
+        """Tokens that such a draft, or its beginning, is expected to bring."""
+        name = next(name for name, of_drafter in self._trees[i].items() if of_drafter)
+        chances = known.drafters[name].acceptance.of_tree(tree, known.streams[self._streams[i].id].recent)
+        return sum(chance.p for chance in chances)
+
     def weigh(self, known: Knowledge) -> None:
         """Finds the chances of all nodes that may be cut."""
         self._merged, self._nodes, self._chances = [], [], []

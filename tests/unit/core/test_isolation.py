@@ -9,6 +9,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -20,14 +21,14 @@ from fakes import AlwaysRight, FakeDrafter, FakeModel, Sometimes, letters, plain
 from slipstream.core.engine import Engine
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
-from slipstream.core.tree import DraftTree
+from slipstream.core.tree import EMPTY_TREE, DraftTree
 from slipstream.core.turn import TURN
 from slipstream.core.verify import VERIFIERS, Verification, verify_matching
 from slipstream.drafters.model import DraftModelDrafter
 from slipstream.drafters.suffix import SuffixDrafter
 from slipstream.drafters.vocabulary import SameVocabulary
 from slipstream.errors import NonFiniteLogitsError, SlipstreamError, UsageError
-from slipstream.policy import FixedPolicy
+from slipstream.policy import AutoPolicy, FixedPolicy
 
 PROMPT = [3, 1, 4]
 SAMPLED = Sampling(temperature=0.8, seed=7)
@@ -315,12 +316,56 @@ def test_a_round_is_not_entered_twice():
     assert not model.open_sequences
 
 
-def test_a_policy_that_cannot_forget_a_stream_keeps_no_place():
-    model, policy = FakeModel(), FixedPolicy(2)
-    policy.forget = lambda stream: 1 / 0
-    engine = make_engine(model, AlwaysRight(model=model), policy)
-    assert engine.generate(PROMPT, SAMPLED, Limits(30)).result().tokens == expected(model)
+# -- policies -----------------------------------------------------------------------------------------------------
+
+
+class BrokenPolicy(FixedPolicy):
+    """Fails in one of its methods, or in one of its plan's, whenever it is called."""
+
+    def __init__(self, method: str, fails: Callable[..., object]) -> None:
+        super().__init__(4)
+        self._method, self._fails = method, fails
+        if hasattr(self, method) and method != "plan":
+            setattr(self, method, fails)
+
+    def plan(self, view):
+        if self._method == "plan":
+            return self._fails(view)
+        plan = super().plan(view)
+        if hasattr(plan, self._method):
+            setattr(plan, self._method, self._fails)
+        return plan
+
+
+def _raise(*args: object) -> None:
+    raise ZeroDivisionError("a bug in a policy")
+
+
+@pytest.mark.parametrize("method", ["plan", "asks", "receive", "keep", "record", "forget"])
+def test_a_policy_that_raises_ends_no_stream_and_leaks_nothing(method, caplog):
+    model = FakeModel()
+    engine = make_engine(model, AlwaysRight(model=model), BrokenPolicy(method, _raise))
+    answers = [engine.generate(PROMPT, SAMPLED, Limits(30)) for _ in range(3)]
+    assert all(answer.result().tokens == expected(model) for answer in answers)
+    assert "a bug in a policy" in engine.stats.policy_error
+    assert caplog.text.count("a bug in a policy") == 1
     assert not model.open_sequences
+
+
+TOO_LONG = DraftTree.chain([1] * 40)
+
+
+@pytest.mark.parametrize(
+    "keeps",
+    [lambda: [], lambda: [EMPTY_TREE] * 2, lambda: [None], lambda: [TOO_LONG], lambda: None],
+    ids=["too few", "too many", "no tree", "longer than the room", "nothing"],
+)
+def test_a_policy_that_keeps_what_no_forward_can_score_makes_plain_rounds(keeps):
+    model = FakeModel()
+    engine = make_engine(model, AlwaysRight(model=model), BrokenPolicy("keep", keeps))
+    answer = engine.generate(PROMPT, SAMPLED, Limits(30)).result()
+    assert answer.tokens == expected(model)
+    assert engine.stats.policy_error and not answer.stats.num_drafted
 
 
 # -- threads and processes ----------------------------------------------------------------------------------------
@@ -437,11 +482,11 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("verifier", VERIFIERS)
-@pytest.mark.parametrize("policy", ["auto", "fixed"])
+@pytest.mark.parametrize("policy", [AutoPolicy, lambda: FixedPolicy(4)], ids=["auto", "fixed"])
 @pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN)
 def test_a_broken_drafter_is_given_up_for_its_streams_alone(broken, policy, verifier):
     model = FakeModel()
-    engine = make_engine(model, AlwaysRight(model=model), None if policy == "auto" else FixedPolicy(4))
+    engine = make_engine(model, AlwaysRight(model=model), policy(), clock=lambda: 0.0)
     plain = engine.generate(PROMPT, SAMPLED, Limits(30), drafter=None)
     fine = engine.generate(PROMPT, SAMPLED, Limits(30))
     drafter = Returns(name="broken", model=model, make=broken)

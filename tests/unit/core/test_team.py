@@ -26,8 +26,8 @@ from slipstream.policy import FixedPolicy
 SURE, UNSURE = DraftTree.chain([1], [0.9]), DraftTree.chain([2], [0.1])
 
 
-def says(tree: DraftTree, is_free: bool = True) -> Scripted:
-    return Scripted(script=lambda stream, budget: tree, is_free=is_free)
+def says(tree: DraftTree, name: str = "fake") -> Scripted:
+    return Scripted(script=lambda stream, budget: tree, name=name)
 
 
 @pytest.mark.parametrize(
@@ -42,27 +42,27 @@ def says(tree: DraftTree, is_free: bool = True) -> Scripted:
     ],
 )
 def test_asked_as_a_whole_it_gives_the_first_draft_that_there_is(drafts, taken):
-    team = DrafterTeam([says(tree) for tree in drafts])
+    team = DrafterTeam([says(tree, str(i)) for i, tree in enumerate(drafts)])
     assert team.propose([make_stream([0])], [4]) == [taken]
 
 
 def test_asked_as_a_whole_later_members_are_asked_only_for_what_is_still_open():
     first = Scripted(script=lambda stream, budget: SURE if stream.tokens == [0] else EMPTY_TREE)
-    second = says(SURE)
+    second = says(SURE, "second")
     streams = [make_stream([0]), make_stream([1]), make_stream([0])]
     DrafterTeam([first, second]).propose(streams, [4, 4, 4])
     assert (first.num_proposals, second.num_proposals) == (3, 1)
 
 
 def test_members_are_those_of_a_team_or_the_drafter_itself():
-    one, other = FakeDrafter(), FakeDrafter()
+    one, other = FakeDrafter("one"), FakeDrafter("other")
     assert list(members_of(DrafterTeam([one, other]))) == [one, other]
     assert list(members_of(one)) == [one]
     assert not members_of(None)
 
 
 def test_everyone_is_told_about_every_stream():
-    members = [FakeDrafter(), FakeDrafter()]
+    members = [FakeDrafter("one"), FakeDrafter("other")]
     drafter, stream = DrafterTeam(members), make_stream([0])
     drafter.begin(stream)
     drafter.observe(["observation"])
@@ -72,13 +72,13 @@ def test_everyone_is_told_about_every_stream():
 
 
 def test_one_that_fails_at_the_end_does_not_keep_the_others_from_tidying_up():
-    tidy, stream = FakeDrafter(), make_stream([0])
+    tidy, stream = FakeDrafter("tidy"), make_stream([0])
     DrafterTeam([Crashing(FakeDrafter(), "end"), tidy]).end(stream)
     assert tidy.ended == [stream.id]
 
 
 def test_it_is_free_only_if_all_are_and_names_them():
-    assert DrafterTeam([says(SURE), says(SURE)]).is_free
+    assert DrafterTeam([says(SURE, "one"), says(SURE, "other")]).is_free
     mixed = DrafterTeam([FakeDrafter(name="suffix"), FakeDrafter(name="model", is_free=False)])
     assert not mixed.is_free
     assert mixed.name == "chained:suffix,model"
@@ -89,9 +89,14 @@ def test_at_least_one_drafter_is_needed():
         DrafterTeam([])
 
 
+def test_members_are_told_apart_by_name():
+    with pytest.raises(UsageError, match="chained:suffix,suffix: each drafter once"):
+        DrafterTeam([FakeDrafter("suffix"), FakeDrafter("suffix")])
+
+
 def test_in_an_engine_the_second_helps_where_the_first_has_no_idea():
     model = FakeModel()
-    engine = Engine(model, letters(), DrafterTeam([FakeDrafter(), AlwaysRight(model=model)]), FixedPolicy(4))
+    engine = Engine(model, letters(), DrafterTeam([FakeDrafter(), AlwaysRight("right", model=model)]), FixedPolicy(4))
     answer = engine.generate([3, 1, 4], limits=Limits(max_tokens=21)).result()
     assert answer.tokens == plain_tokens(model.logits, [3, 1, 4], Sampling(), 21)
     assert answer.stats.acceptance_rate == 1.0
@@ -99,7 +104,7 @@ def test_in_an_engine_the_second_helps_where_the_first_has_no_idea():
 
 def test_in_an_engine_a_first_that_is_sure_and_wrong_keeps_the_text():
     model = FakeModel()
-    members = [AlwaysWrong(model=model), AlwaysRight(model=model)]
+    members = [AlwaysWrong("wrong", model=model), AlwaysRight("right", model=model)]
     engine = Engine(model, letters(), DrafterTeam(members), FixedPolicy(4))
     answer = engine.generate([3, 1, 4], limits=Limits(max_tokens=21)).result()
     assert answer.tokens == plain_tokens(model.logits, [3, 1, 4], Sampling(), 21)

@@ -1,0 +1,85 @@
+"""PolicyGuard: follows a policy so that a broken one never hurts a stream.
+
+The text does not depend on the policy. So where it raises, or keeps what can't be scored, the round is a plain one; the
+next round asks it again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from slipstream.core.drafter_guard import DrafterGuard
+from slipstream.core.policy import Policy, RoundOutcome, RoundPlan, RoundView
+from slipstream.core.stats import Stats
+from slipstream.core.stream import Stream
+from slipstream.core.tree import EMPTY_TREE, DraftTree
+
+log = logging.getLogger("slipstream")
+
+
+@dataclass(frozen=True, slots=True)
+class RoundDraft:
+    """What a round scores, and how it came about."""
+
+    trees: Sequence[DraftTree]  # one for each stream of the view
+    draft_s: Mapping[str, float] = field(default_factory=dict)  # by the name of the drafter
+    next_is_plain: bool = False
+    plan: RoundPlan | None = None  # None: there was no drafter to ask, or the policy failed
+
+
+class PolicyGuard:
+    def __init__(self, policy: Policy, drafters: DrafterGuard, stats: Stats) -> None:
+        self._policy = policy
+        self._drafters = drafters
+        self._stats = stats  # takes note of failures
+        self._warned: set[type[Exception]] = set()  # each kind of failure is logged once
+
+    def draft(self, view: RoundView) -> RoundDraft:
+        """Asks drafters as the policy plans it. Without any drafter there is nothing to plan."""
+        plain = [EMPTY_TREE] * len(view.streams)
+        if not any(stream.drafter for stream in view.streams):
+            return RoundDraft(plain, next_is_plain=True)
+        draft_s = Counter[str]()
+        try:
+            plan = self._policy.plan(view)
+            while asks := plan.asks():
+                proposals, took_s = self._drafters.propose(asks)
+                plan.receive(asks, proposals, sum(took_s.values()))
+                draft_s.update(took_s)
+            trees = plan.keep()
+            _check(trees, view)
+            return RoundDraft(trees, draft_s, bool(plan.next_is_plain), plan)
+        except Exception as error:
+            self._warn("the round goes on without a draft", error)
+            return RoundDraft(plain, draft_s)
+
+    def record(self, outcome: RoundOutcome) -> None:
+        self._call(lambda: self._policy.record(outcome), "it learned nothing of a round")
+
+    def forget(self, stream: Stream) -> None:
+        self._call(lambda: self._policy.forget(stream), "it could not forget a stream")
+
+    def _call(self, call: Callable[[], None], consequence: str) -> None:
+        try:
+            call()
+        except Exception as error:
+            self._warn(consequence, error)
+
+    def _warn(self, consequence: str, error: Exception) -> None:
+        self._stats.policy_error = f"policy failed, {consequence}: {type(error).__name__}: {error}"
+        if type(error) not in self._warned:
+            self._warned.add(type(error))
+            log.warning(self._stats.policy_error)
+            log.debug("the policy's traceback", exc_info=error)
+
+
+def _check(trees: Sequence[DraftTree], view: RoundView) -> None:
+    """Raises ValueError where a plan keeps what no forward can score."""
+    sizes = [len(tree) for tree in trees]
+    if len(sizes) != len(view.streams):
+        raise ValueError(f"it keeps {len(sizes)} drafts for {len(view.streams)} streams")
+    if sum(sizes) > (0 if view.is_announced else view.max_nodes) or any(map(int.__gt__, sizes, view.rooms)):
+        raise ValueError(f"it keeps drafts of {sizes} tokens where {view.rooms} fit, {view.max_nodes} of them at once")
