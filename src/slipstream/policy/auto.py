@@ -96,9 +96,10 @@ class AutoPolicy:
         """What such drafts usually take. One that had to compile kernels is no reason to draft less later."""
         usual_s = 0.0
         for name, seconds in outcome.draft_s.items():
-            times = self._known.drafters[name].times
-            expected_s = times.seconds(len(plan.view.streams), plan.offers.depth_of(name), 0)
-            usual_s += seconds if name in self._free else min(seconds, expected_s)
+            if name not in self._free:
+                times = self._known.drafters[name].times
+                seconds = min(seconds, times.seconds(len(plan.view.streams), plan.offers.depth_of(name), 0))
+            usual_s += seconds
         return usual_s
 
     def _charge(self, plan: AutoPlan, outcome: RoundOutcome, drafting_s: float) -> None:

@@ -117,7 +117,7 @@ class AutoPlan:
         other_s = self._drafting_s - self._head_start_s + times.seconds(len(group.members), 0, group.num_unread)
         gains = self.offers.gains()
         most_nodes = len(chances) * len(group.members) + sum(nodes for nodes, _ in gains.values())
-        seconds = self._known.times.table(num_streams + min(self.view.max_nodes, most_nodes))
+        seconds = self._known.times.each(num_streams, num_streams + min(self.view.max_nodes, most_nodes))
         found, rate, gain = None, offered.rate, 0.0
         for depth, chance in enumerate(chances, start=1):
             gain += chance.quantile(z) if z else chance.p
@@ -129,7 +129,7 @@ class AutoPlan:
                 gained = len(members) * gain + sum(tokens for _, tokens in others)
             if num_nodes > self.view.max_nodes:
                 break
-            round_s = seconds[num_streams + num_nodes] + other_s + step_s * (1 if group.drafter.is_free else depth)
+            round_s = seconds[num_nodes] + other_s + step_s * (1 if group.drafter.is_free else depth)
             option = RoundOption(depth, num_streams + gained, round_s)
             if members and option.rate > rate:
                 found, rate = DraftOption(members, option), option.rate
@@ -178,7 +178,7 @@ class AutoPlan:
             return start
         self._consider(chances[0])
         rows = len(self.view.streams) + num_whole
-        seconds = self._known.times.table(rows + len(chances))[rows:]
+        seconds = self._known.times.each(rows, rows + len(chances))
         return best_prefix(start, chances, seconds, self._drafting_s - self._head_start_s + more_s)
 
     def _is_worth_waiting(self) -> bool:

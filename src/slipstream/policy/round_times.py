@@ -12,7 +12,6 @@ a share of t: it is what plain decoding costs there.
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Mapping
 from itertools import accumulate
 from statistics import median
@@ -33,7 +32,7 @@ class RoundTimes:
         self._asking: float | None = None  # the same where drafters were asked meanwhile
         self._rows: list[int] = []
         self._seconds: list[float] = []
-        self._table: list[float] = []
+        self._curve: list[float] = []  # by rows, as far as anybody asked
 
     def expect(self, curve: Mapping[int, float]) -> None:
         """Forwards as they were measured before the first round, by rows."""
@@ -48,16 +47,12 @@ class RoundTimes:
 
     def seconds(self, rows: int) -> float:
         """Never less for more rows. 0 before anything is known."""
-        return self._scale * (self._curve(rows) + self._host_s)
+        return self._scale * (self._curve_to(rows)[rows] + self._host_s)
 
-    def table(self, num_rows: int) -> list[float]:
-        """Seconds by rows, up to `num_rows` at least. Quicker than to ask one by one."""
-        if len(self._table) <= num_rows:
-            wanted = np.arange(2 * num_rows)
-            beyond = np.maximum(wanted - self._rows[-1], 0)
-            curve = np.interp(wanted, self._rows, self._seconds) + self._slope() * beyond
-            self._table = (self._scale * (curve + self._host_s)).tolist()
-        return self._table
+    def each(self, first: int, last: int) -> list[float]:
+        """Seconds of rounds with `first` rows, with one more, and so on to `last`."""
+        scale, host_s = self._scale, self._host_s
+        return [scale * (seconds + host_s) for seconds in self._curve_to(last)[first : last + 1]]
 
     # -- a device that runs ahead -----------------------------------------------------------------------------------
 
@@ -99,7 +94,6 @@ class RoundTimes:
             step = 1 + FOLLOW if seconds > self.seconds(rows) else 1 - FOLLOW
             self._scale *= step
             if is_plain:
-                self._table = []
                 return
             self._points[size] *= step
         self._fit()
@@ -107,22 +101,21 @@ class RoundTimes:
     def _learn_host(self) -> None:
         """What was not measured at load is as it was seen first, all of it the curve's."""
         if self._is_measured:
-            self._host_s = max(0.0, median(seconds - self._curve(rows) for rows, seconds in self._first))
+            self._host_s = max(0.0, median(seconds - self._curve_to(rows)[rows] for rows, seconds in self._first))
         else:
             for rows in {rows for rows, _ in self._first}:
                 self._points[rows] = median(seconds for size, seconds in self._first if size == rows)
 
-    def _curve(self, rows: int) -> float:
-        if not self._rows:
-            return 0.0
-        at = bisect.bisect_left(self._rows, rows)
-        if at < len(self._rows) and (at == 0 or self._rows[at] == rows):
-            return self._seconds[at]
-        if at == len(self._rows):
-            return self._seconds[-1] + self._slope() * (rows - self._rows[-1])
-        below, above = self._rows[at - 1], self._rows[at]
-        share = (rows - below) / (above - below)
-        return self._seconds[at - 1] + share * (self._seconds[at] - self._seconds[at - 1])
+    def _curve_to(self, rows: int) -> list[float]:
+        """The curve by rows, to `rows` at least: straight lines between what is known."""
+        if len(self._curve) <= rows:
+            wanted = np.arange(2 * (rows + 8))
+            if self._rows:
+                beyond = np.maximum(wanted - self._rows[-1], 0)
+                self._curve = (np.interp(wanted, self._rows, self._seconds) + self._slope() * beyond).tolist()
+            else:
+                self._curve = [0.0] * len(wanted)
+        return self._curve
 
     def _slope(self) -> float:
         """Of rows beyond the last point: as steep as all that is known; none where one size is, so others are tried."""
@@ -131,7 +124,7 @@ class RoundTimes:
 
     def _fit(self) -> None:
         """More rows never cost less: where they were measured to, the smaller size gets the larger one's time."""
-        self._table = []
+        self._curve = []
         self._rows = sorted(self._points)
         self._seconds = list(accumulate((self._points[rows] for rows in reversed(self._rows)), min))[::-1]
 
