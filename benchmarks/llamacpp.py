@@ -23,20 +23,21 @@ from typing import Any
 import slipstream
 from slipstream.backends.llamacpp.library import library
 from slipstream.backends.llamacpp.options import LlamaCppOptions
-from slipstream.bench.engine_generator import EngineGenerator
-from slipstream.bench.prompt_files import read_prompts
-from slipstream.bench.results import PLAIN
-from slipstream.bench.row_cost import measure_row_cost
-from slipstream.bench.runner import BenchSettings, Sample, run_bench
-from slipstream.bench.workload import Prompt
 from slipstream.core.generator import Answer, Conversation, Generator
 from slipstream.core.sampling import Sampling
 from slipstream.core.stats import Stats
 from slipstream.core.stream import Limits
-from slipstream.engines.engine import EngineSettings
+from slipstream.engines.engine_types import EngineSettings
 from slipstream.engines.llama_server import ENGINE
 from slipstream.engines.session import running
 from slipstream.loading import LoadedModel
+from slipstream.measurement.engine_generator import EngineGenerator
+from slipstream.measurement.prompt_files import read_prompts
+from slipstream.measurement.results import PLAIN
+from slipstream.measurement.row_cost import measure_row_cost
+from slipstream.measurement.runner import BenchSettings, run_bench
+from slipstream.measurement.samples import PromptSample
+from slipstream.measurement.workload import Prompt
 
 CONTEXT = 2048
 LOOKUP = "lookup"  # llama-cpp-python's own
@@ -100,13 +101,14 @@ def overhead_ms(model: LoadedModel, drafter: str, policy: str) -> float:
     try:
         for _ in range(2):
             prompt = "def add(a, b):\n    return a + b\n\n\ndef subtract(a, b):\n    return a - b\n"
-            engine.generate(prompt, Sampling(), Limits(64, ignore_eos=True))
+            answer = engine.generate(prompt, Sampling(), Limits(64, ignore_eos=True))  # dropped, it would be cancelled
             engine.step()
             while True:
                 decoding_s[0], began = 0.0, time.perf_counter()
                 if not engine.step():
                     break
                 rest.append(time.perf_counter() - began - decoding_s[0])
+            assert answer.finish_reason
     finally:
         lib.llama_decode = decode
     return statistics.median(rest) * 1e3
@@ -140,7 +142,7 @@ def server_generators(
     return generators
 
 
-def by_kind(samples: Sequence[Sample]) -> dict[str, dict[str, float]]:
+def by_kind(samples: Sequence[PromptSample]) -> dict[str, dict[str, float]]:
     """Tokens a second by kind of prompt and by generator: the median over prompts and passes."""
     speeds: dict[str, dict[str, list[float]]] = {}
     for s in samples:
@@ -157,7 +159,7 @@ def print_speeds(speeds: dict[str, dict[str, float]], own: Sequence[str], ours: 
             print(f"    {ours} over the best of them ({best}): {row[ours] / peers[best]:.2f}x")
 
 
-def same_texts(samples: Sequence[Sample]) -> dict[str, str]:
+def same_texts(samples: Sequence[PromptSample]) -> dict[str, str]:
     """How many answers have plain decoding's text."""
     plain = {(s.prompt.id, s.pass_number): s for s in samples if s.generator == PLAIN}
     told: dict[str, list[bool]] = {}
@@ -169,7 +171,7 @@ def same_texts(samples: Sequence[Sample]) -> dict[str, str]:
     return {name: f"{sum(same)} of {len(same)}" for name, same in told.items()}
 
 
-def acceptance(samples: Sequence[Sample]) -> dict[str, float]:
+def acceptance(samples: Sequence[PromptSample]) -> dict[str, float]:
     names = dict.fromkeys(s.generator for s in samples)
     drafted = {name: sum(s.total("num_drafted") for s in samples if s.generator == name) for name in names}
     accepted = {name: sum(s.total("num_accepted") for s in samples if s.generator == name) for name in names}
