@@ -22,8 +22,8 @@ import transformers
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import slipstream
-from slipstream.core.protocols import Drafter, ScoreRequest, prefill
-from slipstream.core.stream import Stream
+from slipstream.core.protocols import ScoreRequest, prefill
+from slipstream.core.stream import Drafter, Stream
 from slipstream.core.tree import DraftTree
 from slipstream.drafters.base import FreeDrafter
 from slipstream.loading import LoadedModel

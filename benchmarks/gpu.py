@@ -25,18 +25,18 @@ import torch
 import slipstream
 from slipstream.backends.torch.load import load_model
 from slipstream.backends.torch.options import TorchOptions
-from slipstream.bench.row_cost import measure_row_cost
-from slipstream.bench.synthetic import forced_acceptance
 from slipstream.core.engine import Engine
 from slipstream.core.prefix import common_prefix
-from slipstream.core.protocols import Drafter, ScoreRequest, prefill
+from slipstream.core.protocols import ScoreRequest, prefill
 from slipstream.core.sampling import Sampling
 from slipstream.core.stats import Stats
-from slipstream.core.stream import Limits, Stream
+from slipstream.core.stream import Drafter, Limits, Stream
 from slipstream.core.tree import ROOT, DraftTree
 from slipstream.drafters.base import FreeDrafter
 from slipstream.drafters.model import DraftModelDrafter
-from slipstream.loading import LoadedModel, settle
+from slipstream.loading import LoadedModel, freeze_loaded
+from slipstream.measurement.row_cost import measure_row_cost
+from slipstream.measurement.synthetic import forced_acceptance
 from slipstream.models.shapes import RandomCheckpoint
 from slipstream.policy import make_policy
 
@@ -85,7 +85,7 @@ def load(shape: str, exact: bool = False) -> LoadedModel:
     checkpoint = RandomCheckpoint(shape)
     options = TorchOptions(device="cuda", dtype="bf16", context_length=20_000, kv_tokens=60_000, exact=exact)
     model = LoadedModel(load_model(checkpoint, options), checkpoint.tokenizer)
-    settle()
+    freeze_loaded()
     return model
 
 
@@ -383,8 +383,8 @@ class Bench:
 
     def real(self) -> None:
         """A real model: its text on the GPU against the CPU's in float32, and its speed."""
-        from slipstream.bench.audit import logit_gap
-        from slipstream.bench.prompt_files import own_prompts
+        from slipstream.measurement.audit import logit_gap
+        from slipstream.measurement.prompt_files import own_prompts
 
         prompts = own_prompts()[:12]
         limits = Limits(max_tokens=64)
@@ -395,7 +395,7 @@ class Bench:
         for dtype in ("fp32", "bf16"):
             options = TorchOptions(device="cuda", dtype=dtype, context_length=2048)
             model = slipstream.load_model(self.real_model, options)
-            settle()
+            freeze_loaded()
             figures: Report = {"ties": []}
             for drafter in ("none", "suffix"):
                 engine = slipstream.load(model, drafter=drafter)

@@ -17,17 +17,17 @@ import time
 from functools import partial
 
 import slipstream
-from slipstream.bench.engine_generator import EngineGenerator
-from slipstream.bench.prompt_files import own_prompts
-from slipstream.bench.replay import replayer
-from slipstream.bench.row_cost import measure_row_cost
-from slipstream.bench.tune import OFF, Candidate, Tuner, grid
-from slipstream.bench.workload import Prompt, take
-from slipstream.cli.options import split_drafters
-from slipstream.cli.tune import FREE_DRAFTERS
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
 from slipstream.loading import LoadedModel
+from slipstream.measurement.engine_generator import EngineGenerator
+from slipstream.measurement.prompt_files import own_prompts
+from slipstream.measurement.replay import replayer
+from slipstream.measurement.row_cost import measure_row_cost
+from slipstream.measurement.tune import OFF, TuneCandidate, Tuner, grid
+from slipstream.measurement.workload import Prompt, take
+from slipstream.tasks.options import ModelOptions
+from slipstream.tasks.tune import FREE_DRAFTERS
 
 WORKLOADS = {
     "copies": ("code-edit", "rewrite", "extraction", "rag"),
@@ -35,19 +35,19 @@ WORKLOADS = {
 }
 
 
-def engine(target: LoadedModel, candidate: Candidate) -> slipstream.Engine:
+def engine(target: LoadedModel, candidate: TuneCandidate) -> slipstream.Engine:
     return slipstream.load(target, drafter=candidate.drafter, policy=candidate.policy)
 
 
-def generator(target: LoadedModel, candidate: Candidate) -> EngineGenerator:
+def generator(target: LoadedModel, candidate: TuneCandidate) -> EngineGenerator:
     return EngineGenerator(candidate.label, partial(engine, target, candidate))
 
 
-def exhaustive(target: LoadedModel, prompts: list[Prompt], limits: Limits) -> tuple[dict[Candidate, float], float]:
+def exhaustive(target: LoadedModel, prompts: list[Prompt], limits: Limits) -> tuple[dict[TuneCandidate, float], float]:
     """Geometric mean speed-up of every candidate over all prompts, and the seconds that took."""
-    candidates = grid(split_drafters(FREE_DRAFTERS), [])
+    candidates = grid(ModelOptions(drafter=FREE_DRAFTERS).drafters(), [])
     generators = {c: generator(target, c) for c in candidates}
-    logs: dict[Candidate, float] = dict.fromkeys(candidates, 0.0)
+    logs: dict[TuneCandidate, float] = dict.fromkeys(candidates, 0.0)
     order = random.Random(1)
     started = time.perf_counter()
     for prompt in prompts:

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from slipstream.core.protocols import ModelInfo, Observation, ScoreRequest
+from slipstream.core.protocols import ModelInfo, ScoreRequest
 from slipstream.core.sampling import History, Sampling, processed, sample
-from slipstream.core.stream import Limits, Stream
+from slipstream.core.stream import Limits, Observation, Stream
 from slipstream.core.text import TextAssembler
 from slipstream.core.tree import EMPTY_TREE, ROOT, DraftTree, TreeBuilder
 from slipstream.core.verify import VERIFIERS

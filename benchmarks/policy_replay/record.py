@@ -11,16 +11,15 @@ from pathlib import Path
 import slipstream
 from policy_replay.recording import NOTHING, Proposal, RecordedAnswer, Recording, write_recording
 from slipstream.backends import BACKENDS, MachineOptions
-from slipstream.bench.prompt_files import read_prompts
-from slipstream.bench.workload import Prompt, take
 from slipstream.core.engine import Engine
 from slipstream.core.prefix import common_prefix
-from slipstream.core.protocols import Drafter
 from slipstream.core.sampling import Sampling
-from slipstream.core.stream import Limits, Stream
+from slipstream.core.stream import Drafter, Limits, Stream
 from slipstream.core.text import TextAssembler
 from slipstream.core.verify import VERIFIERS
 from slipstream.loading import LoadedModel
+from slipstream.measurement.prompt_files import read_prompts
+from slipstream.measurement.workload import Prompt, take
 
 LONGEST_FREE = 16  # tokens of a proposal that are kept
 CONTEXT = 2048  # tokens

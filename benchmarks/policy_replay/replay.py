@@ -12,9 +12,8 @@ from policy_replay.stand_ins import ChargedClock, FreeStandIn, ModelStandIn, NoT
 from slipstream.core.engine import Engine
 from slipstream.core.generation import Generation
 from slipstream.core.policy import Policy
-from slipstream.core.protocols import Drafter
 from slipstream.core.sampling import Sampling
-from slipstream.core.stream import Limits
+from slipstream.core.stream import Drafter, Limits
 from slipstream.policy import AutoPolicy
 
 MakePolicy = Callable[[], Policy]

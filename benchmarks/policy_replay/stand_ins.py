@@ -6,7 +6,7 @@ says which answer follows it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Seq
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from policy_replay.machines import MAX_ROWS, DraftCost, Machine
 from policy_replay.recording import RecordedAnswer
-from slipstream.core.protocols import ModelInfo, Observation, ScoreRequest
-from slipstream.core.stream import Stream
+from slipstream.core.protocols import ModelInfo, ScoreRequest
+from slipstream.core.stream import Observation, Stream
 from slipstream.core.tree import DraftTree
 
 WRONG, RIGHT = 0, 1
@@ -57,7 +57,7 @@ class Place:
         self.length = 0
         self.num_pending = 0
 
-    def commit(self, path: Seq[int] = ()) -> None:
+    def commit(self, path: Sequence[int] = ()) -> None:
         self.length += self.num_pending + len(path)
 
     def rewind(self, length: int) -> None:
@@ -105,7 +105,7 @@ class Target:
         self._under_way: list[int] = []  # places whose next row the device is at
         self._started_s = 0.0  # when it started on them
 
-    def open(self, tokens: Seq[int] = (), reserve: int = 0) -> Place:
+    def open(self, tokens: Sequence[int] = (), reserve: int = 0) -> Place:
         return Place(self)
 
     def can_open(self, reserve: int) -> bool:
@@ -117,7 +117,7 @@ class Target:
     def diagnose(self) -> str:
         return "these are recorded answers"
 
-    def score(self, requests: Seq[ScoreRequest]) -> list[AllRight]:
+    def score(self, requests: Sequence[ScoreRequest]) -> list[AllRight]:
         rows = prefill_rows = num_decoding = 0
         for request in requests:
             request.sequence.num_pending = len(request.pending)  # type: ignore[attr-defined]
@@ -129,7 +129,7 @@ class Target:
         self._charge(requests, rows - prefill_rows, prefill_rows, num_decoding)
         return [_ALL_RIGHT] * len(requests)
 
-    def _charge(self, requests: Seq[ScoreRequest], rows: int, prefill_rows: int, num_decoding: int) -> None:
+    def _charge(self, requests: Sequence[ScoreRequest], rows: int, prefill_rows: int, num_decoding: int) -> None:
         clock, machine = self._clock, self._machine
         places = [id(request.sequence) for request in requests]
         is_plain = not prefill_rows and rows == len(requests)
@@ -149,7 +149,7 @@ class Target:
 class RecordedDrafts:
     """Trees of recorded proposals, cut to a length; made once."""
 
-    def __init__(self, answers: Seq[RecordedAnswer], drafter: str) -> None:
+    def __init__(self, answers: Sequence[RecordedAnswer], drafter: str) -> None:
         self._answers = answers
         self._drafter = drafter
         self._trees: dict[tuple[int, int, int], DraftTree] = {}
@@ -191,12 +191,12 @@ class FreeStandIn:
     def begin(self, stream: Stream) -> None:
         pass
 
-    def propose(self, streams: Seq[Stream], budgets: Seq[int]) -> list[DraftTree]:
+    def propose(self, streams: Sequence[Stream], budgets: Sequence[int]) -> list[DraftTree]:
         self._clock.charge(self._machine.free_draft(len(streams)))
         tree = self._drafts.tree
         return [tree(answer_of(s), s.num_answer_tokens, n) for s, n in zip(streams, budgets, strict=True)]
 
-    def observe(self, observations: Seq[Observation]) -> None:
+    def observe(self, observations: Sequence[Observation]) -> None:
         pass
 
     def end(self, stream: Stream) -> None:
@@ -218,7 +218,7 @@ class ModelStandIn:
         self.clock.charge_prefill(self.cost.forward_s(PROMPT_TOKENS - 1))
         self._read_to[stream.id] = PROMPT_TOKENS - 1
 
-    def propose(self, streams: Seq[Stream], budgets: Seq[int]) -> list[DraftTree]:
+    def propose(self, streams: Sequence[Stream], budgets: Sequence[int]) -> list[DraftTree]:
         trees = [self.drafts.tree(answer_of(s), s.num_answer_tokens, n) for s, n in zip(streams, budgets, strict=True)]
         unread = [len(s.tokens) - min(self._read_to[s.id], len(s.tokens) - 1) for s in streams]
         self.clock.charge(draft_seconds(self.cost, unread, [len(tree) for tree in trees]))
@@ -228,14 +228,14 @@ class ModelStandIn:
                 self._read_to[stream.id] = len(stream.tokens) + min(right, len(tree) - 1)
         return trees
 
-    def observe(self, observations: Seq[Observation]) -> None:
+    def observe(self, observations: Sequence[Observation]) -> None:
         pass
 
     def end(self, stream: Stream) -> None:
         self._read_to.pop(stream.id, None)
 
 
-def draft_seconds(cost: DraftCost, unread: Seq[int], lengths: Seq[int]) -> float:
+def draft_seconds(cost: DraftCost, unread: Sequence[int], lengths: Sequence[int]) -> float:
     """Of drafts of these lengths for streams of which the model has not read so many tokens (1 at least)."""
     seconds, first_rows, late_rows = cost.call_s, 0, 0
     for rows, length in zip(unread, lengths, strict=True):

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 from slipstream.backends import BACKENDS, Report, choose_backend
 from slipstream.core.engine import Engine
 from slipstream.core.policy import Policy
-from slipstream.core.protocols import Drafter, Model
+from slipstream.core.protocols import Model
 from slipstream.core.row_times import measure_rows
+from slipstream.core.stream import Drafter
 from slipstream.core.team import members_of
 from slipstream.core.turn import TURN
 from slipstream.drafters import DraftSources, ModelBackedDrafter, make_drafter, parse_drafter
@@ -130,7 +131,7 @@ def drafter_for(target: LoadedModel, draft: LoadedModel) -> str:
     return "model" if same_vocabulary(target.tokenizer, draft.tokenizer) else "translate"
 
 
-def settle() -> None:
+def freeze_loaded() -> None:
     """For a process that is about to decode with what it has loaded: later garbage collections, which stop decoding for
     a tenth of a second otherwise, leave out all that is there now. To be called again after loading something else."""
     gc.unfreeze()

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from slipstream.core.protocols import Drafter, Observation
-from slipstream.core.stream import Stream
+from slipstream.core.stream import Drafter, Observation, Stream
 from slipstream.core.tree import EMPTY_TREE, DraftTree
 
 _ERRORS = (RuntimeError, ValueError, KeyError, StopIteration, AssertionError, MemoryError, RecursionError)

@@ -19,7 +19,7 @@ from fuzz.watched import Hook, WatchedDrafter, WatchedModel, WatchedTokenizer, n
 from fuzz.world import World
 from slipstream.core.engine import Engine
 from slipstream.core.generation import Generation
-from slipstream.core.protocols import Drafter
+from slipstream.core.stream import Drafter
 from slipstream.drafters import make_drafter
 from slipstream.policy import make_policy
 

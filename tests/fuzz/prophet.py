@@ -6,8 +6,7 @@ import random
 from collections.abc import Sequence
 
 from fuzz.oracle import Answer
-from slipstream.core.protocols import Observation
-from slipstream.core.stream import Stream
+from slipstream.core.stream import Observation, Stream
 from slipstream.core.tree import DraftTree, TreeBuilder
 
 Key = tuple[tuple[int, ...], int]  # prompt, and the identity of the sampling settings

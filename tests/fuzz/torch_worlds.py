@@ -20,8 +20,7 @@ from fuzz.oracle import Logits, Row
 from fuzz.request import Bounds
 from fuzz.world import World
 from slipstream.backends.torch.kv_pool import PAGE_SIZE
-from slipstream.core.protocols import Model, ScoreRequest
-from slipstream.core.protocols import Sequence as KVSequence
+from slipstream.core.protocols import KVSequence, Model, ScoreRequest
 from slipstream.core.tree import ROOT
 from slipstream.drafters import DraftSources
 from slipstream.models import open_checkpoint

@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from slipstream.core.engine import EngineTokenizer
-from slipstream.core.protocols import Drafter, Model, Observation, ScoreRequest, Scores
-from slipstream.core.protocols import Sequence as KVSequence
-from slipstream.core.stream import Stream
+from slipstream.core.protocols import KVSequence, Model, ScoreRequest, Scores
+from slipstream.core.stream import Drafter, Observation, Stream
 from slipstream.core.text import TokenDecoder
 from slipstream.core.tree import DraftTree
 

@@ -18,9 +18,8 @@ from slipstream.backends.torch.load import load_model
 from slipstream.backends.torch.model import TorchModel
 from slipstream.backends.torch.options import TorchOptions
 from slipstream.core.engine import Engine
-from slipstream.core.protocols import Drafter
 from slipstream.core.sampling import Sampling
-from slipstream.core.stream import Limits
+from slipstream.core.stream import Drafter, Limits
 from slipstream.drafters.model import DraftModelDrafter
 from slipstream.drafters.suffix import SuffixDrafter
 from slipstream.errors import CapacityError

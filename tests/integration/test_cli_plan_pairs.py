@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from unit.doctor import tiny_gguf
+import tiny_gguf
 from unit.models import model_files
 
 STORY = [
@@ -162,7 +162,7 @@ def test_pairs_measures_what_it_predicts(tmp_path: Path, stores: dict[str, str])
 
 
 def test_pairs_names_published_models_when_nothing_fits(tmp_path: Path, stores: dict[str, str]) -> None:
-    from slipstream.doctor.families import FAMILIES
+    from slipstream.catalogue.families import FAMILIES
 
     llama3 = next(f for f in FAMILIES if f.name == "Llama 3.x")
     target = tiny_gguf.write(tmp_path / "t.gguf", tiny_gguf.vocabulary(128_256, llama3.samples))

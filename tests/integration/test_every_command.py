@@ -24,7 +24,7 @@ from slipstream.cli import app
 from slipstream.engines.ports import free_port
 from slipstream.models import open_checkpoint
 from slipstream.models.export import export_folder
-from unit.bench import test_regression
+from unit.measurement import test_regression
 from unit.models.model_files import write_gguf
 
 COMMANDS = sorted(typer.main.get_command(app).commands)  # type: ignore[attr-defined]

@@ -12,19 +12,20 @@ from pathlib import Path
 
 import pytest
 
-from slipstream.cli.engine_runs import check_first, engine_running, explainer
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
-from slipstream.doctor.preflight import BlockedError
+from slipstream.diagnosis.preflight import BlockedError
 from slipstream.engines import find_engine
 from slipstream.engines.client import Client
-from slipstream.engines.engine import EngineSettings, Speculation
+from slipstream.engines.engine_types import EngineSettings, Speculation
 from slipstream.engines.http_generator import HttpGenerator
 from slipstream.engines.ports import free_port, require_free_port
 from slipstream.engines.process import EngineProcess
 from slipstream.engines.session import require_speculation, running, verify_speculation
 from slipstream.errors import EngineError, EngineRequestError, EngineStartError, SilentFallbackError
 from slipstream.models import resolve
+from slipstream.tasks.engine_runs import check_first, engine_running, explainer
+from slipstream.tasks.reporter import SILENT
 from unit.models.model_files import write_gguf
 
 pytestmark = [pytest.mark.real_model, pytest.mark.timeout(180)]
@@ -114,7 +115,7 @@ def test_an_incompatible_draft_is_refused_beforehand_and_detected_afterwards(smo
     asked = settings(smollm2_path, method="draft-simple", draft=tiny, draft_length=4)
     with pytest.raises(BlockedError, match="vocabulary"):
         check_first(ENGINE, asked)
-    with pytest.raises(SilentFallbackError) as caught, engine_running(ENGINE, asked):
+    with pytest.raises(SilentFallbackError) as caught, engine_running(ENGINE, asked, SILENT):
         pytest.fail("a silent fallback was not noticed")
     assert "decodes plainly without saying so (/slots says speculative: [False])" in str(caught.value)
     assert "vocab" in str(caught.value).split("\n", 1)[1]  # the doctor's explanation of the log
@@ -162,7 +163,7 @@ def test_without_slots_and_metrics_nothing_is_claimed(tiny):
     bare = EngineSettings(tiny, program=None, port=settings(tiny).port)
     from dataclasses import replace
 
-    from slipstream.engines.engine import Argument
+    from slipstream.engines.engine_types import Argument
     from slipstream.engines.readiness import wait_until_ready
 
     stripped = replace(plan, arguments=tuple(Argument(word) for word in (*words, "--no-slots")))
@@ -301,10 +302,10 @@ def test_bench_attached_to_engines_that_run(tiny, prompt_file):
 
 def test_an_engine_that_dies_in_mid_benchmark_leaves_its_figures(tiny):
     """The engine is killed after its first answers: the message has its end and last lines, the samples stay."""
-    from slipstream.bench.load import run_load
-    from slipstream.bench.runner import BenchSettings
-    from slipstream.bench.workload import Prompt
-    from slipstream.cli.bench_engine import started
+    from slipstream.measurement.load import run_load
+    from slipstream.measurement.runner import BenchSettings
+    from slipstream.measurement.workload import Prompt
+    from slipstream.tasks.bench_engine import started
 
     mortal = settings(tiny, method="draft-simple", draft=tiny, draft_length=3)
     prompts = [Prompt(f"p{i}", "chat", ("a b a b",), raw=True) for i in range(20)]
@@ -314,7 +315,7 @@ def test_an_engine_that_dies_in_mid_benchmark_leaves_its_figures(tiny):
             server = max(processes_on(mortal.port))  # the guard came first
             os.kill(server, signal.SIGKILL)
 
-    openers = {"draft": lambda: started(ENGINE, mortal, "draft")}
+    openers = {"draft": lambda: started(ENGINE, mortal, "draft", SILENT)}
     measured = run_load(openers, prompts, BenchSettings(limits=Limits(8), passes=1), [1, 2], kill_later)
     assert not measured.complete
     assert len(measured.samples) >= 20

@@ -17,12 +17,12 @@ from fakes import FakeDrafter, Scripted
 from slipstream import Limits, LoadedModel, Sampling
 from slipstream.backends.llamacpp.options import LlamaCppOptions
 from slipstream.backends.torch.options import TorchOptions
-from slipstream.bench.audit import tie_tolerance
 from slipstream.core.engine import Engine, Generation
 from slipstream.core.protocols import ScoreRequest, prefill
 from slipstream.core.stream import Stream
 from slipstream.core.tree import EMPTY_TREE, ROOT, DraftTree
 from slipstream.errors import CapacityError, ContextFullError, DamagedModelError, UsageError
+from slipstream.measurement.audit import tie_tolerance
 from slipstream.models.gguf_file import open_gguf_file
 from slipstream.models.tokenizer import Tokenizer
 from slipstream.policy import AutoPolicy

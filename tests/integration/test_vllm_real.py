@@ -22,7 +22,7 @@ import slipstream
 from contract import tiny_models
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
-from slipstream.engines.engine import EngineSettings, Plan
+from slipstream.engines.engine_types import EngineSettings, StartPlan
 from slipstream.engines.flags.vllm import FLAGS
 from slipstream.engines.ports import free_port
 from slipstream.engines.process import EngineProcess
@@ -190,7 +190,7 @@ def test_ray_places_two_workers(folder: Path, tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("RAY_OVERRIDE_RESOURCES", json.dumps({"GPU": 1, "CPU": 1}))
     extra = ("--dtype", "float32", "--max-num-batched-tokens", "256", "--compilation-config", TRACED)
     two = settings(folder, pipeline_parallel=2, nodes=2, extra=extra)
-    join = Plan(("sh", "-c", _join_when_up()), env=RAY_ENV)
+    join = StartPlan(("sh", "-c", _join_when_up()), env=RAY_ENV)
     heard: list[str] = []
     with EngineProcess.start(join, tmp_path / "other"), running(ENGINE, two, heard.append) as server:
         text = answers(server)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from slipstream.cache import cache_folder, cache_path, private_folder, read_private
-from slipstream.doctor import model_scan
+from slipstream.catalogue import model_scan
 from slipstream.engines.state import detached_engines
 from slipstream.errors import ModelNotFoundError, SlipstreamError
 from slipstream.models.spec import locate

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from slipstream.bench import report
-from slipstream.cli.settings_file import FileSettings, write_settings
 from slipstream.errors import SlipstreamError
+from slipstream.measurement import report
+from slipstream.tasks.settings_file import FileSettings, write_settings
 from slipstream.writing import PRIVATE, write_result, write_whole
 
 

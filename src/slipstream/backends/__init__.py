@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from slipstream.errors import UsageError
 
 if TYPE_CHECKING:
-    from slipstream.backends.llamacpp.options import KVType, LlamaCppOptions
+    from slipstream.backends.llamacpp.options import LlamaCppOptions
     from slipstream.backends.torch.options import TorchOptions
     from slipstream.core.protocols import Model
     from slipstream.models.tokenizer import Tokenizer
@@ -25,7 +25,7 @@ Report = Callable[[str, float], None]  # what is being loaded, and the share tha
 
 @dataclass(frozen=True, slots=True)
 class MachineOptions:
-    """What a command line says of the machine; each backend makes its own options of it."""
+    """How models use the machine, whatever the backend; each backend makes its own options of it."""
 
     device: str = AUTO
     dtype: str = AUTO
@@ -33,7 +33,7 @@ class MachineOptions:
     threads: int | None = None
     exact: bool = False
     gpu_layers: int | None = None
-    kv_type: KVType = "auto"
+    kv_type: str = AUTO
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def _llamacpp_options(machine: MachineOptions) -> LlamaCppOptions:
         context_length=machine.context_length,
         threads=machine.threads,
         exact=machine.exact,
-        kv_type=machine.kv_type,
+        kv_type=machine.kv_type,  # type: ignore[arg-type]  # checked there
     )
 
 
@@ -101,13 +101,15 @@ BACKENDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class BackendChoice:
     backend: str
     reason: str
     was_open: bool = True  # there was something to choose: both backends could have taken it
 
 
-def choose_backend(spec: str | Path, wanted: str = AUTO, device: str = AUTO, needs_layers: bool = False) -> Choice:
+def choose_backend(
+    spec: str | Path, wanted: str = AUTO, device: str = AUTO, needs_layers: bool = False
+) -> BackendChoice:
     """Which backend a model goes to, and why. `needs_layers`: a drafter wants parts of the model, such as early-exit.
 
     Raises UsageError for an unknown name, ModelNotFoundError where the spec leads nowhere.
@@ -115,24 +117,24 @@ def choose_backend(spec: str | Path, wanted: str = AUTO, device: str = AUTO, nee
     if wanted != AUTO:
         if wanted not in BACKENDS:
             raise UsageError(f"unknown backend {wanted!r}; expected {AUTO}, {', '.join(BACKENDS)}")
-        return Choice(wanted, "as asked", was_open=False)
+        return BackendChoice(wanted, "as asked", was_open=False)
     from slipstream.models.builtin import BUILTIN_NAMES
     from slipstream.models.spec import locate
 
     if str(spec) in BUILTIN_NAMES:
-        return Choice("torch", "the built-in model says the same on every machine there", was_open=False)
+        return BackendChoice("torch", "the built-in model says the same on every machine there", was_open=False)
     if find_spec("llama_cpp") is None:
-        return Choice("torch", "llama-cpp-python is not installed", was_open=False)
+        return BackendChoice("torch", "llama-cpp-python is not installed", was_open=False)
     path = locate(spec).path
     if path.is_dir():
-        return Choice("torch", "safetensors", was_open=False)
+        return BackendChoice("torch", "safetensors", was_open=False)
     if needs_layers:
-        return Choice("torch", "the drafter uses parts of the model, which llama.cpp does not give out")
+        return BackendChoice("torch", "the drafter uses parts of the model, which llama.cpp does not give out")
     if device != "cpu" and _torch_sees_a_gpu():
         if _torch_can_run(path):
-            return Choice("torch", "a dense model of the Llama family, and a GPU")
-        return Choice("llamacpp", "a GGUF of a kind that the torch backend can't run")
-    return Choice("llamacpp", "a GGUF file, and no GPU that torch could use")
+            return BackendChoice("torch", "a dense model of the Llama family, and a GPU")
+        return BackendChoice("llamacpp", "a GGUF of a kind that the torch backend can't run")
+    return BackendChoice("llamacpp", "a GGUF file, and no GPU that torch could use")
 
 
 def _torch_sees_a_gpu() -> bool:

@@ -3,43 +3,29 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
+from slipstream.backends import MachineOptions
 from slipstream.cli import options as opt
+from slipstream.cli.groups import grouped
+from slipstream.cli.terminal import TerminalReporter
+from slipstream.tasks.options import AnswerOptions, ModelOptions, SamplingOptions
 
 if TYPE_CHECKING:
     from slipstream.core.engine import Engine
     from slipstream.core.sampling import Sampling
+    from slipstream.core.stream import Limits
 
 HELP = "/reset starts over, /stats shows figures, /tint colours drafted tokens, /quit leaves; Ctrl-C stops an answer."
 
 
+@grouped(raw=None)
 def chat(
-    model: opt.Model = None,
-    draft: opt.Draft = None,
-    drafter: opt.Drafter = None,
-    policy: opt.PolicyOption = None,
-    exact: opt.Exact = False,
-    temperature: opt.Temperature = 0.0,
-    seed: opt.Seed = 0,
-    top_k: opt.TopK = 0,
-    top_p: opt.TopP = 1.0,
-    min_p: opt.MinP = 0.0,
-    repetition_penalty: opt.RepetitionPenalty = 1.0,
-    max_tokens: opt.MaxTokens = 512,
-    system: Annotated[str | None, typer.Option("--system", help="A system message.", rich_help_panel="Answer")] = None,
-    tint: Annotated[
-        bool, typer.Option("--tint", help="Colour the tokens that were drafted.", rich_help_panel="Output")
-    ] = False,
-    device: opt.Device = "auto",
-    dtype: opt.DType = "auto",
-    context: opt.Context = None,
-    threads: opt.Threads = None,
-    backend: opt.BackendOption = None,
-    gpu_layers: opt.GpuLayers = None,
-    kv_type: opt.KvType = "auto",
+    models: ModelOptions = ModelOptions(),
+    sampling: SamplingOptions = SamplingOptions(),
+    answer: AnswerOptions = AnswerOptions(max_tokens=512),
+    machine: MachineOptions = MachineOptions(),
+    tint: opt.Tint = False,
 ) -> None:
     """Talk to a model. What was said before is not computed again.
 
@@ -51,23 +37,19 @@ def chat(
 
       slipstream chat --model ollama:llama3.2:3b --draft ollama:llama3.2:1b
     """
-    from slipstream.cli.loading import load_engine
+    from slipstream.tasks.models import load_engine
 
-    sampling = opt.make_sampling(temperature, top_k, top_p, min_p, repetition_penalty, 0.0, 0.0, None, seed)
-    settings = opt.LoadSettings.resolve(
-        model, draft, drafter, policy, device, dtype, context, threads, exact,
-        backend, gpu_layers, kv_type,
-    )  # fmt: skip
-    engine = load_engine(settings)
+    with TerminalReporter() as reporter:
+        engine = load_engine(models, machine, reporter)
     print(f"{engine.target.info.name} on {engine.target.info.device}. {HELP}", file=sys.stderr)
-    Conversation(engine, sampling, max_tokens, system, tint).run()
+    Conversation(engine, sampling.sampling(), answer.limits(), answer.system, tint).run()
 
 
 class Conversation:
-    def __init__(self, engine: Engine, sampling: Sampling, max_tokens: int, system: str | None, tint: bool) -> None:
+    def __init__(self, engine: Engine, sampling: Sampling, limits: Limits, system: str | None, tint: bool) -> None:
         self._engine = engine
         self._sampling = sampling
-        self._max_tokens = max_tokens
+        self._limits = limits
         self._system = system
         self._tint = tint
         self._messages = self._opening()
@@ -113,12 +95,11 @@ class Conversation:
     def _answer(self, line: str) -> None:
         """Streams one answer. What can't be answered, or was stopped, leaves the conversation as it was or so far."""
         from slipstream.cli.generate import stream_tokens
-        from slipstream.core.stream import Limits
         from slipstream.errors import SlipstreamError
 
         asked = [*self._messages, {"role": "user", "content": line}]
         try:
-            generation = self._engine.generate(asked, self._sampling, Limits(self._max_tokens))
+            generation = self._engine.generate(asked, self._sampling, self._limits)
         except SlipstreamError as error:
             print(f"slipstream: {error}. Try /reset.", file=sys.stderr)
             return

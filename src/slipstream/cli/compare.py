@@ -12,8 +12,8 @@ import typer
 from slipstream.cli import options as opt
 
 if TYPE_CHECKING:
-    from slipstream.bench.regression import Change
-    from slipstream.bench.results import Interval
+    from slipstream.measurement.regression import Change
+    from slipstream.measurement.results import Interval
 
 _NAMES = {
     "tokens_per_s": "tokens/s", "speedup": "speed-up", "mean_accepted_length": "accepted length",
@@ -42,9 +42,9 @@ def compare(
 
       slipstream compare before.json after.json --json | jq .regressions
     """
-    from slipstream.bench.regression import compare as compare_results
-    from slipstream.bench.regression import sentence, unlike
-    from slipstream.bench.results import read_result
+    from slipstream.measurement.regression import compare as compare_results
+    from slipstream.measurement.regression import sentence, unlike
+    from slipstream.measurement.results import read_result
 
     first, second = read_result(before), read_result(after)
     changes = compare_results(first, second)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from slipstream.errors import EngineError, EngineRequestError
 
 if TYPE_CHECKING:
-    from slipstream.engines.engine import Speculation
+    from slipstream.engines.engine_types import Speculation
     from slipstream.engines.session import Running
 
 _EVERY_S = 2.0
@@ -39,7 +39,7 @@ def watch(running: Running) -> None:
 
 def read(running: Running) -> Speculation | None:
     """Its counters; all zero where it counts nothing, None where it does not answer just now."""
-    from slipstream.engines.engine import Speculation
+    from slipstream.engines.engine_types import Speculation
 
     try:
         return running.engine.read_speculation(running.client) or Speculation()

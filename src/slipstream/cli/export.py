@@ -10,29 +10,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slipstream.cli import engine_options as eng
 from slipstream.cli import options as opt
+from slipstream.cli.groups import grouped
+from slipstream.tasks.options import EngineChoice, ModelOptions
 from slipstream.writing import write_result
 
 if TYPE_CHECKING:
-    from slipstream.engines.engine import EngineSettings, ExternalEngine, Plan
+    from slipstream.engines.engine import ExternalEngine
+    from slipstream.engines.engine_types import EngineSettings, StartPlan
 
 
+@grouped(drafter=opt.ENGINE_DRAFTER, policy=opt.ENGINE_POLICY, backend=None, program=None, start_limit=None)
 def export(
-    engine: Annotated[str, typer.Argument(help=f"{eng.ENGINES_HELP}.", show_default=False)],
-    model: opt.Model = None,
-    draft: opt.Draft = None,
-    drafter: eng.EngineDrafter = None,
-    policy: eng.EnginePolicy = None,
-    context: opt.Context = None,
-    streams: eng.Streams = 1,
-    draft_streams: eng.DraftStreams = None,
-    host: eng.Host = "127.0.0.1",
-    port: eng.Port = None,
-    tensor_parallel: eng.TensorParallel = 1,
-    pipeline_parallel: eng.PipelineParallel = 1,
-    nodes: eng.Nodes = 1,
-    engine_args: eng.EngineArgs = "",
+    engine: Annotated[str, typer.Argument(help=f"{opt.ENGINES_HELP}.", show_default=False)],
+    models: ModelOptions = ModelOptions(),
+    choice: EngineChoice = EngineChoice(),
     form: Annotated[
         str, typer.Option("--format", help="engine (its own), or for vLLM: kubernetes, compose.", metavar="FORMAT")
     ] = "engine",
@@ -49,14 +41,11 @@ def export(
 
       slipstream export vllm --model org/name --drafter ngram --tensor-parallel 2 --format kubernetes
     """
-    choice = eng.EngineChoice(
-        engine, engine, engine_args, context=context, streams=streams, host=host, port=port,
-        tensor_parallel=tensor_parallel, pipeline_parallel=pipeline_parallel, nodes=nodes, draft_streams=draft_streams,
-    )  # fmt: skip
-    drafting = eng.Drafting.resolve(engine, model, draft, drafter, policy)
     from slipstream.engines.secrets import without_secrets
+    from slipstream.tasks.engine_settings import engine_settings
 
-    settings = eng.engine_settings(choice, drafting, fetch=False)
+    choice = replace(choice, name=engine, program=engine)
+    settings = engine_settings(choice, models.resolved(engine), fetch=False)
     found = choice.find()
     plan = without_secrets(found.plan(settings, Path()))
     text = _as_json(found, settings, plan) if as_json else _written(form, found, settings, plan)
@@ -67,7 +56,7 @@ def export(
     typer.echo(str(output))
 
 
-def _written(form: str, engine: ExternalEngine, settings: EngineSettings, plan: Plan) -> str:
+def _written(form: str, engine: ExternalEngine, settings: EngineSettings, plan: StartPlan) -> str:
     if form == "engine":
         return own_format(engine, settings, plan)
     from slipstream.engines.manifests import write_manifest
@@ -75,7 +64,7 @@ def _written(form: str, engine: ExternalEngine, settings: EngineSettings, plan: 
     return write_manifest(form, engine, settings)
 
 
-def own_format(engine: ExternalEngine, settings: EngineSettings, plan: Plan) -> str:
+def own_format(engine: ExternalEngine, settings: EngineSettings, plan: StartPlan) -> str:
     """Its configuration file, or a shell script where it takes everything on its command line."""
     head = [
         f"Written by slipstream export for {engine.name} ({engine.version}): {settings.method} on {settings.model}.",
@@ -88,7 +77,7 @@ def own_format(engine: ExternalEngine, settings: EngineSettings, plan: Plan) -> 
     return "#!/bin/sh\n" + comments + _script(plan)
 
 
-def _left_out(plan: Plan) -> list[str]:
+def _left_out(plan: StartPlan) -> list[str]:
     """What to put in by hand: keys are not written."""
     from slipstream.engines.secrets import HIDDEN
 
@@ -98,7 +87,7 @@ def _left_out(plan: Plan) -> list[str]:
     return lines
 
 
-def _script(plan: Plan) -> str:
+def _script(plan: StartPlan) -> str:
     """One argument a line. A shell takes no comment after a line's backslash, so the reasons come first."""
     width = max((len(" ".join(a.words)) for a in plan.arguments if len(" ".join(a.words)) <= 48), default=0)
     reasons = "".join(f"#   {' '.join(a.words):{width}}  {a.why}\n" for a in plan.arguments if a.why)
@@ -114,7 +103,7 @@ def _without_secrets(settings: EngineSettings) -> EngineSettings:
     return replace(settings, extra=tuple(redacted(settings.extra)), secrets=dict.fromkeys(settings.secrets, HIDDEN))
 
 
-def _as_json(engine: ExternalEngine, settings: EngineSettings, plan: Plan) -> str:
+def _as_json(engine: ExternalEngine, settings: EngineSettings, plan: StartPlan) -> str:
     return json.dumps(
         {
             "engine": engine.name,

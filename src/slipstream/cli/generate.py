@@ -8,8 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from slipstream.backends import MachineOptions
 from slipstream.cli import options as opt
+from slipstream.cli.groups import grouped
+from slipstream.cli.terminal import TerminalReporter
 from slipstream.errors import UsageError
+from slipstream.tasks.options import AnswerOptions, ModelOptions, SamplingOptions
 
 if TYPE_CHECKING:
     from slipstream.core.engine import Engine
@@ -17,43 +21,21 @@ if TYPE_CHECKING:
     from slipstream.core.sampling import Sampling
 
 
+@grouped()
 def generate(
     prompt: Annotated[str | None, typer.Argument(help="The prompt; '-' or nothing reads it from stdin.")] = None,
-    model: opt.Model = None,
-    draft: opt.Draft = None,
-    drafter: opt.Drafter = None,
-    policy: opt.PolicyOption = None,
-    verifier: opt.Verifier = "matching",
-    exact: opt.Exact = False,
-    temperature: opt.Temperature = 0.0,
-    seed: opt.Seed = 0,
-    top_k: opt.TopK = 0,
-    top_p: opt.TopP = 1.0,
-    min_p: opt.MinP = 0.0,
-    repetition_penalty: opt.RepetitionPenalty = 1.0,
-    presence_penalty: opt.PresencePenalty = 0.0,
-    frequency_penalty: opt.FrequencyPenalty = 0.0,
-    logit_bias: opt.LogitBias = None,
-    max_tokens: opt.MaxTokens = 256,
-    stop: opt.Stop = None,
-    ignore_eos: Annotated[
-        bool, typer.Option("--ignore-eos", help="Go on past the model's end token.", rich_help_panel="Answer")
-    ] = False,
-    raw: Annotated[
-        bool, typer.Option("--raw", help="No chat template: continue the prompt as it is.", rich_help_panel="Answer")
-    ] = False,
-    system: Annotated[str | None, typer.Option("--system", help="A system message.", rich_help_panel="Answer")] = None,
-    device: opt.Device = "auto",
-    dtype: opt.DType = "auto",
-    context: opt.Context = None,
-    threads: opt.Threads = None,
-    backend: opt.BackendOption = None,
-    gpu_layers: opt.GpuLayers = None,
-    kv_type: opt.KvType = "auto",
+    models: ModelOptions = ModelOptions(),
+    verifier: Annotated[
+        str,
+        typer.Option(
+            help="matching (same text, seed for seed) or rejection (same distribution).", rich_help_panel="Speculation"
+        ),
+    ] = "matching",
+    sampling: SamplingOptions = SamplingOptions(),
+    answer: AnswerOptions = AnswerOptions(),
+    machine: MachineOptions = MachineOptions(),
     as_json: opt.Json = False,
-    tint: Annotated[
-        bool, typer.Option("--tint", help="Colour the tokens that were drafted.", rich_help_panel="Output")
-    ] = False,
+    tint: opt.Tint = False,
 ) -> None:
     """Answer one prompt.
 
@@ -69,24 +51,17 @@ def generate(
 
       cat report.txt | slipstream generate --system "Summarise in three sentences."
     """
-    from slipstream.cli.loading import load_engine
-    from slipstream.core.stream import Limits
+    from slipstream.tasks.models import load_engine
 
-    sampling = opt.make_sampling(
-        temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty, logit_bias, seed
-    )
-    limits = Limits(max_tokens, tuple(stop or ()), ignore_eos=ignore_eos)
-    text = _read_prompt(prompt)
-    settings = opt.LoadSettings.resolve(
-        model, draft, drafter, policy, device, dtype, context, threads, exact,
-        backend, gpu_layers, kv_type,
-    )  # fmt: skip
-    engine = load_engine(settings)
-    request = text if raw else _messages(text, system)
-    generation = engine.generate(request, sampling, limits, verifier=verifier)
+    chosen, limits, text = sampling.sampling(), answer.limits(), _read_prompt(prompt)
+    models = models.resolved()
+    with TerminalReporter() as reporter:
+        engine = load_engine(models, machine, reporter)
+    request = text if answer.raw else _messages(text, answer.system)
+    generation = engine.generate(request, chosen, limits, verifier=verifier)
     if as_json:
         generation.result()
-        print(json.dumps(describe(engine, generation, settings, sampling, verifier), ensure_ascii=False))
+        print(json.dumps(describe(engine, generation, models, chosen, verifier), ensure_ascii=False))
     else:
         stream_tokens(generation, tint)
         print(figures(generation, engine), file=sys.stderr)
@@ -129,7 +104,7 @@ def figures(generation: Generation, engine: Engine) -> str:
 
 
 def describe(
-    engine: Engine, generation: Generation, settings: opt.LoadSettings, sampling: Sampling, verifier: str
+    engine: Engine, generation: Generation, models: ModelOptions, sampling: Sampling, verifier: str
 ) -> dict[str, Any]:
     """The --json object."""
     from dataclasses import asdict
@@ -141,7 +116,7 @@ def describe(
         "finish_reason": generation.finish_reason,
         "stats": generation.stats.as_dict(),
         "model": asdict(info),
-        "draft": settings.draft,
+        "draft": models.draft,
         "drafter": engine.drafter.name if engine.drafter else "none",
         "verifier": verifier,
         "sampling": asdict(sampling),

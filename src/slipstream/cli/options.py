@@ -1,226 +1,142 @@
-"""Options that several commands share, each described once."""
+"""Options of commands, each described once, by the field that it fills (see `groups`)."""
 
 from __future__ import annotations
 
 import shlex
 import sys
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
-from slipstream.cli.settings_file import FileSettings, read_settings
-from slipstream.errors import UsageError
-
-if TYPE_CHECKING:
-    from slipstream.bench.workload import Prompt
-    from slipstream.core.sampling import Sampling
-
+ENGINES_HELP = "vllm, llama-server, sglang, tabbyapi or ollama"
 MODEL_HELP = (
     "The model that answers: a folder of safetensors, a .gguf file, a hub id (org/name), ollama:NAME:TAG, "
     "or the built-in smollm2-135m."
 )
-DRAFTER_HELP = (
-    "none (plain decoding), ngram, suffix, model, early-exit, translate, or chained:A,B. Options in brackets: "
-    "'model(p_min=0.3,n_parallel=3)'. Default: model with --draft, else suffix."
-)
-
-Model = Annotated[
-    str | None,
-    typer.Option(
-        "--model", "-m", help=MODEL_HELP, show_default="slipstream.yaml, or smollm2-135m", rich_help_panel="Models"
-    ),
-]
-Draft = Annotated[
-    str | None,
-    typer.Option("--draft", "-d", help="A smaller model that drafts, named the same way.", rich_help_panel="Models"),
-]
-Drafter = Annotated[str | None, typer.Option("--drafter", help=DRAFTER_HELP, rich_help_panel="Speculation")]
-PolicyOption = Annotated[
-    str | None,
-    typer.Option(
-        "--policy",
-        help="How much to draft: auto (never slower; the default), auto(N), fixed(N).",
-        rich_help_panel="Speculation",
-    ),
-]
-Verifier = Annotated[
-    str,
-    typer.Option(
-        "--verifier",
-        help="matching (same text, seed for seed) or rejection (same distribution).",
-        rich_help_panel="Speculation",
-    ),
-]
-Exact = Annotated[
-    bool,
-    typer.Option(
-        "--exact", help="Bit-identical to plain decoding, at any price in speed.", rich_help_panel="Speculation"
-    ),
-]
-Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1 …", rich_help_panel="Machine")]
-DType = Annotated[
-    str,
-    typer.Option("--dtype", help="auto (fp32 on the CPU, bf16 on a GPU), fp32, bf16, fp16.", rich_help_panel="Machine"),
-]
-Context = Annotated[
-    int | None,
-    typer.Option("--context", help="Tokens of prompt and answer; at most the model's own.", rich_help_panel="Machine"),
-]
-Threads = Annotated[
-    int | None, typer.Option("--threads", help="CPU threads; default: all cores.", rich_help_panel="Machine")
-]
-BackendOption = Annotated[
-    str | None,
-    typer.Option(
-        "--backend",
-        help="auto (GGUF files go to llamacpp where it is installed and there is no GPU for torch), torch, llamacpp.",
-        rich_help_panel="Machine",
-    ),
-]
-GpuLayers = Annotated[
-    int | None,
-    typer.Option("--gpu-layers", help="llamacpp: layers on the GPU; 0 none, -1 all.", rich_help_panel="Machine"),
-]
-KvType = Annotated[
-    str,
-    typer.Option(
-        "--kv-type", help="llamacpp: keys and values as auto, f32, f16, q8_0, q4_0.", rich_help_panel="Machine"
-    ),
-]
-Temperature = Annotated[float, typer.Option("--temperature", "-t", help="0 is greedy.", rich_help_panel="Sampling")]
-Seed = Annotated[
-    int, typer.Option("--seed", "-s", help="The same seed gives the same text.", rich_help_panel="Sampling")
-]
-TopK = Annotated[int, typer.Option("--top-k", help="Only the K likeliest; 0 is off.", rich_help_panel="Sampling")]
-TopP = Annotated[
-    float, typer.Option("--top-p", help="The likeliest that reach P together; 1 is off.", rich_help_panel="Sampling")
-]
-MinP = Annotated[
-    float,
-    typer.Option("--min-p", help="At least P times the likeliest; 0 is off.", rich_help_panel="Sampling"),
-]
-RepetitionPenalty = Annotated[
-    float, typer.Option("--repetition-penalty", help="Over prompt and answer; 1 is off.", rich_help_panel="Sampling")
-]
-PresencePenalty = Annotated[
-    float, typer.Option("--presence-penalty", help="Over the answer; 0 is off.", rich_help_panel="Sampling")
-]
-FrequencyPenalty = Annotated[
-    float, typer.Option("--frequency-penalty", help="Over the answer; 0 is off.", rich_help_panel="Sampling")
-]
-LogitBias = Annotated[
-    list[str] | None,
-    typer.Option("--logit-bias", metavar="ID=BIAS", help="Added to a token's logit.", rich_help_panel="Sampling"),
-]
-MaxTokens = Annotated[int, typer.Option("--max-tokens", "-n", help="The longest answer.", rich_help_panel="Answer")]
-Stop = Annotated[
-    list[str] | None,
-    typer.Option("--stop", help="Ends the answer before this text; may be repeated.", rich_help_panel="Answer"),
-]
-Prompts = Annotated[
-    Path | None,
-    typer.Option(
-        "--prompts",
-        help="A file of prompts: Spec-Bench, HumanEval or messages as JSON lines, or text. Default: the project's own.",
-        rich_help_panel="Prompts",
-    ),
-]
-Limit = Annotated[
-    int | None,
-    typer.Option("--limit", help="Prompts to take, evenly over their kinds; 0 takes all.", rich_help_panel="Prompts"),
-]
-Drafters = Annotated[
-    str | None,
-    typer.Option(
-        "--drafter",
-        help="Drafters to compare, separated by commas (see generate --help). Default: ngram,suffix, "
-        "and model or translate with --draft.",
-        rich_help_panel="Speculation",
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.", rich_help_panel="Output")]
-
-
-DEFAULT_MODEL = "smollm2-135m"
 
 
 @dataclass(frozen=True, slots=True)
-class LoadSettings:
-    """What to load and how: the command line, then slipstream.yaml, then the defaults."""
+class Option:
+    """`--flag` (and `-f`), what help says of it, and the panel it is shown in."""
 
-    model: str
-    draft: str | None
-    drafter: str | None
-    policy: str
-    device: str
-    dtype: str
-    context: int | None
-    threads: int | None
-    exact: bool
-    backend: str = "auto"
-    gpu_layers: int | None = None
-    kv_type: str = "auto"
+    flags: str
+    help: str
+    panel: str | None = None
+    more: dict[str, Any] | None = None  # for typer
 
-    @classmethod
-    def resolve(
-        cls,
-        model: str | None,
-        draft: str | None,
-        drafter: str | None,
-        policy: str | None,
-        device: str = "auto",
-        dtype: str = "auto",
-        context: int | None = None,
-        threads: int | None = None,
-        exact: bool = False,
-        backend: str | None = None,
-        gpu_layers: int | None = None,
-        kv_type: str = "auto",
-    ) -> LoadSettings:
-        """The file's draft and drafter belong to its model: a command line that names another takes none of them."""
-        file = read_settings()
-        if model is not None and model != file.model:
-            file = FileSettings()
-        if file.engine is not None:
-            file = FileSettings(model=file.model)
-        return cls(
-            model=model or file.model or DEFAULT_MODEL,
-            draft=draft or (file.draft if drafter is None else None),
-            drafter=drafter or (file.drafter if draft is None else None),
-            policy=policy or (file.policy if drafter is None else None) or "auto",
-            device=device,
-            dtype=dtype,
-            context=context,
-            threads=threads,
-            exact=exact,
-            backend=backend or file.backend or "auto",
-            gpu_layers=gpu_layers,
-            kv_type=kv_type,
-        )
+    def info(self) -> Any:
+        return typer.Option(*self.flags.split(), help=self.help, rich_help_panel=self.panel, **(self.more or {}))
 
 
-def read_workload(path: Path | None, limit: int | None) -> list[Prompt]:
-    """The prompts of a file, or the project's own; `limit` of them, evenly over the kinds."""
-    from slipstream.bench.prompt_files import own_prompts, read_prompts
-    from slipstream.bench.workload import take
+OPTIONS: dict[str, Option | None] = {
+    # models and speculation
+    "model": Option("--model -m", MODEL_HELP, "Models", {"show_default": "slipstream.yaml, or smollm2-135m"}),
+    "draft": Option("--draft -d", "A smaller model that drafts, named the same way.", "Models"),
+    "drafter": Option(
+        "--drafter",
+        "none (plain decoding), ngram, suffix, model, early-exit, translate, or chained:A,B. Options in brackets: "
+        "'model(p_min=0.3,n_parallel=3)'. Default: model with --draft, else suffix.",
+        "Speculation",
+    ),
+    "policy": Option(
+        "--policy",
+        "How much to draft: auto (as much as pays, by measured cost and acceptance; the default), auto(N), fixed(N).",
+        "Speculation",
+    ),
+    # the machine
+    "device": Option("--device", "auto, cpu, cuda, cuda:1 …", "Machine"),
+    "dtype": Option("--dtype", "auto (fp32 on the CPU, bf16 on a GPU), fp32, bf16, fp16.", "Machine"),
+    "context_length": Option("--context", "Tokens of prompt and answer; at most the model's own.", "Machine"),
+    "threads": Option("--threads", "CPU threads; default: all cores.", "Machine"),
+    "exact": Option("--exact", "Bit-identical to plain decoding, at any price in speed.", "Speculation"),
+    "backend": Option(
+        "--backend",
+        "auto (GGUF files go to llamacpp where it is installed and there is no GPU for torch), torch, llamacpp.",
+        "Machine",
+    ),
+    "gpu_layers": Option("--gpu-layers", "llamacpp: layers on the GPU; 0 none, -1 all.", "Machine"),
+    "kv_type": Option("--kv-type", "llamacpp: keys and values as auto, f32, f16, q8_0, q4_0.", "Machine"),
+    # sampling
+    "temperature": Option("--temperature -t", "0 is greedy.", "Sampling"),
+    "temperatures": Option("--temperatures", "Separated by commas; 0 is greedy.", "Sampling"),
+    "seed": Option("--seed -s", "The same seed gives the same text.", "Sampling"),
+    "top_k": Option("--top-k", "Only the K likeliest; 0 is off.", "Sampling"),
+    "top_p": Option("--top-p", "The likeliest that reach P together; 1 is off.", "Sampling"),
+    "min_p": Option("--min-p", "At least P times the likeliest; 0 is off.", "Sampling"),
+    "repetition_penalty": Option("--repetition-penalty", "Over prompt and answer; 1 is off.", "Sampling"),
+    "presence_penalty": Option("--presence-penalty", "Over the answer; 0 is off.", "Sampling"),
+    "frequency_penalty": Option("--frequency-penalty", "Over the answer; 0 is off.", "Sampling"),
+    "logit_bias": Option("--logit-bias", "Added to a token's logit.", "Sampling", {"metavar": "ID=BIAS"}),
+    # answers and prompts
+    "max_tokens": Option("--max-tokens -n", "The longest answer.", "Answer"),
+    "stop": Option("--stop", "Ends the answer before this text; may be repeated.", "Answer"),
+    "ignore_eos": Option("--ignore-eos", "Go on past the model's end token.", "Answer"),
+    "raw": Option("--raw", "No chat template: continue the prompt as it is.", "Answer"),
+    "system": Option("--system", "A system message.", "Answer"),
+    "prompts": Option(
+        "--prompts",
+        "A file of prompts: Spec-Bench, HumanEval or messages as JSON lines, or text. Default: the project's own.",
+        "Prompts",
+    ),
+    "limit": Option("--limit", "Prompts to take, evenly over their kinds; 0 takes all.", "Prompts"),
+    # measuring
+    "passes": Option("--passes", "Times each prompt is run by each drafter.", more={"min": 1}),
+    "warm": Option("--warm", "Keep the prompt cache between answers."),
+    "repeat_prompts": Option("--repeat-prompts", "Let drafters that learn meet a prompt again."),
+    "random_weights": Option(
+        "--random-weights", "A shape instead of a model, for example llama-8b: synthetic figures."
+    ),
+    "random_draft": Option("--random-draft", "A shape for the draft, for example llama-1b: synthetic."),
+    "synthetic_acceptance": Option(
+        "--synthetic-acceptance", "Accept each drafted token with this chance: synthetic figures."
+    ),
+    "seconds": Option("--seconds", "The time budget.", more={"min": 5}),
+    "drafts": Option("--draft -d", "A draft model to try; may be repeated.", "Models"),
+    # other engines
+    "engine": Option("--engine -e", f"Drive this engine instead of Slipstream's own: {ENGINES_HELP}.", "Engine"),
+    "program": Option("--program", "The engine's executable, where it is not on PATH.", "Engine"),
+    "engine_args": Option("--engine-args", "More arguments for it, as on its command line: '--threads 4'.", "Engine"),
+    "start_limit": Option("--start-limit", "Seconds that its start may take.", "Engine", {"min": 1}),
+    "url": Option("--url", "Ask one that runs already, instead of starting it.", "Engine"),
+    "plain_url": Option("--plain-url", "With --url: the same engine without speculation.", "Engine"),
+    "api_key": Option(
+        "--api-key",
+        "API key of the engine. Others can read a command line: better set the variable, or give --api-key-file.",
+        "Engine",
+        {"envvar": "SLIPSTREAM_API_KEY"},
+    ),
+    "api_key_file": Option("--api-key-file", "A file that holds the API key.", "Engine"),
+    "streams": Option("--streams", "Requests at the same time.", more={"min": 1}),
+    "one_at_a_time": Option("--one-at-a-time", "With --engine: two starts instead of two instances.", "Engine"),
+    "context": Option("--context", "Tokens of prompt and answer; at most the model's own.", "Machine"),
+    "draft_streams": Option("--draft-streams", "vLLM: plain decoding with more requests than this.", more={"min": 1}),
+    "host": Option("--host", "0.0.0.0 lets other machines in."),
+    "port": Option("--port", "Default: the engine's own.", more={"min": 1}),
+    "tensor_parallel": Option("--tensor-parallel", "GPUs that share every layer."),
+    "pipeline_parallel": Option("--pipeline-parallel", "Groups of layers."),
+    "nodes": Option("--nodes", "Machines (vLLM with Ray).", more={"min": 1}),
+    "smoke": Option("--smoke/--no-smoke", "First compare a few answers with plain decoding's."),
+    "force": Option("--force", "Start although the doctor finds that it can't work."),
+    "detach": Option("--detach", "Leave it running.", "Detached engines"),
+}
 
-    return take(read_prompts(path) if path else own_prompts(), limit or None)
+DRAFTERS = Option(  # of commands that compare drafters
+    "--drafter",
+    "Drafters to compare, separated by commas (see generate --help). Default: ngram,suffix, and model or translate "
+    "with --draft.",
+    "Speculation",
+)
+ENGINE_DRAFTER = Option(
+    "--drafter",
+    "The engine's method, or a Slipstream drafter that it also has; none is plain decoding. "
+    "Default: slipstream.yaml, a draft model with --draft, else n-grams.",
+    "Speculation",
+)
+ENGINE_POLICY = Option("--policy", "fixed(N) drafts N tokens a round; auto leaves it to the engine.", "Speculation")
 
-
-def split_drafters(text: str) -> list[str]:
-    """`ngram,model(p_min=0.3,n_parallel=2)`: split at commas outside brackets. A chained drafter is a list itself."""
-    from slipstream.drafters import parse_drafter, split_list
-
-    if text.startswith("chained:"):
-        return [text]
-    drafters = split_list(text)
-    for drafter in drafters:
-        parse_drafter(drafter)
-    if not drafters:
-        raise UsageError("--drafter is empty; name drafters separated by commas, for example ngram,suffix")
-    return drafters
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.", rich_help_panel="Output")]
+Tint = Annotated[bool, typer.Option("--tint", help="Colour the tokens that were drafted.", rich_help_panel="Output")]
 
 
 def command_line() -> str:
@@ -228,40 +144,3 @@ def command_line() -> str:
     from slipstream.engines.secrets import redacted
 
     return shlex.join(redacted(["slipstream", *sys.argv[1:]]))
-
-
-def parse_numbers(text: str, option: str) -> list[float]:
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError:
-        raise UsageError(f"{option} {text!r}; expected numbers separated by commas") from None
-
-
-def parse_logit_bias(entries: list[str] | None) -> dict[int, float]:
-    bias = {}
-    for entry in entries or ():
-        token, _, value = entry.partition("=")
-        try:
-            bias[int(token)] = float(value)
-        except ValueError:
-            raise UsageError(f"--logit-bias {entry!r}; expected ID=BIAS, for example 42=-5") from None
-    return bias
-
-
-def make_sampling(
-    temperature: float, top_k: int, top_p: float, min_p: float, repetition: float, presence: float, frequency: float,
-    logit_bias: list[str] | None, seed: int,
-) -> Sampling:  # fmt: skip
-    from slipstream.core.sampling import Sampling
-
-    return Sampling(
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        repetition_penalty=repetition,
-        presence_penalty=presence,
-        frequency_penalty=frequency,
-        logit_bias=parse_logit_bias(logit_bias),
-        seed=seed,
-    )

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 from slipstream.core.policy import Ask
-from slipstream.core.protocols import Drafter, Observation
-from slipstream.core.stream import Stream
+from slipstream.core.stream import Drafter, Observation, Stream
 from slipstream.core.tree import EMPTY_TREE, ROOT, DraftTree
 
 log = logging.getLogger("slipstream")

@@ -17,15 +17,14 @@ from slipstream.core.drafter_guard import DrafterGuard
 from slipstream.core.generation import Generation
 from slipstream.core.policy import PlainPolicy, Policy, RoundOutcome, RoundView
 from slipstream.core.policy_guard import PolicyGuard
-from slipstream.core.protocols import Drafter, Model, Observation, ScoreRequest, Scores
-from slipstream.core.protocols import Sequence as CachePlace
+from slipstream.core.protocols import KVSequence, Model, ScoreRequest, Scores
 from slipstream.core.sampling import Sampling
 from slipstream.core.stats import RoundRecord, Stats
-from slipstream.core.stream import Limits, Stream
+from slipstream.core.stream import Drafter, Limits, Observation, Stream
 from slipstream.core.text import TextAssembler, TokenDecoder
 from slipstream.core.tree import EMPTY_TREE, DraftTree
 from slipstream.core.turn import TURN
-from slipstream.core.verify import VERIFIERS, Choice, Verification
+from slipstream.core.verify import VERIFIERS, SamplingState, Verifier
 from slipstream.errors import CapacityError, ContextFullError, NonFiniteLogitsError, SlipstreamError, UsageError
 
 log = logging.getLogger("slipstream")
@@ -54,7 +53,7 @@ class _Turn:
     """One stream's part in a round."""
 
     stream: Stream
-    sequence: CachePlace
+    sequence: KVSequence
     pending: list[int]
     chooses: bool  # the pending tokens reach the end of the stream, so the target chooses the next one
     tree: DraftTree = EMPTY_TREE  # the draft that is scored
@@ -125,7 +124,7 @@ class Engine:
         limits: Limits | None = None,
         *,
         drafter: Drafter | Literal["inherit"] | None = _INHERIT,
-        verifier: str | Verification = "matching",
+        verifier: str | Verifier = "matching",
     ) -> Generation:
         """Starts an answer. A string is taken as it is, messages go through the chat template, ids are ids.
 
@@ -151,7 +150,7 @@ class Engine:
         sampling: Sampling | None,
         limits: Limits | None,
         drafter: Drafter | Literal["inherit"] | None,
-        verifier: str | Verification,
+        verifier: str | Verifier,
     ) -> Stream:
         TURN.check_process()
         sampling = Sampling() if sampling is None else sampling
@@ -317,7 +316,7 @@ class Engine:
     def _verify(self, turn: _Turn, scores: Scores) -> Observation:
         stream = turn.stream
         verdict = stream.verifier.verify(
-            turn.tree, scores, Choice(stream.sampling, stream.history, stream.num_answer_tokens)
+            turn.tree, scores, SamplingState(stream.sampling, stream.history, stream.num_answer_tokens)
         )
         turn.sequence.commit(verdict.path)
         return Observation(stream, turn.tree, verdict)
@@ -441,8 +440,8 @@ def _checked_drafter(drafter: object) -> Drafter | None:
     return cast(Drafter | None, drafter)
 
 
-def _checked_verifier(verifier: object) -> Verification:
-    if isinstance(verifier, Verification):
+def _checked_verifier(verifier: object) -> Verifier:
+    if isinstance(verifier, Verifier):
         return verifier
     if not isinstance(verifier, str) or verifier not in VERIFIERS:
         raise UsageError(f"unknown verifier {verifier!r}; expected one of {', '.join(VERIFIERS)}")

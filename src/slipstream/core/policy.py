@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from slipstream.core.protocols import Drafter, Observation
-from slipstream.core.stream import Stream
+from slipstream.core.stream import Drafter, Observation, Stream
 from slipstream.core.tree import EMPTY_TREE, DraftTree
 
 

@@ -1,24 +1,20 @@
-"""What the core asks of the parts around it: Model, Sequence, Scores, Drafter.
+"""What the core asks of a backend: Model, KVSequence, Scores.
 
-A backend is one implementation of Model; a drafter is one of Drafter. Neither knows the other, and the engine knows
-neither: it speaks token ids, trees and paths. Masks, slots, pages and positions stay inside a backend.
+The engine knows no backend and a backend no engine: they speak token ids, trees and paths. Masks, slots, pages and
+positions stay inside a backend.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Seq
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from slipstream.core.sampling import Sampling
 from slipstream.core.tree import EMPTY_TREE, DraftTree
-
-if TYPE_CHECKING:
-    from slipstream.core.stream import Stream
-    from slipstream.core.verify import Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +56,7 @@ class Scores(Protocol):
         ...
 
 
-class Sequence(Protocol):
+class KVSequence(Protocol):
     """One stream's place in a model's KV cache."""
 
     @property
@@ -68,7 +64,7 @@ class Sequence(Protocol):
         """Tokens kept. After `open` with a known beginning this is already more than 0."""
         ...
 
-    def commit(self, path: Seq[int] = ()) -> None:
+    def commit(self, path: Sequence[int] = ()) -> None:
         """Keeps the pending tokens and the nodes of `path` of the last score; forgets the rest of the draft."""
         ...
 
@@ -76,7 +72,7 @@ class Sequence(Protocol):
         """Forgets everything after the first `length` tokens."""
         ...
 
-    def fork(self) -> Sequence:
+    def fork(self) -> KVSequence:
         """A second sequence with the same kept tokens, sharing their memory. Raises CapacityError when full."""
         ...
 
@@ -94,8 +90,8 @@ class ScoreRequest:
     stream ends: a backend may start on it before it is asked, and then keeps no logits.
     """
 
-    sequence: Sequence
-    pending: Seq[int]
+    sequence: KVSequence
+    pending: Sequence[int]
     tree: DraftTree = EMPTY_TREE
     sampling: Sampling | None = None
     position: int = 0
@@ -112,7 +108,7 @@ class Model(Protocol):
     @property
     def info(self) -> ModelInfo: ...
 
-    def open(self, tokens: Seq[int] = (), reserve: int = 0) -> Sequence:
+    def open(self, tokens: Sequence[int] = (), reserve: int = 0) -> KVSequence:
         """A place for a stream that begins with `tokens` and will hold `reserve` tokens at most.
 
         Its `length` says how many of `tokens` are there already from earlier streams (always fewer than all).
@@ -128,7 +124,7 @@ class Model(Protocol):
         """Drops what closed streams left for reuse."""
         ...
 
-    def score(self, requests: Seq[ScoreRequest]) -> list[Scores]:
+    def score(self, requests: Sequence[ScoreRequest]) -> list[Scores]:
         """ONE forward for all requests, at most `info.max_rows` rows. Commits nothing."""
         ...
 
@@ -141,8 +137,8 @@ class Model(Protocol):
 class ExtendRequest:
     """Tokens to append, and how many tokens to go on for, each chosen by `sampling`."""
 
-    sequence: Sequence
-    pending: Seq[int]
+    sequence: KVSequence
+    pending: Sequence[int]
     steps: int
     sampling: Sampling
     position: int  # of the first of them in the answer
@@ -155,7 +151,7 @@ class Extension:
 
 
 class ExtendingModel(Model, Protocol):
-    def extend(self, requests: Seq[ExtendRequest]) -> list[Extension]:
+    def extend(self, requests: Sequence[ExtendRequest]) -> list[Extension]:
         """Goes on by itself, the host left out. Keeps what was pending and all but the last of its own tokens.
 
         Penalties and biases are not looked at.
@@ -163,44 +159,7 @@ class ExtendingModel(Model, Protocol):
         ...
 
 
-@dataclass(slots=True)
-class Observation:
-    """What became of a stream's draft: the tree that was scored, and the verdict on it."""
-
-    stream: Stream
-    scored: DraftTree
-    verdict: Verdict
-
-
-class Drafter(Protocol):
-    """Proposes what comes next. It may be wrong, slow or broken: the text does not depend on it."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def is_free(self) -> bool:
-        """Whether a proposal costs next to nothing, so that asking for more than is scored does no harm."""
-        ...
-
-    def begin(self, stream: Stream) -> None:
-        """A stream starts; `stream.tokens` is its prompt."""
-        ...
-
-    def propose(self, streams: Seq[Stream], budgets: Seq[int]) -> list[DraftTree]:
-        """A draft of at most `budgets[i]` nodes for each stream. Empty where it has no idea."""
-        ...
-
-    def observe(self, observations: Seq[Observation]) -> None:
-        """The round is over; `stream.tokens` already holds its tokens."""
-        ...
-
-    def end(self, stream: Stream) -> None:
-        """The stream is over, finished or abandoned: give back what was held for it."""
-        ...
-
-
-def prefill(model: Model, sequence: Sequence, tokens: Seq[int]) -> None:
+def prefill(model: Model, sequence: KVSequence, tokens: Sequence[int]) -> None:
     """Feeds `tokens` in pieces the model takes, and keeps them."""
     step = model.info.max_rows
     for start in range(0, len(tokens), step):

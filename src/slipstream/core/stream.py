@@ -1,21 +1,21 @@
-"""Stream: one request on its way through the engine."""
+"""Stream: one request on its way through the engine. Drafter: what proposes its next tokens."""
 
 from __future__ import annotations
 
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
-from collections.abc import Sequence as Seq
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 from slipstream.core.checks import token_ids, whole_number, wrong_value
-from slipstream.core.protocols import Drafter, Sequence
+from slipstream.core.protocols import KVSequence
 from slipstream.core.sampling import History, Sampling
 from slipstream.core.stats import Stats
 from slipstream.core.text import TextAssembler
-from slipstream.core.verify import Verification
+from slipstream.core.tree import DraftTree
+from slipstream.core.verify import Verdict, Verifier
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
 _ids = itertools.count()
@@ -64,12 +64,12 @@ class Stream:
 
     def __init__(
         self,
-        prompt: Seq[int],
+        prompt: Sequence[int],
         sampling: Sampling,
         limits: Limits,
         assembler: TextAssembler,
         drafter: Drafter | None,
-        verifier: Verification,
+        verifier: Verifier,
         clock: Callable[[], float] = time.perf_counter,
         context_length: int | None = None,
     ) -> None:
@@ -91,7 +91,7 @@ class Stream:
         self.stats = Stats(num_prompt_tokens=len(prompt))
         self.finish_reason: FinishReason | None = None
         self.error: BaseException | None = None
-        self.sequence: Sequence | None = None  # set while the stream has a place in the target's cache
+        self.sequence: KVSequence | None = None  # set while the stream has a place in the target's cache
         self.outbox: deque[Token] = deque()
         self._assembler = assembler
         self._time = clock
@@ -149,3 +149,40 @@ class Stream:
         if not self.stats.ttft_s:
             self.stats.ttft_s = elapsed
         self.stats.total_s = elapsed
+
+
+@dataclass(slots=True)
+class Observation:
+    """What became of a stream's draft: the tree that was scored, and the verdict on it."""
+
+    stream: Stream
+    scored: DraftTree
+    verdict: Verdict
+
+
+class Drafter(Protocol):
+    """Proposes what comes next. It may be wrong, slow or broken: the text does not depend on it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def is_free(self) -> bool:
+        """Whether a proposal costs next to nothing, so that asking for more than is scored does no harm."""
+        ...
+
+    def begin(self, stream: Stream) -> None:
+        """A stream starts; `stream.tokens` is its prompt."""
+        ...
+
+    def propose(self, streams: Sequence[Stream], budgets: Sequence[int]) -> list[DraftTree]:
+        """A draft of at most `budgets[i]` nodes for each stream. Empty where it has no idea."""
+        ...
+
+    def observe(self, observations: Sequence[Observation]) -> None:
+        """The round is over; `stream.tokens` already holds its tokens."""
+        ...
+
+    def end(self, stream: Stream) -> None:
+        """The stream is over, finished or abandoned: give back what was held for it."""
+        ...

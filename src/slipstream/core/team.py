@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 
-from slipstream.core.protocols import Drafter, Observation
-from slipstream.core.stream import Stream
+from slipstream.core.stream import Drafter, Observation, Stream
 from slipstream.core.tree import DraftTree
 from slipstream.errors import UsageError
 

@@ -40,7 +40,7 @@ class Verdict:
 
 
 @dataclass(slots=True)
-class Choice:
+class SamplingState:
     """How one stream chooses at this moment: its settings, its past, and the position of the next token."""
 
     sampling: Sampling
@@ -54,10 +54,10 @@ class Choice:
         return processed(scores.row(node), self.sampling, self.history, tree.path_tokens(node))
 
 
-Verifier = Callable[[DraftTree, Scores, Choice], Verdict]
+Verify = Callable[[DraftTree, Scores, SamplingState], Verdict]
 
 
-def verify_matching(tree: DraftTree, scores: Scores, choice: Choice) -> Verdict:
+def verify_matching(tree: DraftTree, scores: Scores, choice: SamplingState) -> Verdict:
     path: list[int] = []
     node = ROOT
     while True:
@@ -72,7 +72,7 @@ def verify_matching(tree: DraftTree, scores: Scores, choice: Choice) -> Verdict:
         node = child
 
 
-def _own_token(tree: DraftTree, scores: Scores, choice: Choice, node: int, depth: int) -> int:
+def _own_token(tree: DraftTree, scores: Scores, choice: SamplingState, node: int, depth: int) -> int:
     """What the target says after a node, where the device has chosen it or by the logits."""
     token = scores.chosen(node)
     if token is None:
@@ -90,7 +90,7 @@ def _up_to(tree: DraftTree, path: list[int], error: NonFiniteLogitsError) -> Ver
     return Verdict(tuple(path[:-1]), tree.tokens[path[-1]])
 
 
-def verify_rejection(tree: DraftTree, scores: Scores, choice: Choice) -> Verdict:
+def verify_rejection(tree: DraftTree, scores: Scores, choice: SamplingState) -> Verdict:
     if choice.sampling.is_greedy:
         return verify_matching(tree, scores, choice)
     path: list[int] = []
@@ -134,8 +134,8 @@ def _residual(p: Probabilities, q: Probabilities | None, token: int) -> Probabil
 
 
 @dataclass(frozen=True, slots=True)
-class Verification:
-    """A verifier and what it asks of drafts.
+class Verifier:
+    """How drafts are judged, and what that asks of them.
 
     `couples`: a draft agrees most often when it samples with the target's own noise, and may be cut anywhere. Where
     it does not, a draft samples independently, hands over its distributions, and is scored as it was drawn.
@@ -143,12 +143,12 @@ class Verification:
     """
 
     name: str
-    verify: Verifier
+    verify: Verify
     couples: bool
     judges_unscored: bool = True
 
 
 VERIFIERS = {
-    "matching": Verification("matching", verify_matching, couples=True),
-    "rejection": Verification("rejection", verify_rejection, couples=False, judges_unscored=False),
+    "matching": Verifier("matching", verify_matching, couples=True),
+    "rejection": Verifier("rejection", verify_rejection, couples=False, judges_unscored=False),
 }

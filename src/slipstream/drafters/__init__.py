@@ -12,9 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from slipstream.core.protocols import Drafter, Model
+from slipstream.core.protocols import Model
+from slipstream.core.stream import Drafter
 from slipstream.core.team import DrafterTeam
-from slipstream.drafters.vocabulary import Texts
+from slipstream.drafters.vocabulary import TokenTexts
 from slipstream.errors import UsageError
 
 
@@ -43,9 +44,9 @@ class DraftSources:
     """What a drafter may be made from."""
 
     target: Model
-    target_texts: Texts
+    target_texts: TokenTexts
     draft: Model | None = None
-    draft_texts: Texts | None = None
+    draft_texts: TokenTexts | None = None
     same_vocabulary: bool = True  # of target and draft
 
     def draft_model(self, drafter: str) -> Model:

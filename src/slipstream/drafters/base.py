@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from slipstream.core.protocols import Observation
-from slipstream.core.stream import Stream
+from slipstream.core.stream import Observation, Stream
 
 
 class FreeDrafter:

@@ -5,12 +5,11 @@ After a rejection the draft model goes back to where text and draft part; what i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from collections.abc import Sequence as Seq
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from slipstream.core.prefix import common_prefix
-from slipstream.core.protocols import Model, ScoreRequest, Scores, Sequence
+from slipstream.core.protocols import KVSequence, Model, ScoreRequest, Scores
 from slipstream.core.tree import ROOT
 
 _CATCH_UP = 8  # unread tokens that ride along with the first drafting step; more are read before
@@ -20,7 +19,7 @@ _CATCH_UP = 8  # unread tokens that ride along with the first drafting step; mor
 class Branch:
     """One line of a draft: a sequence of the draft model, what it has read, and what it reads next."""
 
-    sequence: Sequence
+    sequence: KVSequence
     read: list[int]
     unread: list[int]
     node: int = ROOT  # of the draft, that `unread` ends with
@@ -36,7 +35,7 @@ class Branch:
         self.unread = []
 
 
-def read_on(model: Model, branches: Seq[Branch]) -> Iterator[Scores]:
+def read_on(model: Model, branches: Sequence[Branch]) -> Iterator[Scores]:
     """Reads what each branch has unread, as many branches in one forward as the model takes.
 
     Gives each branch's scores in turn; they are valid until the next is asked for.
@@ -98,12 +97,12 @@ class DraftCache:
         for branch in self._branches.pop(stream_id, ()):
             branch.sequence.close()
 
-    def catch_up(self, branches: Seq[Branch]) -> None:
+    def catch_up(self, branches: Sequence[Branch]) -> None:
         """Reads for all branches that are far behind, so that the first drafting step has few rows."""
         limit = min(_CATCH_UP, self._model.info.max_rows)
         self._read_ahead([branch for branch in branches if len(branch.unread) > limit])
 
-    def _read_ahead(self, branches: Seq[Branch]) -> None:
+    def _read_ahead(self, branches: Sequence[Branch]) -> None:
         """Reads all but the last unread token of each branch, as many tokens in one forward as the model takes."""
         while behind := [branch for branch in branches if len(branch.unread) > 1]:
             parts, rows_left = [], self._model.info.max_rows

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Seq
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import cast
@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from slipstream.core.noise import Domain
-from slipstream.core.protocols import ExtendingModel, ExtendRequest, Model, Observation
+from slipstream.core.protocols import ExtendingModel, ExtendRequest, Model
 from slipstream.core.sampling import Row, distribution, draw, processed, sample
-from slipstream.core.stream import Stream
+from slipstream.core.stream import Observation, Stream
 from slipstream.core.tree import ROOT, DraftTree, TreeBuilder
 from slipstream.drafters.draft_cache import Branch, DraftCache, read_on
 from slipstream.drafters.vocabulary import SameVocabulary, VocabularyMap
@@ -84,7 +84,7 @@ class DraftModelDrafter:
         reserve = len(context) + stream.max_answer_tokens
         self._cache.open(stream.id, context, reserve if self._vocabulary.is_identity else 2 * reserve)
 
-    def propose(self, streams: Seq[Stream], budgets: Seq[int]) -> list[DraftTree]:
+    def propose(self, streams: Sequence[Stream], budgets: Sequence[int]) -> list[DraftTree]:
         """One forward of the draft model a depth, for all branches of all streams."""
         drafts = [
             _Draft(s, n, self._cache.follow(s.id, self._vocabulary.context(s.tokens), n))
@@ -99,7 +99,7 @@ class DraftModelDrafter:
                 self._grow(draft, branch, self._vocabulary.to_target_row(score.row(ROOT)))
         return [draft.builder.build() for draft in drafts]
 
-    def _extend(self, drafts: Seq[_Draft]) -> None:
+    def _extend(self, drafts: Sequence[_Draft]) -> None:
         """Chains that the draft model draws by itself, without the host between two tokens."""
         if not drafts:
             return
@@ -119,7 +119,7 @@ class DraftModelDrafter:
                     break
                 line.node = draft.builder.add(line.node, token, chance, None)
 
-    def observe(self, observations: Seq[Observation]) -> None:
+    def observe(self, observations: Sequence[Observation]) -> None:
         pass  # the next `propose` finds out what was kept
 
     def end(self, stream: Stream) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Seq
+from collections.abc import Sequence
 
-from slipstream.core.protocols import Model, Observation
-from slipstream.core.stream import Stream
+from slipstream.core.protocols import Model
+from slipstream.core.stream import Observation, Stream
 from slipstream.core.tree import EMPTY_TREE, ROOT, DraftTree
 from slipstream.drafters.draft_cache import Branch, DraftCache, read_on
-from slipstream.drafters.vocabulary import Texts, retokenised
+from slipstream.drafters.vocabulary import TokenTexts, retokenised
 
 _RECENT = 8  # tokens of the stream that the drafted text is joined to before it is cut into tokens again
 
@@ -19,7 +19,7 @@ class RetokenisingDrafter:
     name = "translate"
     is_free = False
 
-    def __init__(self, model: Model, draft_texts: Texts, target_texts: Texts) -> None:
+    def __init__(self, model: Model, draft_texts: TokenTexts, target_texts: TokenTexts) -> None:
         self.model = model
         self._draft, self._target = draft_texts, target_texts
         self._cache = DraftCache(model)
@@ -28,7 +28,7 @@ class RetokenisingDrafter:
         context = self._context(stream)
         self._cache.open(stream.id, context, 2 * (len(context) + stream.max_answer_tokens))
 
-    def propose(self, streams: Seq[Stream], budgets: Seq[int]) -> list[DraftTree]:
+    def propose(self, streams: Sequence[Stream], budgets: Sequence[int]) -> list[DraftTree]:
         lines: list[list[int]] = [[] for _ in streams]
         branches = [self._cache.follow(s.id, self._context(s), n + 1) for s, n in zip(streams, budgets, strict=True)]
         self._cache.catch_up([branch for of_stream in branches for branch in of_stream])
@@ -42,7 +42,7 @@ class RetokenisingDrafter:
         return [self._in_target(s, line, n) for s, line, n in zip(streams, lines, budgets, strict=True)]
 
     def _growing(
-        self, branches: list[list[Branch]], lines: list[list[int]], budgets: Seq[int]
+        self, branches: list[list[Branch]], lines: list[list[int]], budgets: Sequence[int]
     ) -> list[tuple[Branch, int]]:
         return [(b[0], i) for i, b in enumerate(branches) if b and b[0].unread and len(lines[i]) <= budgets[i]]
 
@@ -57,7 +57,7 @@ class RetokenisingDrafter:
         tokens = joined[len(start) :] if joined[: len(start)] == start else self._target.encode(text)
         return DraftTree.chain(tokens[:-1][:budget], [0.5] * len(tokens[:-1][:budget]))
 
-    def observe(self, observations: Seq[Observation]) -> None:
+    def observe(self, observations: Sequence[Observation]) -> None:
         pass
 
     def end(self, stream: Stream) -> None:

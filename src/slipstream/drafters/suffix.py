@@ -103,7 +103,7 @@ def _size(node: _Node) -> int:
 
 
 @dataclass(slots=True)
-class _Reader:
+class _TreeReader:
     """How far a running stream was read into the tree."""
 
     num_tokens: int = 0
@@ -119,23 +119,23 @@ class SuffixDrafter(FreeDrafter):
     def __init__(self, options: SuffixOptions | None = None) -> None:
         self._options = options or SuffixOptions()
         self._tree = SuffixTree(self._options.depth)
-        self._readers: dict[int, _Reader] = {}
+        self._readers: dict[int, _TreeReader] = {}
         self._finished: deque[list[int]] = deque()  # oldest first
 
     def begin(self, stream: Stream) -> None:
-        self._readers[stream.id] = _Reader()
+        self._readers[stream.id] = _TreeReader()
 
     def propose(self, streams: Sequence[Stream], budgets: Sequence[int]) -> list[DraftTree]:
         return [self._propose_one(self._read(s), budget) for s, budget in zip(streams, budgets, strict=True)]
 
-    def _read(self, stream: Stream) -> _Reader:
+    def _read(self, stream: Stream) -> _TreeReader:
         reader = self._readers[stream.id]
         for token in stream.tokens[reader.num_tokens :]:
             reader.place = self._tree.add(reader.place, token)
         reader.num_tokens = len(stream.tokens)
         return reader
 
-    def _propose_one(self, reader: _Reader, budget: int) -> DraftTree:
+    def _propose_one(self, reader: _TreeReader, budget: int) -> DraftTree:
         """Best first: the continuation likeliest to be reached is the next node."""
         builder = TreeBuilder()
         heap: list[_Candidate] = []

@@ -45,7 +45,7 @@ class SameVocabulary:
         return token
 
 
-class Texts(Protocol):
+class TokenTexts(Protocol):
     """What is needed of a tokenizer to tell its tokens as text."""
 
     @property
@@ -67,7 +67,7 @@ class SharedTokens:
 
     is_identity = False
 
-    def __init__(self, draft: Texts, target: Texts, target_size: int) -> None:
+    def __init__(self, draft: TokenTexts, target: TokenTexts, target_size: int) -> None:
         self._draft, self._target = draft, target
         self._target_size = target_size
         self._to_draft = _shared_ids(draft, target)  # target id -> draft id
@@ -91,13 +91,13 @@ class SharedTokens:
         return self._to_draft[token]
 
 
-def retokenised(tokens: list[int], source: Texts, target: Texts) -> list[int]:
+def retokenised(tokens: list[int], source: TokenTexts, target: TokenTexts) -> list[int]:
     """The same text in another vocabulary. A character still incomplete at the end is left out."""
     text = source.decode(tokens).rstrip("\ufffd")
     return target.prompt_ids(text)
 
 
-def _shared_ids(draft: Texts, target: Texts) -> dict[int, int]:
+def _shared_ids(draft: TokenTexts, target: TokenTexts) -> dict[int, int]:
     """Ordinary tokens with the same bytes. Special tokens mean different things even where they look alike."""
     by_bytes = {draft.token_bytes(d): d for d in range(draft.vocab_size) if not draft.is_special(d)}
     shared = {}

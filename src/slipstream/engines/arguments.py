@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slipstream.engines.engine import Argument
+from slipstream.engines.engine_types import Argument
 from slipstream.engines.flags import Flag, Table
 from slipstream.errors import UsageError
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from slipstream.engines.engine import Request
+from slipstream.engines.engine_types import Request
 from slipstream.engines.secrets import redacted_text
 from slipstream.errors import EngineRequestError, UsageError
 

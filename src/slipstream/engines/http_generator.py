@@ -11,7 +11,8 @@ from slipstream.core.sampling import Sampling
 from slipstream.core.stats import Stats
 from slipstream.core.stream import Limits
 from slipstream.engines.client import Client
-from slipstream.engines.engine import Candidate, ExternalEngine, Piece, Request, Speculation
+from slipstream.engines.engine import ExternalEngine
+from slipstream.engines.engine_types import AnswerPiece, Request, Speculation, TokenCandidate
 from slipstream.errors import EngineRequestError
 
 
@@ -22,7 +23,7 @@ class _Heard:
     started: float
     text: str = ""
     tokens: tuple[int, ...] = ()
-    candidates: tuple[tuple[Candidate, ...], ...] = ()
+    candidates: tuple[tuple[TokenCandidate, ...], ...] = ()
     finish_reason: str | None = None
     num_prompt_tokens: int = 0
     num_reused: int = 0
@@ -32,7 +33,7 @@ class _Heard:
     first_at: float | None = None
     last_at: float = 0.0
 
-    def add(self, piece: Piece) -> None:
+    def add(self, piece: AnswerPiece) -> None:
         if piece.text or piece.tokens or piece.finish_reason:  # the end token is counted and computed, but not sent
             self.last_at = time.perf_counter()
         if piece.text or piece.tokens:
@@ -84,7 +85,7 @@ class HttpGenerator:
 
     def candidates(
         self, prompt: str | Conversation, sampling: Sampling, limits: Limits, top: int
-    ) -> list[tuple[Candidate, ...]]:
+    ) -> list[tuple[TokenCandidate, ...]]:
         """For every token of an answer its likeliest alternatives; empty where the engine does not tell them."""
         heard = self._ask(prompt, sampling, limits, top)
         return list(heard.candidates)

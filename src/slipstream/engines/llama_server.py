@@ -13,17 +13,17 @@ from slipstream.core.generator import Conversation
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
 from slipstream.engines.arguments import CommandLine
-from slipstream.engines.engine import (
+from slipstream.engines.engine import check_settings
+from slipstream.engines.engine_types import (
+    AnswerPiece,
     EngineSettings,
     Method,
-    Piece,
-    Plan,
     Readiness,
     Request,
     Speculation,
     SpeculationState,
     Stage,
-    check_settings,
+    StartPlan,
 )
 from slipstream.engines.flags.llama_server import FLAGS
 from slipstream.engines.metrics import Metrics
@@ -68,7 +68,7 @@ class LlamaServer:
         ),
     )
 
-    def plan(self, settings: EngineSettings, folder: Path) -> Plan:
+    def plan(self, settings: EngineSettings, folder: Path) -> StartPlan:
         method = check_settings(self, settings)
         line = CommandLine(FLAGS)
         line.add("--model", settings.model, "the model that answers")
@@ -83,7 +83,7 @@ class LlamaServer:
             _add_speculation(line, method, settings)
         line.pass_on(settings.extra)
         program = (settings.program or "llama-server",)
-        return Plan(
+        return StartPlan(
             program,
             line.arguments,
             secret_env={_SECRET_VARIABLES[flag]: value for flag, value in settings.secrets.items()},
@@ -104,7 +104,7 @@ class LlamaServer:
         }
         return openai_request("default", prompt, sampling, limits, extras, top)
 
-    def read_event(self, event: Mapping[str, Any]) -> Piece:
+    def read_event(self, event: Mapping[str, Any]) -> AnswerPiece:
         """`timings` come with the last event: its draft counts are there only where something was drafted."""
         piece = read_openai_event(event)
         timings = event.get("timings")

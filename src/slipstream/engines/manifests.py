@@ -13,7 +13,8 @@ from typing import Any
 
 import yaml
 
-from slipstream.engines.engine import EngineSettings, ExternalEngine, Plan
+from slipstream.engines.engine import ExternalEngine
+from slipstream.engines.engine_types import EngineSettings, StartPlan
 from slipstream.engines.manifests_compose import compose_documents
 from slipstream.engines.manifests_kubernetes import kubernetes_documents
 from slipstream.engines.manifests_layout import MODELS, Layout, Mount
@@ -78,7 +79,7 @@ def write_manifest(form: str, engine: ExternalEngine, settings: EngineSettings) 
     return comments + "---\n".join(yaml.safe_dump(doc, sort_keys=False, width=120) for doc in documents)
 
 
-def layout_of(engine: ExternalEngine, settings: EngineSettings) -> tuple[Layout, Plan]:
+def layout_of(engine: ExternalEngine, settings: EngineSettings) -> tuple[Layout, StartPlan]:
     """The settings as containers see them: they listen everywhere, and models lie where they are mounted."""
     mounts = tuple(dict.fromkeys(mount for spec in (settings.model, settings.draft) if (mount := _mount(spec))))
     inside = replace(

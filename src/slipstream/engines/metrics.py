@@ -11,7 +11,7 @@ _LABEL = re.compile(r'([A-Za-z_]\w*)="((?:[^"\\]|\\.)*)"')
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class MetricSample:
     labels: Mapping[str, str]
     value: float
 
@@ -20,15 +20,15 @@ class Metrics:
     """One reading. A name that was not published sums to None, which is not zero."""
 
     def __init__(self, text: str) -> None:
-        self._samples: dict[str, list[Sample]] = {}
+        self._samples: dict[str, list[MetricSample]] = {}
         for name, labels, value in _LINE.findall(text):
             try:
-                sample = Sample(dict(_LABEL.findall(labels)), float(value))
+                sample = MetricSample(dict(_LABEL.findall(labels)), float(value))
             except ValueError:
                 continue
             self._samples.setdefault(name, []).append(sample)
 
-    def samples(self, name: str) -> list[Sample]:
+    def samples(self, name: str) -> list[MetricSample]:
         return self._samples.get(name, [])
 
     def total(self, name: str) -> float | None:

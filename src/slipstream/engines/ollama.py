@@ -10,17 +10,17 @@ from slipstream.core.generator import Conversation
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
 from slipstream.engines.arguments import CommandLine
-from slipstream.engines.engine import (
+from slipstream.engines.engine import check_settings
+from slipstream.engines.engine_types import (
+    AnswerPiece,
     EngineSettings,
     Method,
-    Piece,
-    Plan,
     Readiness,
     Request,
     Speculation,
     SpeculationState,
     Stage,
-    check_settings,
+    StartPlan,
 )
 from slipstream.engines.flags.ollama import PARAMETERS
 
@@ -44,12 +44,12 @@ class Ollama:
     )
     readiness = Readiness("/api/version", (Stage("listening", ("Listening on",)),))
 
-    def plan(self, settings: EngineSettings, folder: Path) -> Plan:
+    def plan(self, settings: EngineSettings, folder: Path) -> StartPlan:
         """Starts `ollama serve` and makes a model of its own from the Modelfile; the models named stay as they are."""
         method = check_settings(self, settings)
         program = settings.program or "ollama"
         env = {"OLLAMA_HOST": f"{settings.host}:{settings.port}", "OLLAMA_NUM_PARALLEL": str(settings.streams)}
-        return Plan(
+        return StartPlan(
             (program, "serve"),
             env=env,
             files={_MODELFILE: _modelfile(settings, method)},
@@ -80,12 +80,12 @@ class Ollama:
             return Request("/api/generate", body | {"prompt": prompt, "raw": True})
         return Request("/api/chat", body | {"messages": [dict(message) for message in prompt]})
 
-    def read_event(self, event: Mapping[str, Any]) -> Piece:
+    def read_event(self, event: Mapping[str, Any]) -> AnswerPiece:
         """The last one (`done`) holds the counts. Of drafts it tells nothing."""
         text = event.get("response") or (event.get("message") or {}).get("content") or ""
         if not event.get("done"):
-            return Piece(text)
-        return Piece(
+            return AnswerPiece(text)
+        return AnswerPiece(
             text,
             finish_reason=event.get("done_reason") or "stop",
             num_prompt_tokens=event.get("prompt_eval_count"),

@@ -8,7 +8,7 @@ from typing import Any
 from slipstream.core.generator import Conversation
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
-from slipstream.engines.engine import Candidate, Piece, Request
+from slipstream.engines.engine_types import AnswerPiece, Request, TokenCandidate
 
 
 def openai_request(
@@ -48,13 +48,13 @@ def sampling_fields(sampling: Sampling) -> dict[str, Any]:
     return fields
 
 
-def read_openai_event(event: Mapping[str, Any]) -> Piece:
+def read_openai_event(event: Mapping[str, Any]) -> AnswerPiece:
     """Text, end and usage. Engines add their own fields: see their `read_event`."""
     choice: Mapping[str, Any] = next(iter(event.get("choices") or ()), {})
     usage = event.get("usage") or {}
     text = choice.get("text") or (choice.get("delta") or {}).get("content") or ""
     details = usage.get("prompt_tokens_details") or {}
-    return Piece(
+    return AnswerPiece(
         text=text,
         tokens=tuple(choice.get("token_ids") or ()),
         finish_reason=choice.get("finish_reason"),
@@ -65,11 +65,11 @@ def read_openai_event(event: Mapping[str, Any]) -> Piece:
     )
 
 
-def _candidates(logprobs: Mapping[str, Any]) -> tuple[tuple[Candidate, ...], ...]:
+def _candidates(logprobs: Mapping[str, Any]) -> tuple[tuple[TokenCandidate, ...], ...]:
     """Of a chat (`content`, a list of entries) or of a completion (`top_logprobs`, a dictionary a token)."""
     entries = [
         [(top.get("token", ""), top.get("logprob", 0.0)) for top in entry.get("top_logprobs") or ()]
         for entry in logprobs.get("content") or ()
     ] or [list((tops or {}).items()) for tops in logprobs.get("top_logprobs") or ()]
     ranked = (sorted(entry, key=lambda pair: -pair[1]) for entry in entries)
-    return tuple(tuple(Candidate(token, logprob) for token, logprob in entry) for entry in ranked)
+    return tuple(tuple(TokenCandidate(token, logprob) for token, logprob in entry) for entry in ranked)

@@ -14,7 +14,7 @@ from types import TracebackType
 
 from slipstream.child import stdlib_script
 from slipstream.engines import guard
-from slipstream.engines.engine import Plan
+from slipstream.engines.engine_types import StartPlan
 from slipstream.engines.secrets import redacted
 from slipstream.errors import EngineStartError, MissingDependencyError
 from slipstream.writing import PRIVATE, write_whole
@@ -38,7 +38,7 @@ class EngineProcess:
         self._partial_line = ""
 
     @classmethod
-    def start(cls, plan: Plan, folder: Path, *, detached: bool = False, grace_s: float = GRACE_S) -> EngineProcess:
+    def start(cls, plan: StartPlan, folder: Path, *, detached: bool = False, grace_s: float = GRACE_S) -> EngineProcess:
         """Writes the plan's files into `folder` and starts it; its log is there too.
 
         Does not wait for it to be ready (see readiness.py). `detached`: it lives on after this process. `grace_s`:
@@ -128,7 +128,7 @@ def tail(log: Path, count: int) -> list[str]:
         return file.read().decode(errors="replace").rstrip("\n").splitlines()[-count:]
 
 
-def _environment(plan: Plan) -> dict[str, str]:
+def _environment(plan: StartPlan) -> dict[str, str]:
     return os.environ | dict(plan.env) | dict(plan.secret_env)
 
 
@@ -136,7 +136,7 @@ def _guard(mode: str, grace_s: float) -> list[str]:
     return stdlib_script(Path(guard.__file__), mode, str(grace_s))
 
 
-def find_program(plan: Plan) -> Plan:
+def find_program(plan: StartPlan) -> StartPlan:
     """The plan with a program that is there. Raises MissingDependencyError that says how to get it."""
     if shutil.which(plan.program[0]):
         return plan
@@ -146,7 +146,7 @@ def find_program(plan: Plan) -> Plan:
     raise MissingDependencyError(f"there is no {plan.program[0]} on PATH.{how} name it with --program.")
 
 
-def run_to_end(command: tuple[str, ...], plan: Plan, folder: Path, limit_s: float) -> None:
+def run_to_end(command: tuple[str, ...], plan: StartPlan, folder: Path, limit_s: float) -> None:
     """A command of the plan in its environment. Raises EngineStartError with its last words where it fails."""
     log, shown = folder / f"{Path(command[0]).name}.log", " ".join(redacted(command))
     try:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from slipstream.engines.client import Client
-from slipstream.engines.engine import Readiness
+from slipstream.engines.engine_types import Readiness
 from slipstream.engines.process import EngineProcess
 from slipstream.errors import EngineStartError
 

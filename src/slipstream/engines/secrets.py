@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 
-from slipstream.engines.engine import Plan
+from slipstream.engines.engine_types import StartPlan
 from slipstream.errors import UsageError
 
 HIDDEN = "HIDDEN"
@@ -55,7 +55,7 @@ def _split(text: str) -> list[str]:
         return text.split()
 
 
-def without_secrets(plan: Plan) -> Plan:
+def without_secrets(plan: StartPlan) -> StartPlan:
     """The plan as it may be printed and written: names of secrets, and no values."""
     words = iter(redacted(plan.argv))
     program = tuple(next(words) for _ in plan.program)

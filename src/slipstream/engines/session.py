@@ -11,7 +11,8 @@ from slipstream.cache import cache_folder
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
 from slipstream.engines.client import Client
-from slipstream.engines.engine import PLAIN, EngineSettings, ExternalEngine, Plan, SpeculationState
+from slipstream.engines.engine import ExternalEngine
+from slipstream.engines.engine_types import PLAIN, EngineSettings, SpeculationState, StartPlan
 from slipstream.engines.http_generator import HttpGenerator
 from slipstream.engines.ports import require_free_port
 from slipstream.engines.process import EngineProcess, find_program, run_to_end
@@ -29,7 +30,7 @@ class Running:
 
     engine: ExternalEngine
     settings: EngineSettings
-    plan: Plan
+    plan: StartPlan
     process: EngineProcess
     client: Client
     ready_s: float

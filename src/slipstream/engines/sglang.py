@@ -14,17 +14,17 @@ from slipstream.core.generator import Conversation
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
 from slipstream.engines.arguments import CommandLine
-from slipstream.engines.engine import (
+from slipstream.engines.engine import check_settings
+from slipstream.engines.engine_types import (
+    AnswerPiece,
     EngineSettings,
     Method,
-    Piece,
-    Plan,
     Readiness,
     Request,
     Speculation,
     SpeculationState,
     Stage,
-    check_settings,
+    StartPlan,
 )
 from slipstream.engines.flags.sglang import FLAGS, TREE_ALGORITHMS
 from slipstream.engines.openai_api import openai_request, read_openai_event
@@ -63,7 +63,7 @@ class SgLang:
         ),
     )
 
-    def plan(self, settings: EngineSettings, folder: Path) -> Plan:
+    def plan(self, settings: EngineSettings, folder: Path) -> StartPlan:
         method = check_settings(self, settings)
         line = CommandLine(FLAGS)
         line.add("--model-path", settings.model, "the model that answers")
@@ -81,7 +81,7 @@ class SgLang:
                 raise UsageError("sglang reads keys from one --config file: put the API key into the one you name")
             line.add("--config", folder / _SECRETS, "keys, in a file that only this user can read")
         line.pass_on(settings.extra)
-        return Plan(
+        return StartPlan(
             (settings.program or "sglang", "serve"), line.arguments, secret_files=_secrets(settings), install=_INSTALL
         )
 
@@ -101,7 +101,7 @@ class SgLang:
             extras["cache_salt"] = uuid.uuid4().hex  # prompts with different salts share nothing in the radix cache
         return openai_request("default", prompt, sampling, limits, extras, top)
 
-    def read_event(self, event: Mapping[str, Any]) -> Piece:
+    def read_event(self, event: Mapping[str, Any]) -> AnswerPiece:
         """`sglext` comes with an event of its own, before the usage; `meta_info` is where /generate says the same."""
         piece = read_openai_event(event)
         told = (event.get("sglext") or {}).get("spec_tokens_details") or event.get("meta_info")

@@ -12,18 +12,18 @@ from slipstream.core.generator import Conversation
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
 from slipstream.engines.arguments import CommandLine
-from slipstream.engines.engine import (
+from slipstream.engines.engine import check_settings
+from slipstream.engines.engine_types import (
+    AnswerPiece,
     Argument,
     EngineSettings,
     Method,
-    Piece,
-    Plan,
     Readiness,
     Request,
     Speculation,
     SpeculationState,
     Stage,
-    check_settings,
+    StartPlan,
 )
 from slipstream.engines.flags.tabbyapi import SECTIONS
 from slipstream.engines.openai_api import openai_request, read_openai_event
@@ -58,13 +58,13 @@ class TabbyApi:
         ),
     )
 
-    def plan(self, settings: EngineSettings, folder: Path) -> Plan:
+    def plan(self, settings: EngineSettings, folder: Path) -> StartPlan:
         """`program` is its start.sh or main.py."""
         method = check_settings(self, settings)
         program = settings.program or "start.sh"
         command = ("python", program) if program.endswith(".py") else (program,)
         arguments = (Argument("--config", str(folder / _CONFIG), "the file below"), *_passed_on(settings))
-        return Plan(
+        return StartPlan(
             command,
             arguments,
             env={"PYTHONSAFEPATH": ""},  # its main.py imports modules that lie beside it
@@ -85,7 +85,7 @@ class TabbyApi:
         }
         return openai_request("default", prompt, sampling, limits, extras, top)
 
-    def read_event(self, event: Mapping[str, Any]) -> Piece:
+    def read_event(self, event: Mapping[str, Any]) -> AnswerPiece:
         return read_openai_event(event)
 
     def speculation_state(self, client: Client, settings: EngineSettings) -> SpeculationState:

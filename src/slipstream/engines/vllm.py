@@ -17,18 +17,18 @@ from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
 from slipstream.engines.arguments import CommandLine
 from slipstream.engines.client import Client
-from slipstream.engines.engine import (
+from slipstream.engines.engine import check_settings
+from slipstream.engines.engine_types import (
+    AnswerPiece,
     EngineSettings,
     Method,
     Need,
-    Piece,
-    Plan,
     Readiness,
     Request,
     Speculation,
     SpeculationState,
     Stage,
-    check_settings,
+    StartPlan,
 )
 from slipstream.engines.flags.vllm import FLAGS, VERSION
 from slipstream.engines.metrics import Metrics
@@ -111,7 +111,7 @@ class Vllm:
         )
     )
 
-    def plan(self, settings: EngineSettings, folder: Path) -> Plan:
+    def plan(self, settings: EngineSettings, folder: Path) -> StartPlan:
         check_settings(self, settings)
         check_layout(settings)
         line = CommandLine(FLAGS)
@@ -126,7 +126,7 @@ class Vllm:
             line.add("--speculative-config", json.dumps(config), _why(settings))
             line.add("--per-request-spec-decode-metrics", "summary", "answers tell their own acceptance")
         line.pass_on(settings.extra)
-        return Plan(
+        return StartPlan(
             _program(settings),
             line.arguments,
             secret_env={_SECRET_VARIABLES[flag]: value for flag, value in settings.secrets.items()},
@@ -152,7 +152,7 @@ class Vllm:
             extras["cache_salt"] = uuid.uuid4().hex  # prompts with different salts share nothing in the prefix cache
         return openai_request("", prompt, sampling, limits, extras, top)
 
-    def read_event(self, event: Mapping[str, Any]) -> Piece:
+    def read_event(self, event: Mapping[str, Any]) -> AnswerPiece:
         piece = read_openai_event(event)
         told = (event.get("metrics") or {}).get("speculative_decoding")
         return replace(piece, speculation=_speculation_of(told)) if told else piece

@@ -15,7 +15,7 @@ WAY_OUT = "Use the llama.cpp backend or another engine for this model."
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class FamilyDefaults:
     """What transformers assumes for a model type where its config.json is silent."""
 
     architecture: str  # the class that `architectures` names
@@ -29,10 +29,10 @@ class Family:
 
 
 FAMILIES = {
-    "llama": Family("LlamaForCausalLM", 2048, None),
-    "mistral": Family("MistralForCausalLM", 131072, 8, sliding_window=4096),
-    "qwen2": Family("Qwen2ForCausalLM", 32768, 32, qkv_bias=True, window_switch=True, sliding_window=4096),
-    "qwen3": Family("Qwen3ForCausalLM", 32768, 32, 128, qk_norm=True, window_switch=True, sliding_window=4096),
+    "llama": FamilyDefaults("LlamaForCausalLM", 2048, None),
+    "mistral": FamilyDefaults("MistralForCausalLM", 131072, 8, sliding_window=4096),
+    "qwen2": FamilyDefaults("Qwen2ForCausalLM", 32768, 32, qkv_bias=True, window_switch=True, sliding_window=4096),
+    "qwen3": FamilyDefaults("Qwen3ForCausalLM", 32768, 32, 128, qk_norm=True, window_switch=True, sliding_window=4096),
 }
 
 
@@ -93,7 +93,7 @@ def config_from_hf(values: Mapping[str, Any], path: Path) -> DecoderConfig:
     )
 
 
-def _family(values: Mapping[str, Any], path: Path) -> tuple[str, Family]:
+def _family(values: Mapping[str, Any], path: Path) -> tuple[str, FamilyDefaults]:
     model_type, architectures = values.get("model_type"), values.get("architectures")
     named = architectures[0] if isinstance(architectures, list) and architectures else None
     family = FAMILIES.get(model_type) if isinstance(model_type, str) else None
@@ -123,13 +123,13 @@ def _refuse_unsupported(fields: Fields) -> None:
             )
 
 
-def _num_kv_heads(fields: Fields, family: Family, num_heads: int) -> int:
+def _num_kv_heads(fields: Fields, family: FamilyDefaults, num_heads: int) -> int:
     if "num_key_value_heads" in fields.values:  # null is transformers' way to say "as many as heads"
         return fields.integer("num_key_value_heads", num_heads)
     return family.num_kv_heads or num_heads
 
 
-def _sliding_window(fields: Fields, family: Family, context: int) -> int | None:
+def _sliding_window(fields: Fields, family: FamilyDefaults, context: int) -> int | None:
     """transformers masks keys `sliding_window` and more back, so a row sees that many, itself included."""
     if family.window_switch and not fields.flag("use_sliding_window"):
         return None

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import codecs
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from slipstream.models.tokenizer import Tokenizer
+
+class TokenBytes(Protocol):
+    """What is needed of a tokenizer."""
+
+    @property
+    def strips_leading_space(self) -> bool: ...
+
+    def token_bytes(self, token_id: int) -> bytes: ...
 
 
 class StreamDecoder:
     """What `push` and `flush` return, joined, is `tokenizer.decode` of all ids. Constant work per token."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: TokenBytes) -> None:
         self._tokenizer = tokenizer
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._strip_space = tokenizer.strips_leading_space

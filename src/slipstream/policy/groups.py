@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from slipstream.core.policy import RoundView
-from slipstream.core.protocols import Drafter
-from slipstream.core.stream import Stream
+from slipstream.core.stream import Drafter, Stream
 from slipstream.core.team import members_of
 from slipstream.policy.knowledge import Knowledge
 from slipstream.policy.objective import RoundOption

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from slipstream.core.protocols import Drafter, Observation
-from slipstream.core.stream import Stream
+from slipstream.core.stream import Drafter, Observation, Stream
 from slipstream.core.tree import EMPTY_TREE, ROOT, DraftTree, TreeBuilder
 from slipstream.policy.acceptance import Chance
 from slipstream.policy.knowledge import Knowledge

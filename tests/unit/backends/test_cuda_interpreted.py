@@ -12,8 +12,8 @@ pytest.importorskip("triton")
 
 from contract import cuda_models, nan_model, tiny_models
 from slipstream.backends.torch.cuda.batch import chunk_keys
-from slipstream.backends.torch.cuda.choose import Asked, Chooser, narrowed
-from slipstream.core.protocols import ExtendRequest, Model, ScoreRequest, Sequence, prefill
+from slipstream.backends.torch.cuda.choose import Chooser, RowChoice, narrowed
+from slipstream.core.protocols import ExtendRequest, KVSequence, Model, ScoreRequest, prefill
 from slipstream.core.sampling import Sampling, sample
 from slipstream.core.tree import ROOT, DraftTree
 
@@ -29,7 +29,7 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return cuda_models.load_interpreted(folder), tiny_models.load_reference(folder)
 
 
-def opened(models: tuple[Model, Model], tokens: list[int]) -> list[Sequence]:
+def opened(models: tuple[Model, Model], tokens: list[int]) -> list[KVSequence]:
     places = [model.open([], 200) for model in models]
     for model, place in zip(models, places, strict=True):
         prefill(model, place, tokens)
@@ -82,7 +82,7 @@ def test_a_draft_goes_on_by_itself_as_it_would_step_by_step(pair: tuple[Model, M
 
 
 def _step_by_step(
-    model: Model, place: Sequence, pending: list[int], steps: int, sampling: Sampling, position: int
+    model: Model, place: KVSequence, pending: list[int], steps: int, sampling: Sampling, position: int
 ) -> list[int]:
     tokens: list[int] = []
     for step in range(steps):
@@ -99,7 +99,7 @@ def test_the_device_chooses_what_the_host_would(temperature: float) -> None:
     logits = rng.standard_normal((3, 9001)).astype(np.float32) * 3
     chooser = Chooser(4, logits.shape[1], torch.device("cpu"))
     settings = [Sampling(temperature=temperature, seed=seed) for seed in (0, 7, 2**63 + 5)]
-    chooser.ask([Asked(s, 11 + i) for i, s in enumerate(settings)])
+    chooser.ask([RowChoice(s, 11 + i) for i, s in enumerate(settings)])
     chooser.choose(torch.from_numpy(logits))
     expected = [sample(row, s, 11 + i) for i, (row, s) in enumerate(zip(logits, settings, strict=True))]
     assert chooser.read()[:3] == expected
@@ -130,7 +130,7 @@ def test_the_device_says_where_logits_are_no_numbers(value: float, temperature: 
     logits = np.random.default_rng(1).standard_normal((4, 9001)).astype(np.float32)
     logits[1, 5000], logits[2, :] = value, value
     chooser = Chooser(4, logits.shape[1], torch.device("cpu"))
-    chooser.ask([Asked(Sampling(temperature=temperature), i) for i in range(4)])
+    chooser.ask([RowChoice(Sampling(temperature=temperature), i) for i in range(4)])
     chooser.choose(torch.from_numpy(logits))
     assert [token < 0 for token in chooser.read()] == [False, True, True, False]
 

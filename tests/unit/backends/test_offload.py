@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("llama_cpp")
 
 from slipstream.backends.llamacpp import offload
-from slipstream.backends.llamacpp.offload import Device, OffloadReport, read_report, warn_of_unused_gpu
+from slipstream.backends.llamacpp.offload import LlamaGpu, OffloadReport, read_report, warn_of_unused_gpu
 
 pytestmark = pytest.mark.llamacpp
 
@@ -23,10 +23,10 @@ LINES = [
     "sched_reserve:      CUDA0 compute buffer size =   299.50 MiB",
     "sched_reserve:  CUDA_Host compute buffer size =    10.00 MiB",
 ]
-H200 = Device("CUDA0", "NVIDIA H200", 1 << 37, 1 << 37)
+H200 = LlamaGpu("CUDA0", "NVIDIA H200", 1 << 37, 1 << 37)
 
 
-def report(layers: int, devices: tuple[Device, ...] = (H200,), build_offloads: bool = True) -> OffloadReport:
+def report(layers: int, devices: tuple[LlamaGpu, ...] = (H200,), build_offloads: bool = True) -> OffloadReport:
     return OffloadReport(build_offloads, devices, layers, 29, {"CUDA0": 1000 << 20} if layers else {"CPU": 1})
 
 

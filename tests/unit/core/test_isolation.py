@@ -23,7 +23,7 @@ from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
 from slipstream.core.tree import EMPTY_TREE, DraftTree
 from slipstream.core.turn import TURN
-from slipstream.core.verify import VERIFIERS, Verification, verify_matching
+from slipstream.core.verify import VERIFIERS, Verifier, verify_matching
 from slipstream.drafters.model import DraftModelDrafter
 from slipstream.drafters.suffix import SuffixDrafter
 from slipstream.drafters.vocabulary import SameVocabulary
@@ -115,7 +115,7 @@ def test_an_odd_but_sensible_request_is_answered(odd):
 # -- faults in one stream -----------------------------------------------------------------------------------------
 
 
-def _raising_verifier(nth: int) -> Verification:
+def _raising_verifier(nth: int) -> Verifier:
     calls = iter(range(1, 10_000))
 
     def verify(tree, scores, choice):
@@ -123,7 +123,7 @@ def _raising_verifier(nth: int) -> Verification:
             raise ZeroDivisionError("verifier")
         return verify_matching(tree, scores, choice)
 
-    return Verification("raising", verify, couples=True)
+    return Verifier("raising", verify, couples=True)
 
 
 @pytest.mark.parametrize("nth", [1, 4])

@@ -14,7 +14,7 @@ from fakes import FakeScores
 from slipstream.core.noise import Domain
 from slipstream.core.sampling import History, Sampling, candidates, distribution, draw, likeliest, processed, sample
 from slipstream.core.tree import ROOT, DraftTree
-from slipstream.core.verify import Choice
+from slipstream.core.verify import SamplingState
 from slipstream.errors import NonFiniteLogitsError, UsageError
 
 
@@ -202,7 +202,7 @@ def test_a_tree_node_counts_the_tokens_on_its_own_path_only():
     tree = DraftTree((5, 6, 5), (-1, -1, 1))
     history = History([0])
     history.extend([5])
-    choice = Choice(Sampling(frequency_penalty=1.0), history, 1)
+    choice = SamplingState(Sampling(frequency_penalty=1.0), history, 1)
     scores = FakeScores(lambda node: np.zeros(8, np.float32))
     assert choice.row(tree, scores, ROOT)[[5, 6]].tolist() == [-1, 0]
     assert choice.row(tree, scores, 0)[[5, 6]].tolist() == [-2, 0]

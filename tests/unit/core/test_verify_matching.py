@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fakes import FakeScores, hashed_logits, plain_tokens
 from slipstream.core.sampling import History, Sampling
 from slipstream.core.tree import EMPTY_TREE, ROOT, DraftTree, TreeBuilder
-from slipstream.core.verify import Choice, Verdict, verify_matching, verify_rejection
+from slipstream.core.verify import SamplingState, Verdict, verify_matching, verify_rejection
 
 VOCAB = 6
 
@@ -41,7 +41,7 @@ def generate(logits, prompt, sampling, verifier, draft, count):
     while len(tokens) - len(prompt) < count:
         tree, before = draft(), list(tokens)
         scores = FakeScores(lambda node, tree=tree, before=before: logits(before + tree.path_tokens(node)))
-        verdict = verifier(tree, scores, Choice(sampling, history, len(tokens) - len(prompt)))
+        verdict = verifier(tree, scores, SamplingState(sampling, history, len(tokens) - len(prompt)))
         gained = verdict.tokens(tree)
         tokens += gained
         history.extend(gained)
@@ -73,8 +73,8 @@ def constant_scores(*best: int) -> FakeScores:
     return FakeScores(lambda node: np.eye(VOCAB, dtype=np.float32)[best[node + 1]] * 10)
 
 
-def greedy() -> Choice:
-    return Choice(Sampling(), History([0]), 0)
+def greedy() -> SamplingState:
+    return SamplingState(Sampling(), History([0]), 0)
 
 
 def test_an_empty_draft_gives_the_targets_token():
@@ -103,11 +103,13 @@ def test_depth_moves_the_position_of_the_noise(position):
     """Two equal rows in a row draw two different noises: each with its own position."""
     row = np.zeros(VOCAB, np.float32)
     sampling = Sampling(temperature=1.0, seed=11)
-    first = verify_matching(EMPTY_TREE, FakeScores(lambda node: row), Choice(sampling, History(), position)).next_token
+    first = verify_matching(
+        EMPTY_TREE, FakeScores(lambda node: row), SamplingState(sampling, History(), position)
+    ).next_token
     second = verify_matching(
-        EMPTY_TREE, FakeScores(lambda node: row), Choice(sampling, History(), position + 1)
+        EMPTY_TREE, FakeScores(lambda node: row), SamplingState(sampling, History(), position + 1)
     ).next_token
     verdict = verify_matching(
-        DraftTree.chain([first]), FakeScores(lambda n: row), Choice(sampling, History(), position)
+        DraftTree.chain([first]), FakeScores(lambda n: row), SamplingState(sampling, History(), position)
     )
     assert verdict == Verdict((0,), second)

@@ -21,7 +21,7 @@ from slipstream.core.noise import Domain
 from slipstream.core.sampling import History, Sampling, distribution, draw
 from slipstream.core.stream import Limits
 from slipstream.core.tree import EMPTY_TREE, ROOT, DraftTree, TreeBuilder
-from slipstream.core.verify import Choice, Verdict, verify_matching, verify_rejection
+from slipstream.core.verify import SamplingState, Verdict, verify_matching, verify_rejection
 from slipstream.drafters.model import DraftModelDrafter, DraftModelOptions
 from slipstream.policy import FixedPolicy
 
@@ -97,7 +97,7 @@ def two_tokens(verifier, propose: Drafting, sampling: Sampling) -> tuple[int, in
     while len(tokens) < len(PROMPT) + 2:
         before, tree = list(tokens), propose(tokens, random)
         scores = FakeScores(lambda node, tree=tree, before=before: TARGET(before + tree.path_tokens(node)))
-        tokens += verifier(tree, scores, Choice(sampling, History(PROMPT), _position(tokens))).tokens(tree)
+        tokens += verifier(tree, scores, SamplingState(sampling, History(PROMPT), _position(tokens))).tokens(tree)
     return tokens[len(PROMPT)], tokens[len(PROMPT) + 1]
 
 
@@ -276,7 +276,7 @@ def test_rejection_accepts_more_of_a_sampled_draft_than_independent_matching_wou
         sampling = with_seed(PLAIN, seed)
         tree = sampled_chain(1)(PROMPT, Random(seed))
         scores = FakeScores(lambda node, tree=tree: TARGET(PROMPT + tree.path_tokens(node)))
-        accepted += bool(verify_rejection(tree, scores, Choice(sampling, History(PROMPT), 0)).path)
+        accepted += bool(verify_rejection(tree, scores, SamplingState(sampling, History(PROMPT), 0)).path)
     assert accepted / 2000 == pytest.approx(np.minimum(p, q).sum(), abs=0.04)
 
 
@@ -285,5 +285,5 @@ def test_a_shorter_draft_vocabulary_is_no_obstacle():
     scores = FakeScores(lambda node: np.array([0, 0, 0, 5, 5], np.float32))
     stream = make_stream(PROMPT, PLAIN, vocab=VOCAB)
     grow(stream, [3])
-    verdict = verify_rejection(DraftTree.chain([1], proposals=[q]), scores, Choice(PLAIN, stream.history, 1))
+    verdict = verify_rejection(DraftTree.chain([1], proposals=[q]), scores, SamplingState(PLAIN, stream.history, 1))
     assert 0 <= verdict.next_token < VOCAB

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from slipstream.cli.engine_options import Drafting, EngineChoice, as_given, engine_settings
-from slipstream.cli.options import LoadSettings
-from slipstream.cli.tune_engine import candidates_of
 from slipstream.engines import find_engine
 from slipstream.errors import ModelNotFoundError, UsageError
+from slipstream.tasks.engine_settings import as_given, engine_settings
+from slipstream.tasks.options import EngineChoice, ModelOptions
+from slipstream.tasks.tune_engine import candidates_of
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +23,7 @@ def models(tmp_path, monkeypatch):
 
 def settings(engine: str, drafter: str | None = None, policy: str | None = None, draft: str | None = None, **choice):
     model = "folder" if engine in ("vllm", "sglang") else "big.gguf"
-    return engine_settings(EngineChoice(engine, **choice), Drafting(model, draft, drafter, policy))
+    return engine_settings(EngineChoice(engine, **choice), ModelOptions(model, draft, drafter, policy))
 
 
 def test_models_are_named_as_the_engine_finds_them(models):
@@ -47,11 +47,11 @@ def test_a_draft_model_or_n_grams_where_nothing_is_said(models):
     assert settings("llama-server", "none", draft="small.gguf").draft is None
 
 
-def test_drafters_and_policies_in_slipstream_s_words(capsys):
+def test_drafters_and_policies_in_slipstream_s_words(caplog):
     chosen = settings("llama-server", "model(p_min=0.4)", "fixed(6)", "small.gguf")
     assert (chosen.method, chosen.p_min, chosen.draft_length) == ("draft-simple", 0.4, 6)
     assert settings("llama-server", "suffix(width=3)").method == "ngram-map-k4v"
-    assert "left out" in capsys.readouterr().err
+    assert "left out" in caplog.text
     with pytest.raises(UsageError, match="it takes none"):
         settings("llama-server", "ngram-simple(width=3)")
     with pytest.raises(UsageError, match=r"expected auto .* or fixed\(N\)"):
@@ -70,18 +70,15 @@ def test_what_was_tuned_for_one_engine_is_left_alone_by_the_others(models):
     (models / "slipstream.yaml").write_text(
         "model: big.gguf\ndraft: small.gguf\ndrafter: draft-simple(p_min=0.5)\npolicy: fixed(4)\nengine: llama-server\n"
     )
-    own = Drafting.resolve("llama-server", None, None, None, None)
-    assert own == Drafting("big.gguf", "small.gguf", "draft-simple(p_min=0.5)", "fixed(4)")
-    assert Drafting.resolve("vllm", None, None, None, None) == Drafting("big.gguf", None, None, None)
-    assert Drafting.resolve("llama-server", "other.gguf", None, None, None).drafter is None
-    here = LoadSettings.resolve(None, None, None, None)
-    assert (here.model, here.drafter, here.policy) == ("big.gguf", None, "auto")
+    own = ModelOptions().resolved("llama-server")
+    assert own == ModelOptions("big.gguf", "small.gguf", "draft-simple(p_min=0.5)", "fixed(4)")
+    assert ModelOptions().resolved("vllm") == ModelOptions().resolved() == ModelOptions("big.gguf")
+    assert ModelOptions("other.gguf").resolved("llama-server") == ModelOptions("other.gguf")
 
 
 def test_what_slipstream_tuned_for_itself_is_exported(models):
     (models / "slipstream.yaml").write_text("model: big.gguf\ndrafter: suffix\npolicy: fixed(8)\n")
-    drafting = Drafting.resolve("llama-server", None, None, None, None)
-    chosen = engine_settings(EngineChoice("llama-server"), drafting)
+    chosen = engine_settings(EngineChoice("llama-server"), ModelOptions().resolved("llama-server"))
     assert (chosen.method, chosen.draft_length) == ("ngram-map-k4v", 8)
 
 

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from slipstream.engines import find_engine
-from slipstream.engines.engine import EngineSettings
+from slipstream.engines.engine_types import EngineSettings
 from slipstream.engines.manifests import write_manifest
 from slipstream.engines.vllm import ENGINE
 from slipstream.errors import UsageError

@@ -9,10 +9,11 @@ import pytest
 import yaml
 
 from slipstream.cli.export import own_format
-from slipstream.doctor.configs import lint
+from slipstream.diagnosis.configs import lint
 from slipstream.engines import ENTRIES, find_engine
 from slipstream.engines.arguments import CommandLine
-from slipstream.engines.engine import EngineSettings, Method, check_settings, find_method, method_like
+from slipstream.engines.engine import check_settings, find_method, method_like
+from slipstream.engines.engine_types import EngineSettings, Method
 from slipstream.engines.flags import TABLES, Flag, Table
 from slipstream.errors import UsageError
 

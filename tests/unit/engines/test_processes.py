@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from slipstream.engines.client import Client, Timeouts
-from slipstream.engines.engine import Plan, Readiness, Stage
+from slipstream.engines.engine_types import Readiness, Stage, StartPlan
 from slipstream.engines.ports import free_port, require_free_port
 from slipstream.engines.process import EngineProcess, run_to_end, stop_detached
 from slipstream.engines.readiness import wait_until_ready
@@ -23,8 +23,8 @@ from slipstream.errors import EngineStartError, MissingDependencyError
 FAMILY = 'sleep 1000 & echo $! >> pids; (setsid sh -c "echo \\$\\$ >> pids; sleep 1000" &); echo $$ >> pids; sleep 1000'
 
 
-def shell(text: str, cwd: Path | None = None) -> Plan:
-    return Plan(("sh", "-c", text), cwd=str(cwd) if cwd else None)
+def shell(text: str, cwd: Path | None = None) -> StartPlan:
+    return StartPlan(("sh", "-c", text), cwd=str(cwd) if cwd else None)
 
 
 def is_running(pid: int) -> bool:
@@ -72,9 +72,10 @@ def test_an_engine_that_ignores_the_request_to_end_is_killed_after_its_grace(tmp
 @pytest.mark.parametrize("killed_by", [signal.SIGKILL, signal.SIGTERM])
 def test_no_orphans_when_the_parent_is_killed(tmp_path, killed_by):
     program = (
-        "import sys, time; from pathlib import Path; from slipstream.engines.engine import Plan\n"
+        "import sys, time; from pathlib import Path; from slipstream.engines.engine_types import StartPlan\n"
         "from slipstream.engines.process import EngineProcess\n"
-        "EngineProcess.start(Plan(('sh', '-c', sys.argv[1]), cwd=sys.argv[2]), Path(sys.argv[2])); time.sleep(1000)"
+        "plan = StartPlan(('sh', '-c', sys.argv[1]), cwd=sys.argv[2])\n"
+        "EngineProcess.start(plan, Path(sys.argv[2])); time.sleep(1000)"
     )
     parent = subprocess.Popen([sys.executable, "-c", program, FAMILY, str(tmp_path)])
     pids = family(tmp_path)
@@ -85,9 +86,9 @@ def test_no_orphans_when_the_parent_is_killed(tmp_path, killed_by):
 
 def test_a_detached_engine_outlives_its_parent_and_is_ended_by_its_guard(tmp_path):
     program = (
-        "import sys; from pathlib import Path; from slipstream.engines.engine import Plan\n"
+        "import sys; from pathlib import Path; from slipstream.engines.engine_types import StartPlan\n"
         "from slipstream.engines.process import EngineProcess\n"
-        "plan = Plan(('sh', '-c', sys.argv[1]), cwd=sys.argv[2])\n"
+        "plan = StartPlan(('sh', '-c', sys.argv[1]), cwd=sys.argv[2])\n"
         "print(EngineProcess.start(plan, Path(sys.argv[2]), detached=True).pid)"
     )
     done = subprocess.run(
@@ -113,8 +114,8 @@ def test_the_log_is_read_line_by_line(tmp_path):
 
 def test_a_program_that_is_not_there(tmp_path):
     with pytest.raises(MissingDependencyError, match=r"no no-such-engine on PATH.*pip install it.*--program"):
-        EngineProcess.start(Plan(("no-such-engine",), install="pip install it"), tmp_path)
-    plan = Plan(("no-such-engine",), fallback=("sh", "-c", "echo instead; sleep 100"))
+        EngineProcess.start(StartPlan(("no-such-engine",), install="pip install it"), tmp_path)
+    plan = StartPlan(("no-such-engine",), fallback=("sh", "-c", "echo instead; sleep 100"))
     with EngineProcess.start(plan, tmp_path) as process:
         deadline = time.monotonic() + 10
         while process.last_lines() != ["instead"] and time.monotonic() < deadline:
@@ -124,7 +125,7 @@ def test_a_program_that_is_not_there(tmp_path):
 
 def test_a_command_after_the_start_that_fails_says_its_last_words(tmp_path):
     with pytest.raises(EngineStartError, match=r"status 3(.|\n)*no such model"):
-        run_to_end(("sh", "-c", "echo no such model; exit 3"), Plan(("x",)), tmp_path, 10)
+        run_to_end(("sh", "-c", "echo no such model; exit 3"), StartPlan(("x",)), tmp_path, 10)
 
 
 READINESS = Readiness("/health", (Stage("loading", ("loading the weights",)), Stage("compiling", ("compiling",))))

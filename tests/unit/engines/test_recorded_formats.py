@@ -18,7 +18,7 @@ from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
 from slipstream.engines import find_engine
 from slipstream.engines.client import Client
-from slipstream.engines.engine import EngineSettings, Speculation
+from slipstream.engines.engine_types import EngineSettings, Speculation
 from slipstream.engines.http_generator import HttpGenerator
 
 MESSAGES = [{"role": "user", "content": "Hi"}]

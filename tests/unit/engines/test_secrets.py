@@ -11,14 +11,14 @@ import yaml
 from typer.testing import CliRunner
 
 from slipstream.cli import app
-from slipstream.cli import engine_options as eng
 from slipstream.cli import options as opt
 from slipstream.engines import find_engine
 from slipstream.engines.client import Client
-from slipstream.engines.engine import EngineSettings, Plan
+from slipstream.engines.engine_types import EngineSettings, StartPlan
 from slipstream.engines.process import EngineProcess
 from slipstream.engines.secrets import redacted, redacted_text, take_secrets
 from slipstream.errors import UsageError
+from slipstream.tasks.options import RunningEngineOptions
 
 KEY = "sk-12345"
 
@@ -91,7 +91,7 @@ def test_sglang_gets_its_key_through_a_private_file(tmp_path: Path) -> None:
 
 def test_a_child_finds_the_key_in_its_environment_and_in_a_file_that_only_the_user_reads(tmp_path: Path) -> None:
     program = "import os, pathlib; print(os.environ['SOME_KEY'] + pathlib.Path('key.yml').read_text(), flush=True)"
-    plan = Plan((sys.executable, "-c", program), cwd=str(tmp_path), secret_env={"SOME_KEY": KEY},
+    plan = StartPlan((sys.executable, "-c", program), cwd=str(tmp_path), secret_env={"SOME_KEY": KEY},
                 secret_files={"key.yml": f" {KEY}"})  # fmt: skip
     with EngineProcess.start(plan, tmp_path) as process:
         assert (tmp_path / "key.yml").stat().st_mode & 0o777 == 0o600
@@ -120,15 +120,15 @@ def test_export_names_the_key_and_does_not_write_it(engine: str, options: list[s
 def test_the_key_of_a_file_goes_before_that_of_the_environment(tmp_path: Path) -> None:
     file = tmp_path / "key"
     file.write_text(f"{KEY}\n")
-    assert eng.read_api_key("other", file) == KEY
-    assert eng.read_api_key("other", None) == "other"
+    assert RunningEngineOptions(api_key="other", api_key_file=file).key() == KEY
+    assert RunningEngineOptions(api_key="other").key() == "other"
     file.write_text("\n")
     with pytest.raises(UsageError, match="is empty"):
-        eng.read_api_key(None, file)
+        RunningEngineOptions(api_key_file=file).key()
     with pytest.raises(UsageError, match="can't be read"):
-        eng.read_api_key(None, tmp_path / "missing")
+        RunningEngineOptions(api_key_file=tmp_path / "missing").key()
     with pytest.raises(UsageError, match="one line of ASCII") as refused:
-        eng.read_api_key(f"{KEY}\nX: y", None)
+        RunningEngineOptions(api_key=f"{KEY}\nX: y").key()
     assert KEY not in str(refused.value)
 
 

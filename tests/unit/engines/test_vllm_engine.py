@@ -8,16 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from slipstream.cli.audit_engine import comparable
+from slipstream.cli.terminal import TerminalReporter
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
 from slipstream.engines import find_engine
-from slipstream.engines.engine import EngineSettings, Speculation, method_like
+from slipstream.engines.engine import method_like
+from slipstream.engines.engine_types import EngineSettings, Speculation
 from slipstream.engines.flags.vllm import FLAGS, KEYS_OF_METHODS, METHODS, SPECULATIVE
 from slipstream.engines.metrics import Metrics
 from slipstream.engines.process import find_program
 from slipstream.engines.vllm import ENGINE, SPECULATING, counted, speculative_config
 from slipstream.errors import MissingDependencyError, UsageError
+from slipstream.tasks.audit_engine import comparable
+from slipstream.tasks.reporter import SILENT
 
 METRICS = """\
 # HELP vllm:spec_decode_num_drafts_total Number of spec decoding drafts.
@@ -169,11 +172,11 @@ def test_a_request_says_all_of_the_sampling():
 def test_sampled_texts_are_no_matter_of_an_audit(capsys: pytest.CaptureFixture[str]):
     """vLLM verifies by rejection: with a seed the texts may differ, and no audit may call that a bug."""
     greedy, warm = Sampling(), Sampling(temperature=0.8)
-    assert comparable(ENGINE, [greedy, warm]) == [greedy]
+    assert comparable(ENGINE, [greedy, warm], TerminalReporter()) == [greedy]
     assert "not the text of a seed" in capsys.readouterr().err
-    assert comparable(find_engine("llama-server"), [greedy, warm]) == [greedy, warm]
+    assert comparable(find_engine("llama-server"), [greedy, warm], SILENT) == [greedy, warm]
     with pytest.raises(UsageError, match="--temperatures 0"):
-        comparable(ENGINE, [warm])
+        comparable(ENGINE, [warm], SILENT)
 
 
 def test_recorded_events():

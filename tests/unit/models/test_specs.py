@@ -13,7 +13,7 @@ import slipstream.models
 from slipstream.errors import DamagedModelError, ModelNotFoundError
 from slipstream.models import open_checkpoint, pull, resolve
 from slipstream.models.spec import locate
-from unit.doctor.tiny_gguf import put_in_hub_cache
+from tiny_gguf import put_in_hub_cache
 
 
 def test_the_package_exports_three_functions() -> None:

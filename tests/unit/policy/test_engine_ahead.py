@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 
 from fakes import AlwaysRight, AlwaysWrong, FakeModel, FakeScores, letters, plain_tokens
-from slipstream.bench.synthetic import forced_acceptance
 from slipstream.core.engine import Engine
 from slipstream.core.protocols import ScoreRequest
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits, Stream
 from slipstream.core.tree import DraftTree
+from slipstream.measurement.synthetic import forced_acceptance
 from slipstream.policy import AutoPolicy, FixedPolicy
 
 FORWARD_S, HOST_S, DRAFT_S = 0.004, 0.0004, 0.001

@@ -10,8 +10,7 @@ import pytest
 
 from fakes import FakeDrafter, make_stream
 from slipstream.core.policy import Policy, RoundOutcome, RoundView, fit
-from slipstream.core.protocols import Observation
-from slipstream.core.stream import Stream
+from slipstream.core.stream import Observation, Stream
 from slipstream.core.tree import EMPTY_TREE, DraftTree
 from slipstream.core.verify import Verdict
 from slipstream.errors import UsageError

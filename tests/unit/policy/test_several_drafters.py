@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from fakes import FakeDrafter, make_stream
 from slipstream.core.policy import RoundOutcome, RoundView
-from slipstream.core.protocols import Observation
+from slipstream.core.stream import Observation
 from slipstream.core.team import DrafterTeam
 from slipstream.core.tree import EMPTY_TREE, ROOT, DraftTree
 from slipstream.core.verify import Verdict

@@ -6,11 +6,11 @@ They are arrays of ctypes, not of numpy: for the few rows of a round those are f
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence as Seq
+from collections.abc import Sequence
 from typing import Any
 
 
-class Batch:
+class LlamaBatch:
     """Rows are added in order; `outputs` of them get logits, which llama.cpp returns in the same order."""
 
     def __init__(self, llama_cpp: Any, capacity: int, num_ids: int) -> None:
@@ -39,7 +39,7 @@ class Batch:
         self.num_outputs = 0
         self._shared.clear()
 
-    def add(self, tokens: Seq[int], position: int, ids: Seq[int], num_outputs: int) -> None:
+    def add(self, tokens: Sequence[int], position: int, ids: Sequence[int], num_outputs: int) -> None:
         """Consecutive tokens of the sequences `ids`; the last `num_outputs` of them get logits."""
         count = len(tokens)
         start, end = self.num_rows, self.num_rows + count
@@ -53,7 +53,7 @@ class Batch:
         self.num_outputs += num_outputs
         self.raw.n_tokens = end
 
-    def _address(self, ids: Seq[int]) -> int:
+    def _address(self, ids: Sequence[int]) -> int:
         if len(ids) == 1:
             return ctypes.addressof(self._single) + ids[0] * ctypes.sizeof(ctypes.c_int32)
         self._shared.append((ctypes.c_int32 * len(ids))(*ids))

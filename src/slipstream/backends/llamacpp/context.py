@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from slipstream.backends.llamacpp.batch import Batch
+from slipstream.backends.llamacpp.batch import LlamaBatch
 from slipstream.backends.llamacpp.library import last_complaint
 from slipstream.backends.llamacpp.shelf import State
 from slipstream.errors import ModelError
@@ -42,7 +42,7 @@ class NoRoomError(Exception):
 class Context:
     def __init__(self, llama_cpp: Any, model: Any, context: Any, facts: ContextFacts) -> None:
         self.facts = facts
-        self.batch = Batch(llama_cpp, facts.max_rows, facts.num_ids)
+        self.batch = LlamaBatch(llama_cpp, facts.max_rows, facts.num_ids)
         self._lib = llama_cpp
         self._context = context
         self._memory = llama_cpp.llama_get_memory(context)

@@ -7,8 +7,7 @@ own, a tree is laid branch after branch, and a call takes only as many rows as w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from collections.abc import Sequence as Seq
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
@@ -23,7 +22,7 @@ from slipstream.errors import CapacityError, UnsupportedModelError
 
 
 @dataclass(slots=True)
-class Part:
+class StreamRows:
     """One stream's rows: what its memory lacks of its own tokens, then `pending` and the tree."""
 
     sequence: LlamaSequence
@@ -32,7 +31,7 @@ class Part:
 
 
 class Forward(Protocol):
-    def run(self, parts: Seq[Part]) -> list[Logits]:
+    def run(self, parts: Sequence[StreamRows]) -> list[Logits]:
         """[nodes + 1, vocab] for each part, valid until the next call. Raises CapacityError where cells run out."""
         ...
 
@@ -42,7 +41,7 @@ class SharedForward:
         self._sequences = sequences
         self._context = sequences.context
 
-    def run(self, parts: Seq[Part]) -> list[Logits]:
+    def run(self, parts: Sequence[StreamRows]) -> list[Logits]:
         _make_room_for_unstored(self._sequences, parts)
         branch_ids: list[int] = []
         try:
@@ -61,7 +60,7 @@ class SharedForward:
             start = end
         return blocks
 
-    def _add(self, part: Part) -> list[int]:
+    def _add(self, part: StreamRows) -> list[int]:
         """Adds the part's rows to the batch; returns the ids that its branches took."""
         sequence, tree, batch = part.sequence, part.tree, self._context.batch
         tokens, start = [*sequence.unstored, *part.pending], sequence.num_stored
@@ -103,7 +102,7 @@ class ExactForward:
         self._rows_at_once = rows_at_once
         self._logits = np.empty((0, self._context.facts.vocab_size), np.float32)
 
-    def run(self, parts: Seq[Part]) -> list[Logits]:
+    def run(self, parts: Sequence[StreamRows]) -> list[Logits]:
         starts = np.cumsum([0, *(1 + len(part.tree) for part in parts)]).tolist()
         if len(self._logits) < starts[-1]:
             self._logits = np.empty((starts[-1], self._context.facts.vocab_size), np.float32)
@@ -112,7 +111,7 @@ class ExactForward:
             self._score(part, block)
         return blocks
 
-    def _score(self, part: Part, block: Logits) -> None:
+    def _score(self, part: StreamRows, block: Logits) -> None:
         sequence = part.sequence
         tokens = [*sequence.unstored, *part.pending]
         laid: list[int] = []
@@ -147,19 +146,19 @@ class ExactForward:
 
 
 @dataclass(frozen=True, slots=True)
-class Branch:
+class DraftLine:
     """Nodes to lay after the first `depth` of those that lie there already."""
 
     depth: int
     nodes: list[int]
 
 
-def _branches(tree: DraftTree) -> Iterator[Branch]:
+def _branches(tree: DraftTree) -> Iterator[DraftLine]:
     """Every root-to-leaf line, each without what it has in common with the one before."""
     laid: list[int] = []
     for line in sorted(tree.path(leaf) for leaf in _leaves(tree)):
         depth = common_prefix(laid, line)
-        yield Branch(depth, line[depth:])
+        yield DraftLine(depth, line[depth:])
         laid = line
 
 
@@ -191,7 +190,7 @@ def _decode(sequences: Sequences) -> Logits:
                 ) from None
 
 
-def _make_room_for_unstored(sequences: Sequences, parts: Seq[Part]) -> None:
+def _make_room_for_unstored(sequences: Sequences, parts: Sequence[StreamRows]) -> None:
     """Reads ahead what would not fit one batch beside the rows that were asked for."""
     context = sequences.context
     rows = sum(len(part.sequence.unstored) + len(part.pending) + len(part.tree) for part in parts)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Seq
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from slipstream.backends.llamacpp.context import Context, Logits
-from slipstream.backends.llamacpp.forward import Forward, Part
+from slipstream.backends.llamacpp.forward import Forward, StreamRows
 from slipstream.backends.llamacpp.offload import OffloadReport
 from slipstream.backends.llamacpp.sequences import LlamaSequence, Sequences
-from slipstream.core.protocols import ModelInfo, ScoreRequest, Scores, Sequence
+from slipstream.core.protocols import KVSequence, ModelInfo, ScoreRequest, Scores
 from slipstream.core.sampling import likeliest
 from slipstream.errors import ContextFullError
 
@@ -53,7 +53,7 @@ class LlamaCppModel:
         """Streams that have a place in the cache now."""
         return self._sequences.num_open
 
-    def open(self, tokens: Seq[int] = (), reserve: int = 0) -> LlamaSequence:
+    def open(self, tokens: Sequence[int] = (), reserve: int = 0) -> LlamaSequence:
         return self._sequences.open(list(tokens), reserve)
 
     def can_open(self, reserve: int) -> bool:
@@ -62,7 +62,7 @@ class LlamaCppModel:
     def forget_prompts(self) -> None:
         self._sequences.forget_closed()
 
-    def score(self, requests: Seq[ScoreRequest]) -> list[Scores]:
+    def score(self, requests: Sequence[ScoreRequest]) -> list[Scores]:
         rows = sum(request.num_rows for request in requests)
         if rows > self._info.max_rows or any(not request.pending for request in requests):
             raise ValueError(
@@ -73,7 +73,7 @@ class LlamaCppModel:
             self._check(request)
             sequence = _own(request.sequence)
             sequence.begin_score()
-            parts.append(Part(sequence, tuple(request.pending), request.tree))
+            parts.append(StreamRows(sequence, tuple(request.pending), request.tree))
         return [LlamaScores(block) for block in self._forward.run(parts)]
 
     def diagnose(self) -> str:
@@ -96,6 +96,6 @@ class LlamaCppModel:
             raise ContextFullError(f"{length} tokens do not fit a context of {self._info.context_length}")
 
 
-def _own(sequence: Sequence) -> LlamaSequence:
+def _own(sequence: KVSequence) -> LlamaSequence:
     assert isinstance(sequence, LlamaSequence)
     return sequence

@@ -6,7 +6,7 @@ import ctypes
 import logging
 import re
 import shutil
-from collections.abc import Sequence as Seq
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from slipstream.backends.llamacpp.library import ggml, library
@@ -20,7 +20,7 @@ _HOST_BUFFERS = ("CPU", "Host", "BLAS", "AMX")  # parts of the names of buffers 
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class LlamaGpu:
     """A GPU that this build of llama.cpp can use."""
 
     name: str  # as buffers are called: CUDA0, Metal, Vulkan0
@@ -32,7 +32,7 @@ class Device:
 @dataclass(frozen=True, slots=True)
 class OffloadReport:
     build_offloads: bool  # the library has GPU support at all
-    devices: tuple[Device, ...]
+    devices: tuple[LlamaGpu, ...]
     layers: int  # on GPUs, the output counted as one
     num_layers: int
     buffer_bytes: dict[str, int]  # by name of the buffer: weights, keys and values, scratch
@@ -56,21 +56,21 @@ class OffloadReport:
         return f"{self.layers} of {self.num_layers} layers on GPUs: {used or 'none'}"
 
 
-def find_devices() -> tuple[Device, ...]:
+def find_devices() -> tuple[LlamaGpu, ...]:
     """GPUs that the library itself lists."""
     lib = ggml()
     handles = [lib.ggml_backend_dev_get(i) for i in range(lib.ggml_backend_dev_count())]
     return tuple(_device(h) for h in handles if lib.ggml_backend_dev_type(h) in _ACCELERATORS)
 
 
-def _device(handle: int) -> Device:
+def _device(handle: int) -> LlamaGpu:
     lib, free, total = ggml(), ctypes.c_size_t(), ctypes.c_size_t()
     lib.ggml_backend_dev_memory(handle, ctypes.byref(free), ctypes.byref(total))
     name, description = lib.ggml_backend_dev_name(handle), lib.ggml_backend_dev_description(handle)
-    return Device(name.decode(), description.decode(), free.value, total.value)
+    return LlamaGpu(name.decode(), description.decode(), free.value, total.value)
 
 
-def read_report(lines: Seq[str], num_layers: int) -> OffloadReport:
+def read_report(lines: Sequence[str], num_layers: int) -> OffloadReport:
     """From what the library logged while it loaded a model and made its context."""
     layers, buffers = (0, num_layers + 1), dict[str, int]()
     for line in lines:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence as Seq
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from slipstream.backends.llamacpp.context import Context
@@ -29,7 +29,7 @@ class LlamaSequence:
     """One stream's tokens. The first `num_stored` of them are in llama.cpp's memory, under `id`.
 
     The rest is read again with the next rows: a side branch that was accepted (its cells would not lie in the order
-    of the text), and what a memory that can't be cut lost with what followed it. Implements `Sequence` of the core.
+    of the text), and what a memory that can't be cut lost with what followed it. Implements `KVSequence` of the core.
     """
 
     def __init__(self, owner: Sequences, id: int, reserve: int, remember: bool = True) -> None:
@@ -73,7 +73,7 @@ class LlamaSequence:
         self.num_stored = self.length
         self._scored = scored
 
-    def commit(self, path: Seq[int] = ()) -> None:
+    def commit(self, path: Sequence[int] = ()) -> None:
         if self._scored is None:
             raise RuntimeError("commit without a score before it")
         pending, tree, laid = self._scored.pending, self._scored.tree, self._scored.laid

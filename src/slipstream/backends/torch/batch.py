@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Seq
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -41,12 +41,12 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SequenceRows:
     """One sequence's share of a forward: tokens to append from position `start` on, and the draft after them."""
 
     sequence: PooledSequence
     start: int
-    pending: Seq[int]
+    pending: Sequence[int]
     tree: DraftTree = EMPTY_TREE
 
     @property
@@ -67,7 +67,7 @@ class _Rows:
         self.extra: list[int] = []
         self.logit_rows: list[int] = []
 
-    def add(self, token: int, position: int, cell: int, sequence: int, prefix: int, extra: Seq[int] = ()) -> None:
+    def add(self, token: int, position: int, cell: int, sequence: int, prefix: int, extra: Sequence[int] = ()) -> None:
         self.tokens.append(token)
         self.position.append(position)
         self.cell.append(cell)
@@ -77,7 +77,7 @@ class _Rows:
         self.extra_from.append(len(self.extra))
 
 
-def build_batch(parts: Seq[Part], page_size: int, device: torch.device) -> Batch:
+def build_batch(parts: Sequence[SequenceRows], page_size: int, device: torch.device) -> Batch:
     """Packs pending tokens and drafts. The sequences must have room for them already."""
     rows = _Rows()
     for number, part in enumerate(parts):
@@ -90,7 +90,7 @@ def build_batch(parts: Seq[Part], page_size: int, device: torch.device) -> Batch
     for number, part in enumerate(parts):
         pages[number, : len(part.sequence.pages)] = part.sequence.pages
 
-    def ints(values: Seq[int]) -> torch.Tensor:
+    def ints(values: Sequence[int]) -> torch.Tensor:
         return torch.from_numpy(np.array(values, np.int32)).to(device)
 
     return Batch(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Seq
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from slipstream.backends.torch.batch import Batch, Part, build_batch
+from slipstream.backends.torch.batch import Batch, SequenceRows, build_batch
 from slipstream.backends.torch.decoder import Decoder
 from slipstream.backends.torch.kv_pool import PAGE_SIZE, KVPool
 from slipstream.core.protocols import ExtendRequest, Extension, ScoreRequest, Scores
@@ -41,9 +41,9 @@ class EagerRunner:
         self._pool = pool
         self._device = device
 
-    def score(self, requests: Seq[ScoreRequest], parts: Seq[Part]) -> list[Scores]:
+    def score(self, requests: Sequence[ScoreRequest], parts: Sequence[SequenceRows]) -> list[Scores]:
         logits = self._decoder.forward(build_batch(parts, PAGE_SIZE, self._device), self._pool)
         return [EagerScores(part) for part in torch.split(logits, [len(r.tree) + 1 for r in requests])]
 
-    def extend(self, requests: Seq[ExtendRequest], parts: Seq[Part]) -> list[Extension]:
+    def extend(self, requests: Sequence[ExtendRequest], parts: Sequence[SequenceRows]) -> list[Extension]:
         raise NotImplementedError("the host chooses each token here: score step by step")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Sequence as Seq
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -144,7 +144,7 @@ class KVPool:
 
 
 class PooledSequence:
-    """One stream's tokens and the pages that hold them. Implements `Sequence` of the core."""
+    """One stream's tokens and the pages that hold them. Implements `KVSequence` of the core."""
 
     def __init__(self, pool: KVPool, reserved_pages: int, remember: bool = True) -> None:
         self._pool = pool
@@ -173,7 +173,7 @@ class PooledSequence:
         for page in self.pages:
             self._pool.share_page(page)
 
-    def prepare(self, pending: Seq[int], draft: tuple[int, ...]) -> None:
+    def prepare(self, pending: Sequence[int], draft: tuple[int, ...]) -> None:
         """Makes room to score these, in pages of its own."""
         self.make_room(len(pending) + len(draft))
         self._scored = (list(pending), draft)
@@ -186,12 +186,12 @@ class PooledSequence:
         while len(self.pages) < _pages(self.length + count):
             self.pages.append(self._pool.take_page())
 
-    def keep(self, tokens: Seq[int]) -> None:
+    def keep(self, tokens: Sequence[int]) -> None:
         """Takes in tokens whose keys and values were written already."""
         self.tokens += tokens
         self._scored = None
 
-    def commit(self, path: Seq[int] = ()) -> None:
+    def commit(self, path: Sequence[int] = ()) -> None:
         if self._scored is None:
             raise RuntimeError("commit without a score before it")
         pending, draft = self._scored

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Sequence as Seq
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 
-from slipstream.backends.torch.batch import Part
+from slipstream.backends.torch.batch import SequenceRows
 from slipstream.backends.torch.kv_pool import KVPool, PooledSequence
 from slipstream.core.protocols import (
     ExtendRequest,
     Extension,
+    KVSequence,
     ModelInfo,
     ScoreRequest,
     Scores,
-    Sequence,
 )
 from slipstream.core.tree import EMPTY_TREE
 from slipstream.errors import ContextFullError, UsageError
@@ -30,11 +29,11 @@ class Runner(Protocol):
     runs_ahead: bool
     decoding_rows: int | None
 
-    def score(self, requests: Seq[ScoreRequest], parts: Seq[Part]) -> list[Scores]:
+    def score(self, requests: Sequence[ScoreRequest], parts: Sequence[SequenceRows]) -> list[Scores]:
         """One forward. The parts are those of the requests, with room in the cache."""
         ...
 
-    def extend(self, requests: Seq[ExtendRequest], parts: Seq[Part]) -> list[Extension]: ...
+    def extend(self, requests: Sequence[ExtendRequest], parts: Sequence[SequenceRows]) -> list[Extension]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +70,7 @@ class TorchModel:
         """Streams that have a place in the cache now."""
         return self._pool.num_open
 
-    def open(self, tokens: Seq[int] = (), reserve: int = 0) -> PooledSequence:
+    def open(self, tokens: Sequence[int] = (), reserve: int = 0) -> PooledSequence:
         return self._pool.open(list(tokens), reserve)
 
     def can_open(self, reserve: int) -> bool:
@@ -81,7 +80,7 @@ class TorchModel:
         self._pool.forget_closed()
 
     @torch.inference_mode()
-    def score(self, requests: Seq[ScoreRequest]) -> list[Scores]:
+    def score(self, requests: Sequence[ScoreRequest]) -> list[Scores]:
         rows = sum(request.num_rows for request in requests)
         if rows > self._info.max_rows or any(not request.pending for request in requests):
             raise ValueError(
@@ -95,11 +94,11 @@ class TorchModel:
         for request in requests:
             sequence = _own(request.sequence)
             sequence.prepare(request.pending, request.tree.tokens)
-            parts.append(Part(sequence, sequence.length, request.pending, request.tree))
+            parts.append(SequenceRows(sequence, sequence.length, request.pending, request.tree))
         return self._runner.score(requests, parts)
 
     @torch.inference_mode()
-    def extend(self, requests: Seq[ExtendRequest]) -> list[Extension]:
+    def extend(self, requests: Sequence[ExtendRequest]) -> list[Extension]:
         """As ExtendingModel says, where `info.extends`."""
         steps = max(request.steps for request in requests)
         for request in requests:
@@ -109,7 +108,7 @@ class TorchModel:
         for request in requests:
             sequence = _own(request.sequence)
             sequence.make_room(len(request.pending) + steps)
-            parts.append(Part(sequence, sequence.length, request.pending, EMPTY_TREE))
+            parts.append(SequenceRows(sequence, sequence.length, request.pending, EMPTY_TREE))
         extensions = self._runner.extend(requests, parts)
         for request, extension in zip(requests, extensions, strict=True):
             _own(request.sequence).keep([*request.pending, *extension.tokens[:-1]])
@@ -123,13 +122,13 @@ class TorchModel:
         wider = "bf16 or fp32" if self._info.dtype == "fp16" else "fp32"
         return f"all its weights are finite, so a value overflowed in {self._info.dtype}: load it with dtype {wider}"
 
-    def _check(self, tokens: Seq[int]) -> None:
+    def _check(self, tokens: Sequence[int]) -> None:
         """The kernels trust ids and positions: what is out of range would read foreign memory."""
         if not (self._info.can_read(min(tokens)) and self._info.can_read(max(tokens))):
             most = (self._info.num_readable or self._info.vocab_size) - 1
             raise ValueError(f"token ids are 0 to {most}; got {min(tokens)} to {max(tokens)}")
 
-    def _check_length(self, sequence: Sequence, count: int) -> None:
+    def _check_length(self, sequence: KVSequence, count: int) -> None:
         if sequence.length + count > self._info.context_length:
             raise ContextFullError(
                 f"{sequence.length + count} tokens do not fit a context of {self._info.context_length}"
@@ -154,6 +153,6 @@ class TorchModel:
         return self._cuts.first_tokens(count)
 
 
-def _own(sequence: Sequence) -> PooledSequence:
+def _own(sequence: KVSequence) -> PooledSequence:
     assert isinstance(sequence, PooledSequence)
     return sequence

@@ -21,7 +21,7 @@ DTYPES = ("auto", "half", "float16", "bfloat16", "float", "float32")
 
 
 @dataclass(frozen=True, slots=True)
-class Method:
+class MethodNeeds:
     """What a speculative method asks for: a model of its own, and a number of tokens."""
 
     name: str
@@ -30,19 +30,19 @@ class Method:
 
 
 METHODS = (
-    Method("draft_model", "required"),
-    Method("ngram", "unused"),
-    Method("ngram_gpu", "unused"),
-    Method("suffix", "unused", "optional"),
-    Method("eagle", "required"),
-    Method("eagle3", "required"),
-    Method("medusa", "required"),
-    Method("mlp_speculator", "required", "optional"),
-    Method("mtp", "optional"),
-    Method("dflash", "required"),
-    Method("dspark", "optional", "optional"),
-    Method("extract_hidden_states", "unused"),
-    Method("custom_class", "required"),
+    MethodNeeds("draft_model", "required"),
+    MethodNeeds("ngram", "unused"),
+    MethodNeeds("ngram_gpu", "unused"),
+    MethodNeeds("suffix", "unused", "optional"),
+    MethodNeeds("eagle", "required"),
+    MethodNeeds("eagle3", "required"),
+    MethodNeeds("medusa", "required"),
+    MethodNeeds("mlp_speculator", "required", "optional"),
+    MethodNeeds("mtp", "optional"),
+    MethodNeeds("dflash", "required"),
+    MethodNeeds("dspark", "optional", "optional"),
+    MethodNeeds("extract_hidden_states", "unused"),
+    MethodNeeds("custom_class", "required"),
 )
 
 # Names for `mtp` with a model type in front; taken with a warning.

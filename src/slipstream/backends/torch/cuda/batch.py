@@ -5,15 +5,14 @@ Everything the host has to say about a forward is one block of integers, and goe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from collections.abc import Sequence as Seq
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
 import torch
 import triton
 
-from slipstream.backends.torch.batch import Part
+from slipstream.backends.torch.batch import SequenceRows
 from slipstream.core.tree import ROOT, DraftTree
 from slipstream.models.config import DecoderConfig
 
@@ -68,14 +67,14 @@ class CudaBatch:
             setattr(self, name, self._device[place])
         self.logit_rows = torch.arange(capacity, device=device)
 
-    def fill(self, parts: Seq[Part], ahead: int = 0, source: Seq[int] = ()) -> None:
+    def fill(self, parts: Sequence[SequenceRows], ahead: int = 0, source: Sequence[int] = ()) -> None:
         """Lays out the rows of `parts` and sends them over.
 
         `ahead`: steps the device will take on from there. `source`: where it finds the tokens of the first of them.
         """
         self._send(self._laid_out(parts, ahead), source, len(parts))
 
-    def fit(self, parts: Seq[Part]) -> None:
+    def fit(self, parts: Sequence[SequenceRows]) -> None:
         """Like `fill`, for one launch of just these rows, with logits only where they are asked for."""
         laid = self._laid_out(parts, 0)
         self.tokens = self._device[self._layout["tokens"]][: len(laid.tokens)]
@@ -85,14 +84,14 @@ class CudaBatch:
         self.logit_rows = torch.tensor(wanted, device=self._device.device)
         self._send(laid, (), len(parts))
 
-    def _laid_out(self, parts: Seq[Part], ahead: int) -> _LaidOut:
+    def _laid_out(self, parts: Sequence[SequenceRows], ahead: int) -> _LaidOut:
         laid = _LaidOut(pages=[self._spare_page])
         for part in parts:
             self._lay(laid, part, ahead)
             laid.pages += part.sequence.pages
         return laid
 
-    def _lay(self, laid: _LaidOut, part: Part, ahead: int) -> None:
+    def _lay(self, laid: _LaidOut, part: SequenceRows, ahead: int) -> None:
         tree, start, num_rows = part.tree, part.start, part.num_rows
         row, page_from, num_pending = len(laid.tokens), len(laid.pages), len(part.pending)
         laid.tokens += part.pending
@@ -121,7 +120,7 @@ class CudaBatch:
             tiles.add(row, take, start, page_from, ahead)
             row, start, count = row + take, start + take, count - take
 
-    def _send(self, laid: _LaidOut, source: Seq[int], num_streams: int) -> None:
+    def _send(self, laid: _LaidOut, source: Sequence[int], num_streams: int) -> None:
         """In as few writes as can be: each costs the host a microsecond or more, and there is a round of it a token."""
         self._hosts.reverse()  # the other one may still be on its way
         host, tiles = self._hosts[0], laid.tiles
@@ -184,7 +183,7 @@ class _Tiles:
 
     def add(
         self, row: int, rows: int, position: int, page_from: int, ahead: int = 0, base: int = _IN_ORDER,
-        tail: Seq[int] = (),
+        tail: Sequence[int] = (),
     ) -> None:  # fmt: skip
         self._tiles.append(_Tile(row, rows, position, page_from, base, len(self.tail), ahead))
         self.tail += tail

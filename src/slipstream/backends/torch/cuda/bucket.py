@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from collections.abc import Sequence as Seq
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -43,7 +42,7 @@ class Bucket:
         self.logits = self._decoder.forward(self.batch, self._pool)
         self.chooser.choose(self.logits)
 
-    def narrow(self, rows: Seq[tuple[Sampling, slice]]) -> None:
+    def narrow(self, rows: Sequence[tuple[Sampling, slice]]) -> None:
         """Chooses once more where top-k, top-p or min-p narrow the choice."""
         if any(sampling.narrows for sampling, _ in rows):
             logits = self.logits.clone()

@@ -6,7 +6,7 @@ The noise is that of `core.noise`: the same hash of the same numbers, in 64-bit 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence as Seq
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +21,7 @@ _BLOCK = 4096  # logits of a program
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RowChoice:
     """How the token after one row is chosen."""
 
     sampling: Sampling
@@ -111,7 +111,7 @@ class Chooser:
         self.chosen = torch.zeros(2, capacity, dtype=torch.int32, device=device)
         self._chosen_host = torch.zeros(2, capacity, dtype=torch.int32, pin_memory=pinned)
 
-    def ask(self, rows: Seq[Asked | None]) -> None:
+    def ask(self, rows: Sequence[RowChoice | None]) -> None:
         """How each row chooses; None: greedily."""
         is_greedy = all(asked is None or asked.sampling.is_greedy for asked in rows)
         if is_greedy and self._is_greedy:
@@ -150,7 +150,7 @@ class Chooser:
         return tokens
 
 
-def settings_of(asked: Asked) -> tuple[int, int]:
+def settings_of(asked: RowChoice) -> tuple[int, int]:
     """As the kernel wants them. Greedy is a temperature of 0."""
     temperature = np.float64(asked.sampling.temperature).view(np.int64)
     key = np.uint64(stream_key(asked.sampling.seed, asked.position)).view(np.int64)

@@ -5,8 +5,7 @@ Each step is one graph, and a small kernel that hands the chosen token on to the
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Sequence as Seq
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 
 import numpy as np
@@ -14,9 +13,9 @@ import torch
 import triton
 import triton.language as tl
 
-from slipstream.backends.torch.batch import Part
+from slipstream.backends.torch.batch import SequenceRows
 from slipstream.backends.torch.cuda.bucket import Bucket
-from slipstream.backends.torch.cuda.choose import Asked, settings_of
+from slipstream.backends.torch.cuda.choose import RowChoice, settings_of
 from slipstream.backends.torch.cuda.linear import MAX_SKINNY_ROWS
 from slipstream.core.protocols import ExtendRequest, Extension
 
@@ -81,7 +80,7 @@ class DraftLoop:
         bucket.batch.fill([])
         self._hand_on(bucket, bucket, self._in_place, advance=False)
 
-    def run(self, requests: Seq[ExtendRequest], parts: Seq[Part]) -> list[Extension]:
+    def run(self, requests: Sequence[ExtendRequest], parts: Sequence[SequenceRows]) -> list[Extension]:
         """As many streams at a time as a graph has rows for. Their sequences have room for all steps."""
         extensions: list[Extension] = []
         while len(extensions) < len(requests):
@@ -91,7 +90,7 @@ class DraftLoop:
             extensions += self._run(requests[start : start + count], parts[start : start + count])
         return extensions
 
-    def _run(self, requests: Seq[ExtendRequest], parts: Seq[Part]) -> list[Extension]:
+    def _run(self, requests: Sequence[ExtendRequest], parts: Sequence[SequenceRows]) -> list[Extension]:
         """All streams take as many steps as the longest asks for."""
         steps, streams = min(MAX_STEPS, max(request.steps for request in requests)), len(requests)
         ends = list(accumulate(part.num_rows for part in parts))
@@ -99,15 +98,15 @@ class DraftLoop:
         first, then = self._bucket(ends[-1]), self._bucket(streams)
         in_place = ends[-1] == streams  # one row each: the first step is like those that follow
         first.batch.fill(parts, ahead=steps if in_place else 0)
-        asked: list[Asked | None] = [None] * ends[-1]
+        asked: list[RowChoice | None] = [None] * ends[-1]
         for request, end in zip(requests, ends, strict=True):
-            asked[end - 1] = Asked(request.sampling, request.position)
+            asked[end - 1] = RowChoice(request.sampling, request.position)
         first.chooser.ask(asked)
         left = steps
         if not in_place:
             first.run()
             first.narrow([(r.sampling, slice(end - 1, end)) for r, end in zip(requests, ends, strict=True)])
-            following = [Part(p.sequence, p.start + len(p.pending), [0]) for p in parts]
+            following = [SequenceRows(p.sequence, p.start + len(p.pending), [0]) for p in parts]
             then.batch.fill(following, ahead=steps, source=[end - 1 for end in ends])
             self._hand_on(first, then, then.batch.source, advance=False)
             left -= 1
@@ -116,7 +115,7 @@ class DraftLoop:
             then.chooser.settings_changed()
         return self._read(requests, steps)
 
-    def _go_on(self, bucket: Bucket, requests: Seq[ExtendRequest], steps: int) -> None:
+    def _go_on(self, bucket: Bucket, requests: Sequence[ExtendRequest], steps: int) -> None:
         """So many steps in place: as few graphs as make them up, or one by one where choices narrow."""
         rows = [(request.sampling, slice(i, i + 1)) for i, request in enumerate(requests)]
         if not bucket.is_captured or any(request.sampling.narrows for request in requests):
@@ -143,7 +142,7 @@ class DraftLoop:
                     self._hand_on(bucket, bucket, self._in_place, advance=True)
         return self._graphs[key]
 
-    def _send_plan(self, requests: Seq[ExtendRequest], steps: int) -> None:
+    def _send_plan(self, requests: Sequence[ExtendRequest], steps: int) -> None:
         is_greedy = all(request.sampling.is_greedy for request in requests)
         if is_greedy and self._is_greedy:
             return
@@ -151,7 +150,7 @@ class DraftLoop:
         plan[:] = 0
         for i, request in enumerate(requests):
             for step in range(steps):
-                plan[step, i] = settings_of(Asked(request.sampling, request.position + step))
+                plan[step, i] = settings_of(RowChoice(request.sampling, request.position + step))
         self._is_greedy = is_greedy
         self._plan.copy_(self._plan_host, non_blocking=True)
 
@@ -163,7 +162,7 @@ class DraftLoop:
             num_warps=2,
         )  # fmt: skip
 
-    def _read(self, requests: Seq[ExtendRequest], steps: int) -> list[Extension]:
+    def _read(self, requests: Sequence[ExtendRequest], steps: int) -> list[Extension]:
         """The one copy to the host. Waits for the device."""
         self._drafted_host[:steps].copy_(self._drafted[:steps], non_blocking=True)
         if self._drafted.is_cuda:

@@ -7,16 +7,16 @@ has cost a forward and changed nothing: what it wrote lies behind the end of the
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Seq
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 import triton
 import triton.language as tl
 
-from slipstream.backends.torch.batch import Part
+from slipstream.backends.torch.batch import SequenceRows
 from slipstream.backends.torch.cuda.bucket import Bucket
-from slipstream.backends.torch.cuda.choose import Asked
+from slipstream.backends.torch.cuda.choose import RowChoice
 from slipstream.backends.torch.kv_pool import PAGE_SIZE
 from slipstream.core.protocols import ScoreRequest
 from slipstream.errors import CapacityError
@@ -41,7 +41,7 @@ class _UnderWay:
     """A forward that was started without being asked for."""
 
     bucket: Bucket
-    parts: list[Part]  # with the tokens chosen, once they are known
+    parts: list[SequenceRows]  # with the tokens chosen, once they are known
     pages: list[list[int]]
     steps: int  # since the batch was laid out
 
@@ -62,7 +62,9 @@ class RunAhead:
     def is_under_way(self) -> bool:
         return self._under_way is not None
 
-    def score(self, bucket: Bucket, requests: Seq[ScoreRequest], parts: Seq[Part]) -> list[int] | None:
+    def score(
+        self, bucket: Bucket, requests: Sequence[ScoreRequest], parts: Sequence[SequenceRows]
+    ) -> list[int] | None:
         """The chosen tokens of one row each, where that is under way already or goes on; None elsewhere.
 
         Starts the next step before it waits for this one.
@@ -88,11 +90,11 @@ class RunAhead:
         tokens: list[int] = host[: len(parts)].tolist()
         self._under_way = None
         if goes_on:
-            following = [Part(p.sequence, p.start + 1, [t]) for p, t in zip(parts, tokens, strict=True)]
+            following = [SequenceRows(p.sequence, p.start + 1, [t]) for p, t in zip(parts, tokens, strict=True)]
             self._under_way = _UnderWay(bucket, following, [list(p.sequence.pages) for p in parts], steps + 1)
         return tokens
 
-    def _steps_taken(self, bucket: Bucket, parts: Seq[Part]) -> int | None:
+    def _steps_taken(self, bucket: Bucket, parts: Sequence[SequenceRows]) -> int | None:
         """Since the layout, where what is under way is just what is asked for now."""
         now = self._under_way
         if now is None or now.bucket is not bucket or now.parts != list(parts):
@@ -113,14 +115,14 @@ class RunAhead:
             CAPACITY=batch.capacity, num_warps=1,
         )  # fmt: skip
 
-    def _make_room(self, part: Part) -> None:
+    def _make_room(self, part: SequenceRows) -> None:
         """Pages for the steps to come, as far as there are any."""
         try:
             part.sequence.make_room(min(_AHEAD, self._context_length - part.start))
         except CapacityError:
             part.sequence.make_room(1)
 
-    def _has_room(self, part: Part) -> bool:
+    def _has_room(self, part: SequenceRows) -> bool:
         """For one token more than this part has, in pages that the device knows."""
         return part.start + 2 <= min(len(part.sequence.pages) * PAGE_SIZE, self._context_length)
 
@@ -130,6 +132,6 @@ def _chooses_in_graph(request: ScoreRequest) -> bool:
     return sampling is not None and not sampling.narrows and not sampling.changes_logits
 
 
-def _asked(request: ScoreRequest, steps: int) -> Asked:
+def _asked(request: ScoreRequest, steps: int) -> RowChoice:
     assert request.sampling is not None
-    return Asked(request.sampling, request.position + steps)
+    return RowChoice(request.sampling, request.position + steps)

@@ -6,8 +6,7 @@ the end of the graph.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Sequence as Seq
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -15,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from slipstream.backends.torch.batch import Part
+from slipstream.backends.torch.batch import SequenceRows
 from slipstream.backends.torch.cuda.batch import CudaBatch
 from slipstream.backends.torch.cuda.bucket import Bucket
-from slipstream.backends.torch.cuda.choose import Asked, can_choose
+from slipstream.backends.torch.cuda.choose import RowChoice, can_choose
 from slipstream.backends.torch.cuda.draft_loop import DraftLoop
 from slipstream.backends.torch.cuda.linear import MAX_SKINNY_ROWS
 from slipstream.backends.torch.cuda.run_ahead import RunAhead
@@ -35,7 +34,7 @@ class CudaScores:
 
     logits: torch.Tensor | None  # [rows, vocab] float32; None where the next forward is under way already
     rows: slice  # of them that are this request's
-    tokens: Seq[int] | None  # the target's own token after each, where the device could choose it
+    tokens: Sequence[int] | None  # the target's own token after each, where the device could choose it
     is_greedy: bool
 
     def row(self, node: int) -> npt.NDArray[np.float32]:
@@ -86,7 +85,7 @@ class CudaRunner:
             self._run_ahead.warm_up(self.bucket(rows))
         self._draft_loop.warm_up()
 
-    def extend(self, requests: Seq[ExtendRequest], parts: Seq[Part]) -> list[Extension]:
+    def extend(self, requests: Sequence[ExtendRequest], parts: Sequence[SequenceRows]) -> list[Extension]:
         self._use_device()
         self._run_ahead.forget()
         return self._draft_loop.run(requests, parts)
@@ -96,7 +95,7 @@ class CudaRunner:
         if self._device.type == "cuda":
             torch.cuda.set_device(self._device)
 
-    def score(self, requests: Seq[ScoreRequest], parts: Seq[Part]) -> list[Scores]:
+    def score(self, requests: Sequence[ScoreRequest], parts: Sequence[SequenceRows]) -> list[Scores]:
         self._use_device()
         num_rows = sum(part.num_rows for part in parts)
         bucket = self.bucket(num_rows)
@@ -128,16 +127,16 @@ def _scores(logits: torch.Tensor | None, request: ScoreRequest, at: slice, token
     return CudaScores(logits, at, tokens[at], sampling.is_greedy)
 
 
-def _outputs(parts: Seq[Part], sizes: Seq[int]) -> list[slice]:
+def _outputs(parts: Sequence[SequenceRows], sizes: Sequence[int]) -> list[slice]:
     """Each part's last rows: those of its last pending token and its nodes, given how many rows each has."""
     return [slice(end - len(p.tree) - 1, end) for p, end in zip(parts, accumulate(sizes), strict=True)]
 
 
-def _asked(requests: Seq[ScoreRequest], outputs: Seq[slice], num_rows: int) -> list[Asked | None]:
+def _asked(requests: Sequence[ScoreRequest], outputs: Sequence[slice], num_rows: int) -> list[RowChoice | None]:
     """How each row chooses: a node's token stands as far behind the first as the node is deep."""
-    asked: list[Asked | None] = [None] * num_rows
+    asked: list[RowChoice | None] = [None] * num_rows
     for request, at in zip(requests, outputs, strict=True):
         if request.sampling and not request.sampling.is_greedy and can_choose(request.sampling):
             depths = (0, *request.tree.depths())
-            asked[at] = [Asked(request.sampling, request.position + depth) for depth in depths]
+            asked[at] = [RowChoice(request.sampling, request.position + depth) for depth in depths]
     return asked

@@ -1,0 +1,250 @@
+"""The models on this machine: found in folders and stores, read as far as headers and vocabulary go.
+
+What was read is remembered by path, size and time of change. A file that can't be read is listed with the reason; it
+never ends the scan.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from slipstream.cache import cache_folder, cache_path
+from slipstream.catalogue.families import recognise
+from slipstream.errors import ModelError, SlipstreamError
+from slipstream.models.builtin import BUILTINS
+from slipstream.models.files import expand_home
+from slipstream.models.vocabulary import is_filler
+from slipstream.predict.speed import Sizes
+from slipstream.vocabularies.token_strings import fingerprint, token_strings
+from slipstream.writing import write_whole
+
+CACHE_SCHEMA = 1  # rises when what is remembered changes its meaning
+MAX_ENTRIES = 50_000  # files looked at below a folder; a whole disk is not a folder of models
+NOT_MODELS = ("mmproj", "adapter", "lora")  # parts of GGUF file names that hold something else
+WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth")
+
+
+@dataclass(frozen=True, slots=True)
+class FoundModel:
+    """A model that was found. `spec` names it on any command line; `problem` says why it can't be used."""
+
+    spec: str
+    path: Path
+    sizes: Sizes | None = None
+    architecture: str | None = None
+    vocabulary: str | None = None  # fingerprint
+    num_tokens: int = 0
+    family: str | None = None  # of the vocabulary, where it is a known one
+    problem: str | None = None
+
+
+# -- finding ----------------------------------------------------------------------------------------------------------
+
+
+def find(search: Sequence[Path] = (), *, stores: bool = True) -> list[FoundModel]:
+    """Models below the given folders and, with `stores`, in the hub cache, Ollama's store and the built-in's place.
+
+    Each model once, under the first name it was found by. Fetches nothing.
+    """
+    places: dict[Path, str] = {}
+    for spec, path in (*_in_folders(search), *(_in_stores() if stores else ())):
+        places.setdefault(path.resolve(), spec)
+    with _Memory.open() as memory:
+        return [memory.candidate(spec, path) for path, spec in places.items()]
+
+
+def candidate(spec: str) -> FoundModel:
+    """One model by its spec. Raises ModelNotFoundError when nothing is there."""
+    from slipstream.model_files.local_models import local_place
+
+    place = local_place(spec)
+    with _Memory.open() as memory:
+        return memory.candidate(spec, place.path.resolve())
+
+
+def _in_folders(search: Sequence[Path]) -> Iterator[tuple[str, Path]]:
+    for root in search:
+        root = expand_home(root)
+        for path in [root, *_below(root)] if root.is_dir() else [root]:
+            if _is_model(path):
+                yield str(path), path
+
+
+def _below(root: Path) -> list[Path]:
+    found = []
+    try:
+        for number, path in enumerate(root.rglob("*")):
+            if number >= MAX_ENTRIES:
+                break
+            found.append(path)
+    except OSError:  # a folder that is not ours to read
+        pass
+    return sorted(found)
+
+
+def _is_model(path: Path) -> bool:
+    try:
+        if path.is_dir():
+            return (path / "config.json").is_file() and any(any(path.glob(kind)) for kind in WEIGHTS)
+        is_part = not _is_first_part(path.name) or any(word in path.name.lower() for word in NOT_MODELS)
+        return path.suffix == ".gguf" and not is_part and path.is_file()
+    except OSError:
+        return False
+
+
+def _is_first_part(name: str) -> bool:
+    return "-of-" not in name or "-00001-of-" in name
+
+
+def _in_stores() -> Iterator[tuple[str, Path]]:
+    yield from _built_in()
+    yield from _in_ollama()
+    yield from _in_hub_cache()
+
+
+def _built_in() -> Iterator[tuple[str, Path]]:
+    try:
+        folder = cache_path("models")
+    except SlipstreamError:  # no home folder: nothing can be there
+        return
+    for name in BUILTINS:
+        path = folder / f"{name}.gguf"
+        if path.is_file():
+            yield name, path
+
+
+def _in_ollama() -> Iterator[tuple[str, Path]]:
+    from slipstream.models.ollama import find_ollama_model, installed_models
+
+    for name in installed_models():
+        try:
+            yield f"ollama:{name}", find_ollama_model(name)
+        except ModelError:  # a manifest whose blob is gone: Ollama's own leftover
+            continue
+
+
+def _in_hub_cache() -> Iterator[tuple[str, Path]]:
+    from huggingface_hub import constants
+
+    for folder in sorted(Path(constants.HF_HUB_CACHE).glob("models--*")):
+        repo, snapshot = folder.name.removeprefix("models--").replace("--", "/", 1), _snapshot(folder)
+        if snapshot is None:
+            continue
+        if _is_model(snapshot):
+            yield repo, snapshot
+        for file in sorted(snapshot.glob("*.gguf")):
+            if _is_model(file):
+                yield f"{repo}:{file.name}", file
+
+
+def _snapshot(folder: Path) -> Path | None:
+    """The one that `main` names, else the newest."""
+    try:
+        named = folder / "snapshots" / (folder / "refs" / "main").read_text().strip()
+        if named.is_dir():
+            return named
+    except OSError:
+        pass
+    return max((folder / "snapshots").glob("*"), key=lambda path: path.stat().st_mtime, default=None)
+
+
+# -- reading, with a memory -------------------------------------------------------------------------------------------
+
+
+def read_candidate(spec: str, path: Path) -> FoundModel:
+    """Reads one model's headers and vocabulary. What is wrong with it is in `problem`; raises nothing."""
+    from slipstream.model_files.weights import check_weights, describe
+    from slipstream.model_files.weights_gguf import check_gguf
+
+    found = FoundModel(spec, path)
+    try:
+        findings = check_weights(path) if path.is_dir() else check_gguf(path)
+        problem = next((f for f in findings if f.severity == "blocks"), None)
+        if problem:
+            return replace(found, problem=problem.evidence)
+        strings = token_strings(path)
+        family = recognise(strings)
+        facts = describe(path)
+        return replace(
+            found,
+            sizes=replace(Sizes.of(facts), name=short_name(spec)),
+            architecture=facts.architecture,
+            vocabulary=fingerprint(strings),
+            num_tokens=sum(not is_filler(text) for text in strings),
+            family=family.name if family else None,
+        )
+    except ModelError as error:
+        return replace(found, problem=str(error))
+    except Exception as error:  # whatever a damaged file makes a reader do, the others are still to be listed
+        return replace(found, problem=f"reading it failed with {type(error).__name__}: {error}")
+
+
+def short_name(spec: str) -> str:
+    if spec.startswith("ollama:"):
+        return spec.removeprefix("ollama:")
+    return spec.rstrip("/").rpartition("/")[2].removesuffix(".gguf")
+
+
+class _Memory:
+    """What earlier scans read, in the user's cache folder. One that can't be read or written costs time, no more."""
+
+    def __init__(self, path: Path | None, entries: dict[str, Any]) -> None:
+        self._path = path
+        self._entries = entries
+        self._changed = False
+
+    @classmethod
+    def open(cls) -> _Memory:
+        try:
+            path = cache_folder("doctor") / "models.json"
+            data = json.loads(path.read_text())
+            return cls(path, dict(data["entries"]) if data.get("schema") == CACHE_SCHEMA else {})
+        except SlipstreamError:
+            return cls(None, {})
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return cls(path, {})
+
+    def __enter__(self) -> _Memory:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._path is None or not self._changed:
+            return
+        with contextlib.suppress(OSError):  # the next scan reads the models again
+            write_whole(self._path, json.dumps({"schema": CACHE_SCHEMA, "entries": self._entries}))
+
+    def candidate(self, spec: str, path: Path) -> FoundModel:
+        try:
+            stamp = _stamp(path)
+        except OSError:  # gone, or not ours to read
+            return read_candidate(spec, path)
+        entry = self._entries.get(str(path))
+        if isinstance(entry, dict) and entry.get("stamp") == stamp:
+            try:
+                return _restored(spec, path, entry["read"])
+            except (KeyError, TypeError):  # edited by hand
+                pass
+        found = read_candidate(spec, path)
+        self._entries[str(path)] = {"stamp": stamp, "read": _stored(found)}
+        self._changed = True
+        return found
+
+
+def _stamp(path: Path) -> list[list[Any]]:
+    """Name, size and time of change of every file of a model."""
+    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    return [[file.name, (stat := file.stat()).st_size, stat.st_mtime_ns] for file in files if file.exists()]
+
+
+def _stored(found: FoundModel) -> dict[str, Any]:
+    return {key: value for key, value in asdict(found).items() if key not in ("spec", "path")}
+
+
+def _restored(spec: str, path: Path, read: dict[str, Any]) -> FoundModel:
+    sizes = Sizes(**(read["sizes"] | {"name": short_name(spec)})) if read["sizes"] else None
+    return FoundModel(spec, path, **(read | {"sizes": sizes}))

@@ -1,0 +1,56 @@
+"""Sizes of a model that is not at hand: from what the user states, the rest from the table of families."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from slipstream.catalogue.families import FAMILIES, Member, member_named, member_sized
+from slipstream.errors import UsageError
+from slipstream.predict.speed import ASSUMED_BITS, Sizes
+
+
+@dataclass(frozen=True, slots=True)
+class Stated:
+    """What a user knows of a model. `like` names a published one of the same shape."""
+
+    weights_gb: float
+    like: str | None = None
+    num_layers: int | None = None
+    num_kv_heads: int | None = None
+    head_dim: int | None = None
+
+
+def sizes_from(stated: Stated, name: str) -> tuple[Sizes, list[str]]:
+    """The sizes, and a line for each assumption made. UsageError for an unknown name or no weights."""
+    if stated.weights_gb <= 0:
+        raise UsageError(f"the weights of the {name} are {stated.weights_gb} GB; expected more than 0")
+    weight_bytes = int(stated.weights_gb * 1e9)
+    member = _member(stated, weight_bytes)
+    given = (stated.num_layers, stated.num_kv_heads, stated.head_dim)
+    all_given = None not in given
+    sizes = Sizes(
+        name=stated.like or name,
+        weight_bytes=weight_bytes,
+        num_parameters=int(member.params_b * 1e9),
+        num_layers=stated.num_layers or member.num_layers,
+        num_kv_heads=stated.num_kv_heads or member.num_kv_heads,
+        head_dim=stated.head_dim or member.head_dim,
+        context_length=member.context_length if stated.like else 0,
+    )
+    if stated.like or all_given:
+        return sizes, []
+    return sizes, [
+        f"{name}: {stated.weights_gb:g} GB taken as {ASSUMED_BITS} bits a weight, so shaped like {member.name} "
+        f"({sizes.num_layers} layers, {sizes.num_kv_heads} KV heads of {sizes.head_dim}); "
+        "say more with --like, or with --layers, --kv-heads and --head-dim"
+    ]
+
+
+def _member(stated: Stated, weight_bytes: int) -> Member:
+    if stated.like is None:
+        return member_sized(weight_bytes * 8 / ASSUMED_BITS / 1e9)
+    member = member_named(stated.like)
+    if member is None:
+        names = ", ".join(m.name for family in FAMILIES for m in family.members)
+        raise UsageError(f"no published model is called {stated.like!r} in the table; there are {names}")
+    return member

@@ -1,0 +1,69 @@
+"""TerminalReporter: what a task says, on stderr. Bars on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from slipstream.tasks.reporter import Reporter
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+_LINE_EVERY = 0.25  # of the work, where there is no terminal
+
+
+class TerminalReporter(Reporter):
+    """`title` is what the task does: "measuring". Its bars are there until `close`, or the end of its block."""
+
+    def __init__(self, title: str = "working") -> None:
+        self._title = title
+        self._bars: Progress | None = None
+        self._tasks: dict[str, TaskID] = {}
+        self._said = -_LINE_EVERY
+
+    def say(self, line: str) -> None:
+        print(f"slipstream: {line}", file=sys.stderr, flush=True)
+
+    def loading(self, what: str, share: float) -> None:
+        self._show(f"loading {what}", share, 1.0, "")
+
+    def progress(self, done: float, total: float, what: str) -> None:
+        self._show(self._title, done, total, what)
+        if not sys.stderr.isatty() and total and done / total >= self._said + _LINE_EVERY:
+            self._said = done / total
+            print(f"{self._title}: {done:.0f} of {total:.0f}", file=sys.stderr)
+
+    def close(self) -> None:
+        """Takes the bars off the terminal."""
+        if self._bars:
+            self._bars.stop()
+            self._bars, self._tasks = None, {}
+
+    def __enter__(self) -> TerminalReporter:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _show(self, title: str, done: float, total: float, what: str) -> None:
+        """A bar for each title; one that is full goes away."""
+        if not sys.stderr.isatty():
+            return
+        if self._bars is None:
+            self._bars = _new_bars()
+        if title not in self._tasks:
+            self._tasks[title] = self._bars.add_task(title, what="")
+        self._bars.update(self._tasks[title], completed=done, total=total, what=what)
+        if done >= total:
+            self._bars.remove_task(self._tasks.pop(title))
+
+
+def _new_bars() -> Progress:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[what]}"), TimeRemainingColumn())
+    bars = Progress(*columns, console=Console(stderr=True), transient=True)
+    bars.start()
+    return bars

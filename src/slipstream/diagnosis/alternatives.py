@@ -1,0 +1,174 @@
+"""What would make a model faster where speculation can't: each with the gain expected from this machine's figures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from slipstream.findings import Finding, rule
+from slipstream.predict.machine import Machine
+from slipstream.predict.speed import DeviceSpeed, KvType, Sizes, kv_bytes_per_token
+
+WORTH_SAYING = 1.05  # gains below this are not worth a line
+TARGET_BITS = 4.85  # Q4_K_M: the smallest quantisation that hardly shows in answers
+STREAMS = 8
+
+GPU_OFFLOAD = rule(
+    "fit-try-gpu", "note", "What the GPU would bring",
+    "Decoding reads all weights for each token: {cpu:.0f} GB/s from main memory, {gpu:.0f} GB/s from {name}.",
+    "llama.cpp: -ngl 99; Ollama: `ollama ps` must say GPU; Slipstream: --device cuda. Expected: {gain:.1f}x.",
+)  # fmt: skip
+PARTIAL_OFFLOAD = rule(
+    "fit-try-partial-offload", "note", "What a part of the layers on the GPU would bring",
+    "{share:.0%} of the weights fit {name}; the rest stays in main memory and sets the speed.",
+    "llama.cpp: -ngl {layers}. Expected: {gain:.1f}x over the processor alone.",
+)  # fmt: skip
+PROMPT_CACHE = rule(
+    "fit-try-prompt-cache", "note", "What keeping repeated prompts would bring",
+    "Reading {prompt:,} tokens of prompt takes about {prompt_s:.1f} s before the first token, {share:.0%} of an answer "
+    "of {answer} tokens. Repeated contexts need not be read again.",
+    "Keep what repeats at the front of the prompt. vLLM: --enable-prefix-caching; llama-server: --cache-reuse 256; "
+    "Slipstream keeps prompts by itself. Expected: up to {gain:.1f}x for whole answers.",
+)  # fmt: skip
+KV_TYPE = rule(
+    "fit-try-kv-type", "note", "What a smaller KV cache would bring",
+    "At {context:,} tokens the cache is {kv:.1f} GB beside {weights:.1f} GB of weights, and is read for each token "
+    "as well.",
+    "llama.cpp: -ctk q8_0 -ctv q8_0 (with -fa on); vLLM: --kv-cache-dtype fp8; TabbyAPI: cache_mode: Q8. "
+    "Expected: {gain:.2f}x at full context, and half the memory.",
+)  # fmt: skip
+FLASH_ATTENTION = rule(
+    "fit-try-flash-attention", "note", "What flash attention would bring",
+    "Without it a chunk of 512 tokens of prompt keeps about {scores:.1f} GB of attention scores at {context:,} tokens, "
+    "and a quantised KV cache is not possible in llama.cpp.",
+    "llama.cpp: -fa on; vLLM and SGLang use it by themselves from compute capability 8.0 on.",
+)  # fmt: skip
+RIGHT_SIZE = rule(
+    "fit-try-right-size", "note", "What a context and max_tokens that fit the task would bring",
+    "{context:,} tokens of context reserve {kv:.1f} GB for each stream, whether used or not; {answer:,} tokens are the "
+    "longest answer allowed.",
+    "Set the context to what the longest prompt and answer need (llama.cpp: -c, vLLM: --max-model-len) and max_tokens "
+    "to the task: 512 instead of {answer:,} ends a runaway answer {factor:.0f}x sooner.",
+)  # fmt: skip
+MORE_STREAMS = rule(
+    "fit-try-more-streams", "note", "What answering several requests at once would bring",
+    "One stream reads all weights for one token; {streams} streams share the reading.",
+    "For throughput send requests at once: vLLM --max-num-seqs {streams}, llama-server -np {streams}. "
+    "Expected: {gain:.1f}x tokens/s over all streams; a single answer gets no faster.",
+)  # fmt: skip
+QUANTISATION = rule(
+    "fit-try-quantisation", "note", "What another quantisation would bring",
+    "The weights take {bits:.1f} bits each; at Q4_K_M ({target:.2f} bits) there is less to read for each token.",
+    "Take a Q4_K_M GGUF, AWQ or 4-bit EXL2 of this model. Expected: {gain:.1f}x. The answers change slightly: "
+    "another quantisation is another model.",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A typical request."""
+
+    context: int = 8192  # what the engine is told to hold
+    prompt_tokens: int = 1024
+    answer_tokens: int = 256
+    max_tokens: int = 2048
+    kv: KvType = "f16"
+
+
+def alternatives(
+    machine: Machine, sizes: Sizes, workload: Workload | None = None, on_gpu: bool = True
+) -> list[Finding]:
+    """What would help instead of speculation, in the order in which to try it.
+
+    `on_gpu`: whether the model runs on the GPU now, where there is one with room for it.
+    """
+    work = workload or Workload()
+    device = DeviceSpeed.of(machine, sizes.weight_bytes, allow_gpu=on_gpu)
+    found = [
+        _gpu_offload(machine, sizes, on_gpu),
+        _quantisation(sizes),
+        _prompt_cache(device, sizes, work),
+        _more_streams(device, sizes),
+        _kv_type(sizes, work),
+        _flash_attention(sizes, work),
+        _right_size(sizes, work),
+    ]
+    return [finding for finding in found if finding is not None]
+
+
+def _gpu_offload(machine: Machine, sizes: Sizes, on_gpu: bool) -> Finding | None:
+    gpu, from_memory = machine.gpu_for(sizes.weight_bytes), machine.cpu_read_bandwidth
+    evidence = f"{sizes.name}: {sizes.weight_bytes / 1e9:.1f} GB"
+    if gpu and not on_gpu:
+        gain = gpu.read_bandwidth / from_memory
+        return GPU_OFFLOAD.finding(
+            evidence, cpu=from_memory / 1e9, gpu=gpu.read_bandwidth / 1e9, name=gpu.name, gain=gain
+        )
+    largest = max(machine.gpus, key=lambda g: g.memory_total, default=None)
+    if gpu or largest is None:
+        return None
+    share = 0.85 * largest.memory_total / sizes.weight_bytes
+    seconds = share / largest.read_bandwidth + (1 - share) / from_memory
+    gain = 1 / from_memory / seconds
+    layers = int(share * sizes.num_layers)
+    return PARTIAL_OFFLOAD.finding(evidence, share=share, name=largest.name, layers=layers, gain=gain)
+
+
+def _quantisation(sizes: Sizes) -> Finding | None:
+    bits = sizes.weight_bytes * 8 / sizes.num_parameters
+    gain = bits / TARGET_BITS
+    if gain < 1.2:
+        return None
+    return QUANTISATION.finding(
+        f"{sizes.name}: {sizes.weight_bytes / 1e9:.1f} GB for {sizes.num_parameters / 1e9:.2f} billion weights",
+        bits=bits, target=TARGET_BITS, gain=gain,
+    )  # fmt: skip
+
+
+def _prompt_cache(device: DeviceSpeed, sizes: Sizes, work: Workload) -> Finding | None:
+    prompt_s = 2 * sizes.num_parameters * work.prompt_tokens / device.flops
+    answer_s = work.answer_tokens * device.forward_s(sizes.weight_bytes, sizes.num_parameters, 1)
+    gain = (prompt_s + answer_s) / answer_s
+    if gain < WORTH_SAYING:
+        return None
+    return PROMPT_CACHE.finding(
+        f"{work.prompt_tokens:,} prompt tokens, {work.answer_tokens} answer tokens",
+        prompt=work.prompt_tokens, prompt_s=prompt_s, share=prompt_s / (prompt_s + answer_s),
+        answer=work.answer_tokens, gain=gain,
+    )  # fmt: skip
+
+
+def _more_streams(device: DeviceSpeed, sizes: Sizes) -> Finding | None:
+    one, many = (device.forward_s(sizes.weight_bytes, sizes.num_parameters, rows) for rows in (1, STREAMS))
+    gain = STREAMS * one / many
+    if gain < WORTH_SAYING:
+        return None
+    return MORE_STREAMS.finding(f"one stream: {1 / one:.1f} tokens/s expected", streams=STREAMS, gain=gain)
+
+
+def _kv_type(sizes: Sizes, work: Workload) -> Finding | None:
+    full, half = (work.context * kv_bytes_per_token(sizes, kv) for kv in (work.kv, "q8"))
+    gain = (sizes.weight_bytes + full) / (sizes.weight_bytes + half)
+    if work.kv != "f16" or gain < WORTH_SAYING:
+        return None
+    return KV_TYPE.finding(
+        f"KV cache as {work.kv}", context=work.context, kv=full / 1e9, weights=sizes.weight_bytes / 1e9, gain=gain
+    )
+
+
+def _flash_attention(sizes: Sizes, work: Workload) -> Finding | None:
+    # Query heads are not among the sizes; four to a KV head is the most common.
+    scores = 512 * work.context * sizes.num_kv_heads * 4 * 4
+    if scores < 1 << 30:
+        return None
+    return FLASH_ATTENTION.finding(f"{work.context:,} tokens of context", scores=scores / 1e9, context=work.context)
+
+
+def _right_size(sizes: Sizes, work: Workload) -> Finding | None:
+    needed = work.prompt_tokens + work.max_tokens
+    if work.context < 2 * needed and work.max_tokens <= 512:
+        return None
+    return RIGHT_SIZE.finding(
+        f"context {work.context:,}, max_tokens {work.max_tokens:,}",
+        context=work.context, kv=work.context * kv_bytes_per_token(sizes, work.kv) / 1e9, answer=work.max_tokens,
+        factor=max(work.max_tokens / 512, 1),
+    )  # fmt: skip

@@ -1,0 +1,161 @@
+"""What the figures in a log say: a GPU machine that answers at a CPU's speed, drafts verified one by one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+from slipstream.diagnosis.log_scan import Hit, first_hit, hits
+from slipstream.findings import Finding, rule
+
+SLOW_AS_A_CPU = rule(
+    "log-cpu-speed",
+    "slows",
+    "tokens come at the speed of a CPU",
+    "{tokens:g} tokens in {seconds:.1f} s are {rate:.1f} tokens/s{bandwidth}: what a CPU does, not a GPU. No layer is "
+    "reported on the GPU.",
+    "If this machine has a GPU, put the model on it first (-ngl 99; llama-cpp-python: n_gpu_layers=-1 and a build with "
+    "GPU support; verbose=True must say `offloaded N/N layers`); that gives more than any draft. Check: slipstream "
+    "doctor.",
+)
+ONE_BY_ONE = rule(
+    "log-one-by-one",
+    "slows",
+    "drafts are verified one token at a time",
+    "The target ran {forwards} times for {tokens} tokens{detail}. One run verifies a whole draft, so there must be far "
+    "fewer runs than tokens: this loop asks the target once for each drafted token, and drafts on top of that.",
+    "Score all drafted tokens in one forward pass: [last token] + draft as one batch, logits of every row, then keep "
+    "the longest prefix that agrees. Slipstream does so: slipstream bench --target T --draft D.",
+)
+DRAFT_NEVER_USED = rule(
+    "log-draft-unused",
+    "slows",
+    "llama-server loads a draft and never drafts",
+    "The draft model is loaded, and no type of speculation is chosen: llama-server serves without it. A draft alone "
+    "(-md) is not enough.",
+    "Add --spec-type draft-simple (an EAGLE-3 head: draft-eagle3; prediction layers: draft-mtp).",
+)
+
+CPU_TOKENS_PER_S = 8.0  # below this a model of unknown size looks like CPU work
+CPU_BANDWIDTH_GB = 130.0  # desktops read 20 to 100 GB/s, GPUs 200 and more
+_MIN_TOKENS = 8  # fewer say nothing about speed
+
+_EVAL = re.compile(
+    r"(?<!prompt )\beval time =\s*(?P<ms>[\d.]+) ms /\s*(?P<tokens>\d+) (?:tokens|runs)\s*\(.{0,80}tokens per second"
+)
+_PROSE = re.compile(
+    r"(?P<time>\d[\d,]*(?:\.\d+)?) ?(?P<unit>ms|s|sec|seconds) (?:for|per) (?P<tokens>\d{1,7}) tokens|"
+    r"(?P<tokens_in>\d{1,7}) tokens in (?P<time_in>\d[\d,]*(?:\.\d+)?) ?(?P<unit_in>ms|s|sec|seconds)\b"
+)
+_PROSE_REACH = 40
+_SIZE = re.compile(r"(?:model|file) size\s*= *(?P<size>[\d.]+) (?P<unit>[MG])iB")
+_ON_GPU = re.compile(r"offloaded (?P<layers>[1-9]\d*)/\d+ layers to GPU")
+
+
+def slow_as_a_cpu(text: str) -> Iterator[tuple[Hit, Callable[[str], Finding]]]:
+    """The first timing line that only a CPU explains. Nothing where layers are on the GPU."""
+    if first_hit(text, ("offloaded ",), _ON_GPU):
+        return
+    size_gb = _model_gb(text)
+    for hit, seconds, tokens in _timings(text):
+        rate = tokens / seconds
+        slow = rate * size_gb < CPU_BANDWIDTH_GB if size_gb else rate < CPU_TOKENS_PER_S
+        if tokens >= _MIN_TOKENS and slow:
+            read = f", or {rate * size_gb:.0f} GB/s read from {size_gb:.1f} GB of weights" if size_gb else ""
+            yield hit, _slow_maker(tokens, seconds, read)
+            return
+
+
+def _slow_maker(tokens: float, seconds: float, bandwidth: str) -> Callable[[str], Finding]:
+    return lambda evidence: SLOW_AS_A_CPU.finding(
+        evidence, tokens=tokens, seconds=seconds, rate=tokens / seconds, bandwidth=bandwidth
+    )
+
+
+def _timings(text: str) -> Iterator[tuple[Hit, float, float]]:
+    """Lines that time generation: the hit, seconds, tokens."""
+    for hit in hits(text, "eval time =", _EVAL):
+        yield from _timing(hit, hit.groups["ms"], "ms", hit.groups["tokens"])
+    for piece in (" tokens in ", "s for ", "s per "):
+        for hit in hits(text, piece, _PROSE, _PROSE_REACH):
+            groups = {name.removesuffix("_in"): value for name, value in hit.groups.items() if value}
+            yield from _timing(hit, groups["time"], groups["unit"], groups["tokens"])
+
+
+def _timing(hit: Hit, time: str, unit: str, tokens: str) -> Iterator[tuple[Hit, float, float]]:
+    seconds = _number(time) / (1000 if unit == "ms" else 1)
+    if seconds > 0 and _number(tokens) > 0:
+        yield hit, seconds, _number(tokens)
+
+
+def _number(text: str) -> float:
+    """The number in a text with commas between thousands; 0 where there is none."""
+    return float(text.replace(",", "") or 0) if re.fullmatch(r"[\d,]*\.?\d*", text) and text != "." else 0.0
+
+
+def _model_gb(text: str) -> float:
+    hit = first_hit(text, ("model size", "file size"), _SIZE)
+    if hit is None:
+        return 0.0
+    return _number(hit.groups["size"]) * (2**30 if hit.groups["unit"] == "G" else 2**20) / 1e9
+
+
+def one_by_one(target_forwards: int, tokens: int, accepted: int | None = None, rounds: int | None = None) -> bool:
+    """Whether counters show a loop that asks the target for each drafted token, from the best of what is known.
+
+    A round needs one forward of the target; without speculation's bonus a token needs one at most.
+    """
+    if tokens <= 0 or target_forwards <= 0:
+        return False
+    if rounds:
+        return target_forwards > 1.5 * rounds
+    if accepted:
+        return target_forwards > 1.2 * (tokens - accepted) + 1
+    return target_forwards >= tokens
+
+
+_COUNTER = re.compile(
+    r"(?i)\b(?:num|n|total)?[_ ]?(?P<name>target[_ ](?:model[_ ])?(?:forwards?(?:[_ ]passes)?|calls|evaluations|runs)|"
+    r"rounds|iterations|(?:tokens?[_ ])?accepted(?:[_ ](?:draft[_ ])?tokens)?|drafted(?:[_ ]tokens)?|draft[_ ]tokens|"
+    r"(?:generated|output|completion|total|new)[_ ]tokens|tokens(?:[_ ]generated)?)\W{1,6}(?P<count>\d{1,9})\b"
+)
+_COUNTERS_NEAR = 600  # characters around the target's counter in which the others stand
+
+
+def one_by_one_in(text: str) -> Iterator[tuple[Hit, Callable[[str], Finding]]]:
+    """Counters of a speculative loop, in one place of the log, whose target ran once for each token."""
+    for piece in ("target_forward", "target forward", "target_calls", "target calls", "Target forward", "target_runs"):
+        for hit in hits(text, piece, None):
+            counters = _counters(text[max(0, hit.at - _COUNTERS_NEAR) : hit.at + _COUNTERS_NEAR])
+            forwards, tokens = counters.get("target", 0), counters.get("tokens", 0)
+            drafting = counters.get("drafted") or counters.get("accepted") or counters.get("rounds")
+            if drafting and one_by_one(forwards, tokens, counters.get("accepted"), counters.get("rounds")):
+                yield hit, _one_by_one_maker(counters)
+                return
+
+
+def _counters(text: str) -> dict[str, int]:
+    """Counts by what they count: target, tokens, drafted, accepted, rounds. The first of each."""
+    counters: dict[str, int] = {}
+    for found in _COUNTER.finditer(text):
+        name = found["name"].lower()
+        kind = next((kind for kind in ("target", "accepted") if kind in name), None)
+        if kind is None:
+            kind = "drafted" if "draft" in name else "rounds" if name in ("rounds", "iterations") else "tokens"
+        counters.setdefault(kind, int(found["count"]))
+    return counters
+
+
+def _one_by_one_maker(counters: dict[str, int]) -> Callable[[str], Finding]:
+    known = [f"{counters[kind]} {kind}" for kind in ("drafted", "accepted", "rounds") if kind in counters]
+    detail = f" ({', '.join(known)})" if known else ""
+    return lambda evidence: ONE_BY_ONE.finding(
+        evidence, forwards=counters["target"], tokens=counters["tokens"], detail=detail
+    )
+
+
+def draft_never_used(text: str) -> Iterator[tuple[Hit, Callable[[str], Finding]]]:
+    """The warning that no speculation is chosen, in a log that loads a draft. Alone the warning is harmless."""
+    hit = first_hit(text, ("no implementations specified for speculative decoding",), None)
+    if hit and first_hit(text, ("loading draft model",), None):
+        yield hit, DRAFT_NEVER_USED.finding

@@ -1,0 +1,61 @@
+"""Logs: known failures by their real cause, hangs by the last stage reached, slow runs by their figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from slipstream.diagnosis.log_figures import draft_never_used, one_by_one_in, slow_as_a_cpu
+from slipstream.diagnosis.log_rules import PATTERNS, Pattern
+from slipstream.diagnosis.log_scan import Hit, LineNumbers, first_hit, quote
+from slipstream.diagnosis.log_stages import unfinished_start
+from slipstream.findings import Finding
+
+Located = tuple[Hit, Callable[[str], Finding]]  # where it was seen, and the finding once its evidence is quoted
+
+
+def explain(text: str, engine: str | None = None) -> list[Finding]:
+    """What a log says went wrong, in the order of the log, each with the line that shows it.
+
+    Text that is not known gives nothing. `engine` leaves out what only other engines print.
+    """
+    located = list(_known_failures(text, engine))
+    located += draft_never_used(text)
+    located += slow_as_a_cpu(text)
+    located += one_by_one_in(text)
+    numbers = LineNumbers(text)
+    findings = [
+        make(f"line {numbers.of(hit.at)}: {quote(hit.line)}")
+        for hit, make in sorted(located, key=lambda pair: pair[0].at)
+    ]
+    findings = _best_explanations(findings)
+    if not any(finding.severity == "blocks" for finding in findings):
+        for hit, make in unfinished_start(text, engine):
+            findings.append(make(f"line {LineNumbers(text).of(hit.at)}: {quote(hit.line)}"))
+    return findings
+
+
+def _known_failures(text: str, engine: str | None) -> Iterator[Located]:
+    for pattern in PATTERNS:
+        if engine and pattern.engines and engine not in pattern.engines:
+            continue
+        hit = first_hit(text, pattern.pieces, pattern.matches)
+        if hit:
+            yield hit, _maker(pattern, hit)
+
+
+def _maker(pattern: Pattern, hit: Hit) -> Callable[[str], Finding]:
+    groups = {name: value.strip() or _UNSAID.get(name, "not named") for name, value in hit.groups.items()}
+    if "amount" in hit.groups:
+        size = hit.groups["amount"] or hit.groups["torch_amount"]
+        groups["amount"] = f" at an allocation of {size}" if size else ""
+    return lambda evidence: pattern.rule.finding(evidence, None, **groups)
+
+
+_UNSAID = {"capability": "below 8.0", "reason": "it says no more", "option": "an option"}
+
+
+def _best_explanations(findings: list[Finding]) -> list[Finding]:
+    """Without the general findings that a more exact one in the same log replaces."""
+    seen = {finding.id for finding in findings}
+    replaced = {weaker for pattern in PATTERNS if pattern.rule.id in seen for weaker in pattern.instead_of}
+    return [finding for finding in findings if finding.id not in replaced]

@@ -1,0 +1,195 @@
+"""Checks of the machine: what stands in the way of speed on it, and whether the GPU really does the work."""
+
+from __future__ import annotations
+
+import re
+
+from slipstream.findings import Finding, rule
+from slipstream.predict.gpus import Gpu
+from slipstream.predict.machine import Machine
+
+LITTLE_MEMORY = 2 << 30
+
+# The oldest Linux driver that runs programs built for a CUDA version (as CUDA's release notes are known).
+MIN_DRIVERS = {11: (450, 80), 12: (525, 60), 13: (580, 65)}
+
+NO_GPU = rule(
+    "machine-no-gpu", "note", "No GPU was found",
+    "Models run on the processor here. Reading the weights from main memory sets the speed, and checking several "
+    "drafted tokens at once costs more than on a GPU, so speculation gains less.",
+    "Expected where there is none. If there is one, install its driver (nvidia-smi must list it); in a container start "
+    "with --gpus all.",
+)  # fmt: skip
+TORCH_CPU_BUILD = rule(
+    "machine-torch-cpu-build", "slows", "A GPU is there, and torch was built without support for it",
+    "This torch has no CUDA or ROCm in it: everything it runs stays on the processor, whatever the settings say.",
+    "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/{wheel}",
+)  # fmt: skip
+TORCH_OLD_DRIVER = rule(
+    "machine-driver-too-old", "blocks", "The GPU driver is older than torch's CUDA",
+    "torch was built for CUDA {cuda}, which needs driver {needed} or newer; with this one no CUDA program of that "
+    "version starts.",
+    "Update the NVIDIA driver to {needed} or newer, or install a torch for an older CUDA: "
+    "pip install torch --index-url https://download.pytorch.org/whl/cu118",
+)  # fmt: skip
+TORCH_SEES_NONE = rule(
+    "machine-gpu-invisible", "blocks", "Nvidia-smi lists a GPU that CUDA programs can't see",
+    "The driver's CUDA library finds no device: CUDA_VISIBLE_DEVICES hides it, or a container has nvidia-smi but not "
+    "the compute libraries.",
+    "Unset CUDA_VISIBLE_DEVICES; in a container use --gpus all and NVIDIA_DRIVER_CAPABILITIES=compute,utility.",
+)  # fmt: skip
+LLAMA_CPP_CPU_BUILD = rule(
+    "machine-llama-cpp-cpu-build", "slows", "A GPU is there, and llama-cpp-python was built without support for it",
+    "llama_supports_gpu_offload() is false: n_gpu_layers is accepted and has no effect, every layer runs on the "
+    "processor.",
+    'CMAKE_ARGS="{flags}" pip install --force-reinstall --no-cache-dir llama-cpp-python',
+)  # fmt: skip
+CAPABILITY = rule(
+    "machine-compute-capability", "blocks", "The GPU is older than the engine needs",
+    "{engine} needs compute capability {needed} or newer.",
+    "Use an engine that runs on this GPU (llama.cpp does from 5.0), or another GPU.",
+)  # fmt: skip
+NO_BF16 = rule(
+    "machine-no-bf16", "note", "The GPU has no bfloat16 and no FlashAttention 2",
+    "Before compute capability 8.0 there is no bfloat16, no FlashAttention 2 and no Marlin kernel: engines refuse "
+    "--dtype bfloat16 and fall back to slower attention and AWQ/GPTQ kernels.",
+    "Use --dtype half (float16). vLLM then takes AWQ with --quantization awq, and another attention backend by itself.",
+)  # fmt: skip
+NO_FP8 = rule(
+    "machine-no-fp8", "note", "The GPU has no FP8",
+    "FP8 arithmetic begins with compute capability 8.9. FP8 checkpoints are refused or only stored as FP8.",
+    "Use AWQ, GPTQ or GGUF instead of an FP8 checkpoint.",
+)  # fmt: skip
+LITTLE_GPU_MEMORY = rule(
+    "machine-little-gpu-memory", "slows", "Little GPU memory is free",
+    "Other programs hold most of the GPU's memory; a model will not fit beside them.",
+    "nvidia-smi lists them. Stop them, or let the engine take less (vLLM: --gpu-memory-utilization).",
+)  # fmt: skip
+LITTLE_MEMORY_FREE = rule(
+    "machine-little-memory", "slows", "Little main memory is free",
+    "Weights are read through main memory; with so little of it the system swaps, which is slower than any decoding.",
+    "Close other programs, or take a smaller model or quantisation.",
+)  # fmt: skip
+
+MIN_CAPABILITY = {"vllm": 7.0, "sglang": 7.5, "exllama": 6.0, "tabbyapi": 6.0, "llama.cpp": 5.0, "ollama": 5.0}
+NEEDS_TORCH = ("slipstream", "vllm", "sglang", "exllama", "tabbyapi", "transformers")
+NEEDS_LLAMA_CPP = ("llama-cpp-python", "llama.cpp")
+CMAKE_FLAGS = {"nvidia": "-DGGML_CUDA=on", "amd": "-DGGML_HIP=on", "apple": "-DGGML_METAL=on"}
+
+
+def check(machine: Machine, engine: str | None = None, wants_gpu: bool = True) -> list[Finding]:
+    """What stands in the way of speed on this machine. With an engine, only what matters to it."""
+    findings = _memory_findings(machine)
+    if not wants_gpu:
+        return findings
+    if not machine.gpus:
+        return [*findings, NO_GPU.finding(f"no GPU; {machine.processor}, {machine.cores} cores")]
+    if engine is None or engine in NEEDS_TORCH:
+        findings += _torch_findings(machine)
+    if engine is None or engine in NEEDS_LLAMA_CPP:
+        findings += _llama_cpp_findings(machine)
+    for gpu in machine.gpus:
+        findings += _capability_findings(gpu, engine)
+    return findings
+
+
+def _memory_findings(machine: Machine) -> list[Finding]:
+    findings = []
+    if 0 < machine.memory_free < LITTLE_MEMORY:
+        findings.append(
+            LITTLE_MEMORY_FREE.finding(
+                f"{_gb(machine.memory_free)} of {_gb(machine.memory_total)} main memory are free"
+            )
+        )
+    for gpu in machine.gpus:
+        if gpu.memory_free < max(LITTLE_MEMORY, gpu.memory_total // 4):
+            evidence = f"{gpu.name}: {_gb(gpu.memory_free)} of {_gb(gpu.memory_total)} are free"
+            findings.append(LITTLE_GPU_MEMORY.finding(evidence))
+    return findings
+
+
+def _torch_findings(machine: Machine) -> list[Finding]:
+    torch, gpu = machine.torch, machine.gpus[0]
+    if torch is None or gpu.vendor == "apple":
+        return []
+    evidence = f"torch {torch.version}, {torch.gpu_build or 'CPU build'}; {gpu.name}, driver {gpu.driver or 'unknown'}"
+    if torch.gpu_build is None:
+        return [TORCH_CPU_BUILD.finding(evidence, wheel="rocm6.4" if gpu.vendor == "amd" else "cu128")]
+    kind, _, cuda = torch.gpu_build.partition(" ")
+    needed = MIN_DRIVERS.get(_numbers(cuda)[0], (0, 0)) if kind == "CUDA" else (0, 0)
+    if gpu.vendor == "nvidia" and (0, 0) < _numbers(gpu.driver) < needed:
+        return [TORCH_OLD_DRIVER.finding(evidence, cuda=cuda, needed=".".join(map(str, needed)))]
+    return [TORCH_SEES_NONE.finding(evidence)] if torch.sees_gpu is False else []
+
+
+def _numbers(version: str | None) -> tuple[int, int]:
+    """The first two numbers of a version; zeros where there are none."""
+    found = re.match(r"(\d+)\.(\d+)", version or "")
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def _llama_cpp_findings(machine: Machine) -> list[Finding]:
+    llama_cpp, gpu = machine.llama_cpp, machine.gpus[0]
+    if llama_cpp is None or llama_cpp.gpu_build is not None:
+        return []
+    evidence = f"llama-cpp-python {llama_cpp.version} without GPU support; {gpu.name}"
+    return [LLAMA_CPP_CPU_BUILD.finding(evidence, flags=CMAKE_FLAGS.get(gpu.vendor, "-DGGML_VULKAN=on"))]
+
+
+def _capability_findings(gpu: Gpu, engine: str | None) -> list[Finding]:
+    has = gpu.compute_capability
+    if has is None:
+        return []
+    evidence = f"{gpu.name}: compute capability {has}"
+    needed = MIN_CAPABILITY.get(engine or "", 0.0)
+    if has < needed:
+        return [CAPABILITY.finding(evidence, engine=engine, needed=needed)]
+    if has < 8.0:
+        return [NO_BF16.finding(evidence)]
+    return [NO_FP8.finding(evidence)] if has < 8.9 else []
+
+
+# -- is the GPU at work? ----------------------------------------------------------------------------------------------
+
+RUNS_ON_CPU = rule(
+    "machine-runs-on-cpu", "slows", "The speed is a processor's, on a machine with a GPU",
+    "{seconds:.1f} s for {tokens} tokens is what this CPU does; the GPU would take about {expected:.0f} s. The model "
+    "does not run on the GPU.",
+    "llama.cpp: -ngl 99 (n_gpu_layers=-1), and check that the build has GPU support; Ollama: `ollama ps` must say GPU; "
+    "torch: --device cuda. Fix this before anything else: it is worth {factor:.0f}x, more than speculation can give.",
+)  # fmt: skip
+FAR_BELOW = rule(
+    "machine-far-below-roofline", "slows", "Decoding is far slower than reading the weights takes",
+    "Each token needs all weights once: {limit:.1f} tokens/s can be expected of {device}. At this speed something else "
+    "takes the time: swapping, too many threads, a loop in Python, or a long prompt counted in.",
+    "Measure tokens after the first alone; check free memory, --threads (the number of physical cores), and that no "
+    "other program is busy.",
+)  # fmt: skip
+
+
+def check_speed(machine: Machine, seconds: float, tokens: int, weight_bytes: int) -> list[Finding]:
+    """Holds a measured speed of plain decoding against what reading the weights takes on each device."""
+    if seconds <= 0 or tokens <= 0 or weight_bytes <= 0:
+        return []
+    achieved = weight_bytes * tokens / seconds  # bytes/s
+    evidence = (
+        f"{tokens / seconds:.1f} tokens/s of {_gb(weight_bytes)} of weights: {achieved / 1e9:.1f} GB/s; "
+        f"this CPU copies {machine.copy_bandwidth / 1e9:.0f} GB/s"
+    )
+    gpu = machine.gpu_for(weight_bytes)
+    if gpu:
+        expected = gpu.read_bandwidth
+        evidence += f", {gpu.name} reads about {expected / 1e9:.0f} GB/s"
+        if achieved < expected / 4 and achieved <= machine.copy_bandwidth * 1.5:
+            took = max(tokens * weight_bytes / expected, 1.0)
+            factor = seconds / took
+            return [RUNS_ON_CPU.finding(evidence, seconds=seconds, tokens=tokens, expected=took, factor=factor)]
+    limit = machine.read_bandwidth(weight_bytes)
+    if achieved < limit / 4:
+        device = gpu.name if gpu else "this CPU"
+        return [FAR_BELOW.finding(evidence, limit=limit / weight_bytes, device=device)]
+    return []
+
+
+def _gb(num_bytes: float) -> str:
+    return f"{num_bytes / 1e9:.1f} GB"

@@ -1,0 +1,129 @@
+"""Checks of a pair: do a target, a draft, a workload and a machine suit each other?"""
+
+from __future__ import annotations
+
+from slipstream.core.sampling import Sampling
+from slipstream.findings import Finding, rule
+from slipstream.model_files.model_facts import ModelFacts
+from slipstream.predict.speed import WORTH_IT, DeviceSpeed, Prediction, Sizes, largest_paying_batch
+
+SHORT_CONTEXT = rule(
+    "fit-draft-context", "slows", "The draft was trained for a shorter context than the workload",
+    "Beyond {draft_context:,} tokens the draft guesses at positions it never saw: hardly a token is accepted, while "
+    "every one is paid for. The text stays right.",
+    "Use a draft with a context of {context:,} or more, or limit the context to {draft_context:,}. Stretching it with "
+    "rope scaling (llama.cpp: --rope-scaling, TabbyAPI: draft_rope_alpha) helps in part.",
+)  # fmt: skip
+TARGET_CONTEXT = rule(
+    "fit-target-context", "blocks", "The workload is longer than the target's context",
+    "The target itself was made for {limit:,} tokens.",
+    "Ask for at most {limit:,} tokens, or take a model with a longer context.",
+)  # fmt: skip
+DRAFT_TOO_LARGE = rule(
+    "fit-draft-too-large", "slows", "The draft costs too much for its target",
+    "A draft token costs {ratio:.0%} of a target token, so that even at {acceptance:.0%} acceptance the expected "
+    "speed-up is {speedup:.2f}x.",
+    "Take a smaller draft (a tenth of the target or less), or a smaller quantisation of it; or draft with n-grams, "
+    "which cost nothing: --drafter suffix.",
+)  # fmt: skip
+NO_GAIN = rule(
+    "fit-no-gain", "slows", "The predicted speed-up is below 5 %",
+    "With {plain:.1f} tokens/s plain and {speculative:.1f} with {n_draft} drafted tokens a round, drafting and "
+    "checking take about what they save.",
+    "Leave this draft out; the doctor's notes say what would help here. Measure before you decide: slipstream bench",
+)  # fmt: skip
+HOT_SAMPLING = rule(
+    "fit-high-temperature", "slows", "A high temperature lowers acceptance",
+    "The higher the temperature, the less often two models choose the same token.",
+    "Where the answers allow it use a temperature of 0.7 or less, or --top-p 0.9; draft fewer tokens a round.",
+)  # fmt: skip
+PENALTIES = rule(
+    "fit-penalties", "slows", "Penalties lower acceptance",
+    "Penalties change the target's choice with every token it writes. A draft that does not apply them proposes what "
+    "the target has just been told to avoid.",
+    "Leave penalties at 1 (repetition) and 0 (presence, frequency), or give the draft the same ones where the engine "
+    "can.",
+)  # fmt: skip
+BATCH = rule(
+    "fit-batch-size", "slows", "Too many concurrent streams for speculation",
+    "With {batch} streams the machine has no arithmetic to spare for drafted tokens: speculation pays up to about "
+    "{limit} here.",
+    "Switch speculation off above {limit} streams, or use a policy that does so by itself (Slipstream: --policy auto).",
+)  # fmt: skip
+
+
+ROPE = rule(
+    "fit-rope-scaling",
+    "note",
+    "The work is longer than a model was first trained for",
+    "{name} was trained for {original:,} tokens and stretched by rope scaling ({scaling}). Beyond that length its "
+    "guesses get worse: as a draft it is accepted less often.",
+    "Nothing has to be done; measure with texts of that length (slipstream bench --prompts FILE), or take a model that "
+    "was trained for them.",
+)
+
+
+def check_rope(facts: ModelFacts, context: int) -> list[Finding]:
+    """A model whose rope scaling is needed for a text of `context` tokens."""
+    original = facts.original_context_length
+    if not facts.rope_scaling or original is None or context <= original:
+        return []
+    evidence = f"{facts.name}: {context:,} tokens needed, {original:,} before scaling"
+    return [ROPE.finding(evidence, name=facts.name, original=original, scaling=facts.rope_scaling)]
+
+
+def check_context(target: Sizes, draft: Sizes | None, context: int) -> list[Finding]:
+    """The workload's context against what both models were trained for. A length of 0 is unknown and passes."""
+    findings = []
+    if 0 < target.context_length < context:
+        evidence = f"{target.name}: {target.context_length:,} tokens; the workload needs {context:,}"
+        findings.append(TARGET_CONTEXT.finding(evidence, limit=target.context_length))
+    if draft and 0 < draft.context_length < context:
+        evidence = f"{draft.name}: trained for {draft.context_length:,} tokens; the workload has {context:,}"
+        findings.append(SHORT_CONTEXT.finding(evidence, draft_context=draft.context_length, context=context))
+    return findings
+
+
+def check_pair(target: Sizes, draft: Sizes, prediction: Prediction) -> list[Finding]:
+    """Whether the draft is small enough to pay."""
+    if prediction.speedup >= WORTH_IT:
+        return []
+    ratio = draft.weight_bytes / max(target.weight_bytes, 1)
+    evidence = f"{draft.name} {_gb(draft.weight_bytes)}, {target.name} {_gb(target.weight_bytes)}"
+    if ratio > 0.4:
+        return [
+            DRAFT_TOO_LARGE.finding(evidence, ratio=ratio, acceptance=prediction.acceptance, speedup=prediction.speedup)
+        ]
+    return [
+        NO_GAIN.finding(
+            evidence, plain=prediction.plain_tokens_per_s, speculative=prediction.tokens_per_s,
+            n_draft=prediction.n_draft,
+        )
+    ]  # fmt: skip
+
+
+def check_sampling(sampling: Sampling) -> list[Finding]:
+    """Settings that make a draft miss more often."""
+    findings = []
+    if sampling.temperature > 1.0:
+        findings.append(HOT_SAMPLING.finding(f"temperature {sampling.temperature}"))
+    if sampling.uses_history:
+        findings.append(
+            PENALTIES.finding(
+                f"repetition {sampling.repetition_penalty}, presence {sampling.presence_penalty}, "
+                f"frequency {sampling.frequency_penalty}"
+            )
+        )
+    return findings
+
+
+def check_batch(target: Sizes, draft: Sizes, device: DeviceSpeed, batch: int) -> list[Finding]:
+    """Whether speculation still pays with so many streams at once."""
+    limit = largest_paying_batch(target.weight_bytes, draft.weight_bytes, device)
+    if limit == 0 or batch <= limit:
+        return []
+    return [BATCH.finding(f"{batch} streams, {target.name} with {draft.name}", batch=batch, limit=limit)]
+
+
+def _gb(num_bytes: float) -> str:
+    return f"{num_bytes / 1e9:.2f} GB"

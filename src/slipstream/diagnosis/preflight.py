@@ -1,0 +1,35 @@
+"""Preflight: what start-up refuses is what the doctor would have said."""
+
+from __future__ import annotations
+
+from slipstream.errors import ModelError, SlipstreamError, UnsupportedModelError
+from slipstream.findings import Finding
+from slipstream.model_files import weights
+from slipstream.vocabularies import checks as vocabulary
+
+
+class BlockedError(ModelError):
+    """A model or a pair that can't run here. `findings` are the doctor's, those that block."""
+
+    def __init__(self, findings: list[Finding]) -> None:
+        self.findings = findings
+        super().__init__("\n".join(f"{f.id}: {f.evidence.rstrip(chr(46))}. {f.cause} {f.fix}" for f in findings))
+
+
+def explain_refusal(error: SlipstreamError, target: str, draft: str | None) -> SlipstreamError:
+    """The doctor's findings for a model that would not load; the error itself where it says more than they do."""
+    if isinstance(error, UnsupportedModelError):  # it was read and understood
+        return error
+    findings = [f for spec in (target, draft) if spec for f in weights.check_weights(spec)]
+    blocking = [f for f in findings if f.severity == "blocks"]
+    return BlockedError(blocking) if blocking else error
+
+
+def refuse_other_vocabulary(target: str, draft: str, drafter: str | None) -> None:
+    """Raises BlockedError where a drafter that needs one vocabulary was asked for, and there are two."""
+    if drafter is None or drafter.split("(")[0] != "model":
+        return
+    found = vocabulary.check_specs(target, draft, "slipstream")
+    differing = [f for f in found if f.id == vocabulary.TRANSLATE.id or f.severity == "blocks"]
+    if differing:
+        raise BlockedError(differing)

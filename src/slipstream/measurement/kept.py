@@ -1,0 +1,55 @@
+"""What was measured is kept, whatever fails after it: raw samples as JSON, where the figures can't be had."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from slipstream.errors import SlipstreamError, UnfinishedBenchError
+from slipstream.measurement.samples import PromptSample
+
+SCHEMA = "slipstream.samples/1"
+log = logging.getLogger("slipstream")
+
+
+@contextmanager
+def keeping(samples: Sequence[PromptSample]) -> Iterator[None]:
+    """An error inside the block becomes an UnfinishedBenchError that holds the samples.
+
+    Without a sample there is nothing to keep, and the error is raised as it is.
+    """
+    try:
+        yield
+    except Exception as error:  # of any kind: it is raised again, with what was measured
+        if not samples:
+            raise
+        log.debug("the benchmark failed", exc_info=True)
+        what = f"the benchmark failed after {len(samples)} samples, which are printed as JSON: {_described(error)}"
+        raise UnfinishedBenchError(what, _record(samples, _described(error))) from error
+
+
+def _described(error: Exception) -> str:
+    """An error raised on purpose speaks for itself; of others the place is needed to find the fault."""
+    if isinstance(error, SlipstreamError):
+        return str(error)
+    at = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({at.filename.rpartition('/')[2]}:{at.lineno})"
+
+
+def _record(samples: Sequence[PromptSample], error: str) -> dict[str, object]:
+    return {"schema": SCHEMA, "error": error, "samples": [_sample(sample) for sample in samples]}
+
+
+def _sample(sample: PromptSample) -> dict[str, object]:
+    return {
+        "drafter": sample.generator,
+        "prompt": sample.prompt.id,
+        "kind": sample.prompt.kind,
+        "pass": sample.pass_number,
+        "answers": [
+            {"text": a.text, "tokens": list(a.tokens), "finish_reason": a.finish_reason, "stats": a.stats.as_dict()}
+            for a in sample.answers
+        ],
+    }

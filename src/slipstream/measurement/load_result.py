@@ -1,0 +1,84 @@
+"""From a load run to a BenchResult, with the figures that only a load has as notes."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from slipstream.measurement.load import LoadRun
+from slipstream.measurement.machine import describe_machine
+from slipstream.measurement.results import ALL_KINDS, NOT_COMPARED, PLAIN, BenchResult, BenchVerdict, Run
+from slipstream.measurement.runner import BenchSettings
+from slipstream.measurement.summary import Yardstick, summarise
+
+
+def load_result(
+    run: LoadRun, settings: BenchSettings, described: dict[str, Any], command: str, forced_acceptance: bool = False
+) -> BenchResult:
+    """`described` names model, engine and address. Weights and rows of another engine can't be seen from here."""
+    every = summarise(run.samples, Yardstick(weight_bytes=0, cost_by_rows=(), forced_acceptance=forced_acceptance))
+    runs = _judged([one for one in every if one.kind != ALL_KINDS])
+    facts = {
+        "max_tokens": settings.limits.max_tokens,
+        "temperature": settings.sampling.temperature,
+        "seed": settings.sampling.seed,
+        "passes": settings.passes,
+        "prompt_cache": "warm" if settings.warm_prompts else "cold where the engine can be told so",
+    }
+    stopped = [f"stopped early: {run.error}"] if run.error else []
+    return BenchResult(
+        machine=replace(describe_machine("cpu"), copy_gb_per_s=0.0),
+        settings=described | facts,
+        runs=runs,
+        verdict=_verdict(runs),
+        command=command,
+        created=datetime.now().astimezone().isoformat(timespec="seconds"),
+        notes=[*stopped, *_first_tokens(runs), *_throughputs(run)],
+        partial=not run.complete,
+        synthetic=forced_acceptance,
+    )
+
+
+def _judged(runs: Sequence[Run]) -> list[Run]:
+    """A run that was stopped early may lack plain decoding: then nothing is claimed of the others."""
+    measured = {run.kind for run in runs if run.drafter == PLAIN}
+    missing = BenchVerdict(NOT_COMPARED, "plain decoding was not measured under this load")
+    return [run if run.kind in measured else replace(run, verdict=missing) for run in runs]
+
+
+def _verdict(runs: Sequence[Run]) -> BenchVerdict:
+    """By number of streams: what pays for one stream may not pay for sixteen, so they are never put together."""
+    judged = [run for run in runs if run.drafter != PLAIN]
+    if not judged or all(run.verdict.word == NOT_COMPARED for run in judged):
+        return BenchVerdict(NOT_COMPARED, "nothing was compared with plain decoding")
+    words = {run.verdict.word for run in judged}
+    word = next(word for word in ("broken", "pays", "does not pay", "no difference", NOT_COMPARED) if word in words)
+    shown = [f"{r.drafter}, {r.kind}: {r.verdict.word}, {r.speedup.value:.2f}x ({r.verdict.why})" for r in judged]
+    return BenchVerdict(word, "; ".join(shown))
+
+
+def _first_tokens(runs: Sequence[Run]) -> list[str]:
+    """Time to the first token, by number of streams."""
+    lines = []
+    for kind in dict.fromkeys(run.kind for run in runs):
+        shown = ", ".join(f"{_name(r.drafter)} {r.ttft_s:.2f} s" for r in runs if r.kind == kind)
+        lines.append(f"first token, {kind}: {shown}")
+    return lines
+
+
+def _throughputs(run: LoadRun) -> list[str]:
+    lines = []
+    for streams in sorted({t.streams for t in run.throughputs}):
+        own = [t for t in run.throughputs if t.streams == streams]
+        labels = sorted({t.generator for t in own}, key=lambda label: (label != PLAIN, label))
+        medians = {label: statistics.median(t.tokens_per_s for t in own if t.generator == label) for label in labels}
+        shown = ", ".join(f"{_name(label)} {speed:.1f} tokens/s" for label, speed in medians.items())
+        lines.append(f"all streams together, {streams}: {shown}")
+    return lines
+
+
+def _name(label: str) -> str:
+    return "plain" if label == PLAIN else label

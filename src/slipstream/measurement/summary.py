@@ -1,0 +1,116 @@
+"""From samples to the figures of a Run: one per drafter and kind of text, and one over all kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from slipstream.measurement.intervals import median_interval
+from slipstream.measurement.results import ALL_KINDS, PLAIN, BenchVerdict, Interval, RowCost, Run
+from slipstream.measurement.samples import PromptSample
+from slipstream.measurement.verdict import judge
+
+
+@dataclass(frozen=True, slots=True)
+class Yardstick:
+    """What the samples are held against."""
+
+    weight_bytes: int  # read by one forward of the target
+    cost_by_rows: Sequence[RowCost]
+    forced_acceptance: bool = False  # drafts were accepted by decree: their text says nothing
+
+
+def summarise(samples: Sequence[PromptSample], yardstick: Yardstick) -> list[Run]:
+    """Runs of all drafters that were measured, plain decoding first."""
+    drafters = sorted({s.generator for s in samples}, key=lambda name: (name != PLAIN, name))
+    kinds = list(dict.fromkeys(s.prompt.kind for s in samples))
+    wanted = [*kinds, ALL_KINDS] if len(kinds) != 1 else kinds
+    return [
+        _run(drafter, kind, samples, yardstick)
+        for drafter in drafters
+        for kind in wanted
+        if any(_matches(s, drafter, kind) for s in samples)
+    ]
+
+
+def _matches(sample: PromptSample, drafter: str, kind: str) -> bool:
+    return sample.generator == drafter and kind in (sample.prompt.kind, ALL_KINDS)
+
+
+def _run(drafter: str, kind: str, samples: Sequence[PromptSample], yardstick: Yardstick) -> Run:
+    own = [s for s in samples if _matches(s, drafter, kind)]
+    pairs = _pairs(own, [s for s in samples if _matches(s, PLAIN, kind)])
+    tokens, rounds = _total(own, "num_tokens"), _total(own, "rounds")
+    drafted, accepted = _total(own, "num_drafted"), _total(own, "num_accepted")
+    draft_s, score_s, rest_s = (_total(own, name) for name in ("draft_s", "score_s", "rest_s"))
+    is_forced = yardstick.forced_acceptance and drafter != PLAIN
+    busy_s = max(draft_s + score_s + rest_s, 1e-12)
+    speedup = _speedup([mine.tokens_per_s / plain.tokens_per_s for mine, plain in pairs if plain.tokens_per_s > 0])
+    theory = _theoretical(own, [plain for _, plain in pairs])
+    speed = median_interval([s.tokens_per_s for s in own])
+    run = Run(
+        drafter=drafter,
+        kind=kind,
+        num_prompts=len({s.prompt.id for s in own}),
+        num_passes=len({s.pass_number for s in own}),
+        num_tokens=int(tokens),
+        target_forwards=int(_total(own, "target_forwards")),
+        num_drafted=int(drafted),
+        num_accepted=int(accepted),
+        tokens_per_s=speed.value,
+        tokens_per_s_interval=speed,
+        speedup=speedup,
+        ttft_s=median_interval([s.answers[0].stats.ttft_s for s in own]).value,
+        end_to_end_s=median_interval([s.end_to_end_s for s in own]).value,
+        acceptance_rate=accepted / drafted if drafted else 0.0,
+        mean_accepted_length=tokens / rounds if rounds else 0.0,
+        accepted_by_position=_by_position(own),
+        draft_share=draft_s / busy_s,
+        score_share=score_s / busy_s,
+        rest_share=rest_s / busy_s,
+        theoretical_speedup=theory,
+        of_theoretical=speedup.value / theory if theory else 0.0,
+        read_gb_per_s=yardstick.weight_bytes * rounds / max(score_s, 1e-12) / 1e9,
+        same_text=None if is_forced else all(mine.same_text_as(plain) for mine, plain in pairs),
+        verdict=BenchVerdict("baseline", "plain decoding"),
+    )
+    plain = [plain for _, plain in pairs]
+    reading = int(_total(plain, "target_forwards") - _total(plain, "num_tokens"))
+    return judge(run, yardstick.cost_by_rows, max(reading, 0))
+
+
+def _pairs(own: list[PromptSample], plain: list[PromptSample]) -> list[tuple[PromptSample, PromptSample]]:
+    """Each sample with plain decoding of the same prompt in the same pass."""
+    by_key = {(s.prompt.id, s.pass_number): s for s in plain}
+    return [(s, by_key[key]) for s in own if (key := (s.prompt.id, s.pass_number)) in by_key]
+
+
+def _speedup(ratios: list[float]) -> Interval:
+    return median_interval(ratios) if ratios else Interval(1.0, 1.0, 1.0)
+
+
+def _total(samples: Sequence[PromptSample], counter: str) -> float:
+    return sum(s.total(counter) for s in samples)
+
+
+def _theoretical(own: list[PromptSample], plain: list[PromptSample]) -> float:
+    """Mean accepted length x plain round / (drafting + scoring of a round). 0 where it can't be told."""
+    rounds, plain_rounds = _total(own, "rounds"), _total(plain, "rounds")
+    models_s = _total(own, "draft_s") + _total(own, "score_s")
+    if not rounds or not plain_rounds or not models_s:
+        return 0.0
+    plain_round_s = _total(plain, "score_s") / plain_rounds
+    return _total(own, "num_tokens") / rounds * plain_round_s / (models_s / rounds)
+
+
+def _by_position(samples: Sequence[PromptSample]) -> list[float]:
+    """Of the rounds that drafted this deep, the share that accepted this deep. Empty where nothing was drafted."""
+    drafted: dict[int, int] = {}
+    accepted: dict[int, int] = {}
+    for sample in samples:
+        for answer in sample.answers:
+            for depth, count in answer.stats.drafted_at.items():
+                drafted[depth] = drafted.get(depth, 0) + count
+            for depth, count in answer.stats.accepted_at.items():
+                accepted[depth] = accepted.get(depth, 0) + count
+    return [accepted.get(depth, 0) / drafted[depth] for depth in sorted(drafted) if drafted[depth]]

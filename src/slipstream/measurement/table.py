@@ -1,0 +1,90 @@
+"""A benchmark's result on the terminal."""
+
+from __future__ import annotations
+
+import sys
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from slipstream.measurement.results import ALL_KINDS, NOT_COMPARED, PLAIN, BenchResult, Run, all_same_text
+
+_COLOURS = {"pays": "green", "does not pay": "red", "broken": "bold red", "no difference": "yellow"}
+_COLUMNS = ("kind", "drafter", "tok/s", "speed-up", "95 % interval", "accepted", "tok/round", "verdict")
+_LEFT = ("kind", "drafter", "verdict")
+_WIDE = 100  # columns of a terminal that has room for the intervals
+
+
+def print_table(result: BenchResult) -> None:
+    console = Console(width=None if sys.stdout.isatty() else _WIDE)
+    console.print(_table(result, with_intervals=console.width >= _WIDE or not console.is_terminal))
+    word = result.verdict.word
+    console.print(f"verdict: [{_COLOURS.get(word, 'white')}]{word}[/] – {result.verdict.why}", highlight=False)
+    same = all_same_text(run.same_text for run in result.runs)
+    told = {True: "yes", False: "NO", None: "not comparable, acceptance was forced"}[same]
+    console.print("text identical:", word if word == NOT_COMPARED else told)
+    console.print(_fine_print(result), style="dim", highlight=False)
+
+
+def _table(result: BenchResult, with_intervals: bool) -> Table:
+    shown = [c for c in _COLUMNS if with_intervals or c != "95 % interval"]
+    table = Table(title=_title(result), box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in shown:
+        table.add_column(column, justify="left" if column in _LEFT else "right", no_wrap=True)
+    for kind in dict.fromkeys(run.kind for run in result.runs):
+        rows = [run for run in result.runs if run.kind == kind]
+        for number, run in enumerate(rows, start=1):
+            name = ("all kinds" if kind == ALL_KINDS else kind) if number == 1 else ""
+            cells = {"kind": name} | _cells(run)
+            table.add_row(*(cells.get(column, "") for column in shown), end_section=number == len(rows))
+    return table
+
+
+def _title(result: BenchResult) -> str:
+    chosen = result.settings
+    labels = [word for word, shown in (("synthetic", result.synthetic), ("partial", result.partial)) if shown]
+    head = f"{'/'.join(labels).upper()} " if labels else ""
+    return (
+        f"{head}{chosen['model']}, {chosen['dtype']}, {chosen['device']} ({result.machine.processor}, "
+        f"{result.machine.cores} cores), temperature {chosen['temperature']}, seed {chosen['seed']}"
+    )
+
+
+def _cells(run: Run) -> dict[str, str]:
+    if run.drafter == PLAIN:
+        return {"drafter": "plain", "tok/s": f"{run.tokens_per_s:.1f}"}
+    colour = _COLOURS.get(run.verdict.word, "white")
+    is_compared = run.verdict.word != NOT_COMPARED
+    return {
+        "drafter": run.drafter,
+        "tok/s": f"{run.tokens_per_s:.1f}",
+        "speed-up": f"{run.speedup.value:.2f}x" if is_compared else "–",
+        "95 % interval": f"{run.speedup.low:.2f}–{run.speedup.high:.2f}" if is_compared else "–",
+        "accepted": f"{run.acceptance_rate:.0%}" if run.num_drafted else "–",
+        "tok/round": f"{run.mean_accepted_length:.2f}",
+        "verdict": f"[{colour}]{run.verdict.word}[/]",
+    }
+
+
+def _fine_print(result: BenchResult) -> str:
+    """Definitions, and how far from the limits of the machine."""
+    plain = next((r for r in result.runs if r.drafter == PLAIN and r.kind == ALL_KINDS), None) or next(
+        (r for r in result.runs if r.drafter == PLAIN), None
+    )
+    rows = ", ".join(f"{c.rows}: {c.over_one:.2f}x" for c in result.cost_by_rows)
+    lines = [
+        "tok/s: after the first token; speed-up: median over prompts and passes (95 % interval); "
+        "accepted: of the drafted tokens; tok/round: with the target's own token",
+        *([f"cost of rows in one forward: {rows}"] if rows else []),
+        *result.notes,
+    ]
+    if plain and result.machine.copy_gb_per_s:
+        copy = result.machine.copy_gb_per_s
+        lines.append(
+            f"plain decoding reads weights at {plain.read_gb_per_s:.1f} GB/s; this {result.machine.device} copies at "
+            f"{copy:.1f} GB/s (read + write): {plain.read_gb_per_s / copy:.0%} of it"
+        )
+    if result.machine.gpus and result.machine.device == "cpu":
+        lines.append(f"this ran on the CPU although there is a GPU ({result.machine.gpus[0]}): use --device cuda")
+    return "\n".join(lines)

@@ -1,0 +1,299 @@
+"""Tune: which drafter, at which draft length, is fastest here? Successive halving within a time budget.
+
+Where the engine can replay an answer (see replay.py), plain decoding answers the prompts and all candidates are first
+judged by replays at the measured cost of rows; only the best few then run for real. The rest is the same for all
+engines: the candidates answer the same prompts, interleaved, and after each rung the slower half goes, so that the time
+is spent on telling the good ones apart. Whenever it is stopped, the best so far is known.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from slipstream.core.generator import Answer, Generator
+from slipstream.core.sampling import Sampling
+from slipstream.core.stats import Stats
+from slipstream.core.stream import Limits
+from slipstream.measurement.results import PLAIN, RowCost
+from slipstream.measurement.workload import Prompt
+
+LENGTHS = (1, 2, 3, 4, 6, 8, 12)
+_RULE_START = 4  # where the rule of thumb begins
+_KEEP = 0.5  # of the candidates, after each rung
+_REPLAY_SHARE = 0.5  # of the time, for replays
+_FINALISTS = 5  # candidates that run for real after the replays
+
+
+@dataclass(frozen=True, slots=True)
+class TuneCandidate:
+    """One way to decode. `policy` is a fixed length or `auto`; the drafter `none` is plain decoding."""
+
+    drafter: str
+    policy: str
+    draft: str | None = None
+
+    @property
+    def label(self) -> str:
+        if self.drafter == PLAIN:
+            return PLAIN
+        parts = [self.drafter, self.policy] + ([self.draft] if self.draft else [])
+        return " ".join(parts)
+
+    @property
+    def length(self) -> int | None:
+        """The fixed draft length; None for `auto`."""
+        return int(self.policy[6:-1]) if self.policy.startswith("fixed(") else None
+
+
+OFF = TuneCandidate(PLAIN, "auto")
+
+
+@dataclass(slots=True)
+class Score:
+    """What is known of a candidate."""
+
+    candidate: TuneCandidate
+    ratios: list[float] = field(default_factory=list)  # speed over plain decoding's, prompt by prompt
+    replayed: list[float] = field(default_factory=list)  # the same, by replays
+    num_drafted: int = 0
+    num_accepted: int = 0
+    dropped_after: int | None = None  # the rung
+
+    @property
+    def speedup(self) -> float:
+        """Over plain decoding on the same prompts: the geometric mean of what was measured and what was replayed."""
+        ratios = [*self.ratios, *self.replayed]
+        if not ratios:
+            return 0.0
+        return math.exp(sum(math.log(max(r, 1e-9)) for r in ratios) / len(ratios))
+
+    @property
+    def acceptance_rate(self) -> float:
+        return self.num_accepted / self.num_drafted if self.num_drafted else 0.0
+
+    def count(self, stats: Stats) -> None:
+        self.num_drafted += stats.num_drafted
+        self.num_accepted += stats.num_accepted
+
+
+@dataclass(frozen=True, slots=True)
+class TuneResult:
+    """Scores, best first. `complete` is False when it was interrupted, or ended by `error`."""
+
+    scores: list[Score]
+    cost_by_rows: list[RowCost]
+    elapsed_s: float
+    complete: bool
+    error: Exception | None = None
+
+    @property
+    def best(self) -> Score:
+        return self.scores[0]
+
+    def to_dict(self) -> dict[str, Any]:
+        rule = self.rule_of_thumb()
+        return {
+            "schema": "slipstream.tune/1",
+            "partial": not self.complete,
+            "elapsed_s": self.elapsed_s,
+            "best": asdict(self.best.candidate) | {"speedup": self.best.speedup},
+            "rule_of_thumb": rule and asdict(rule.candidate) | {"speedup": rule.speedup},
+            "cost_by_rows": [asdict(cost) for cost in self.cost_by_rows],
+            "scores": [
+                asdict(s.candidate)
+                | {
+                    "speedup": s.speedup,
+                    "acceptance_rate": s.acceptance_rate,
+                    "runs": len(s.ratios),
+                    "replays": len(s.replayed),
+                }
+                for s in self.scores
+            ],
+        }
+
+    def rule_of_thumb(self) -> Score | None:
+        """Where "acceptance above 70 %: longer, below 50 %: shorter" ends, walked over the measured candidates."""
+        drafter = next((s.candidate for s in self.scores if s.candidate.length is not None), None)
+        if drafter is None:
+            return None
+        ladder = sorted(
+            (s for s in self.scores if s.candidate.length is not None and _same_drafter(s.candidate, drafter)),
+            key=lambda s: s.candidate.length or 0,
+        )
+        at = min(range(len(ladder)), key=lambda i: abs((ladder[i].candidate.length or 0) - _RULE_START))
+        visited = set()
+        while at not in visited:
+            visited.add(at)
+            rate = ladder[at].acceptance_rate
+            step = 1 if rate > 0.7 else -1 if rate < 0.5 else 0
+            at = min(max(at + step, 0), len(ladder) - 1)
+        return ladder[at]
+
+
+def _same_drafter(a: TuneCandidate, b: TuneCandidate) -> bool:
+    return a.drafter == b.drafter and a.draft == b.draft
+
+
+Progress = Callable[[float, str], None]  # share of the time budget, what is going on
+MakeGenerator = Callable[[TuneCandidate], Generator]
+Replay = Callable[[TuneCandidate, Prompt, Answer], Stats]
+
+
+def grid(drafters: Sequence[str], drafts: Sequence[str], lengths: Sequence[int] = LENGTHS) -> list[TuneCandidate]:
+    """Every drafter at every length and at `auto`, and plain decoding. Drafters that take a draft get each of them."""
+    candidates = [OFF]
+    for drafter in drafters:
+        for draft in drafts if drafter.startswith(("model", "translate")) else (None,):
+            candidates += [TuneCandidate(drafter, f"fixed({n})", draft) for n in lengths]
+            candidates.append(TuneCandidate(drafter, "auto", draft))
+    return candidates
+
+
+def hopeless(candidate: TuneCandidate, cost_by_rows: Sequence[RowCost]) -> bool:
+    """Whether a fixed length could not pay even if every drafted token were accepted."""
+    if candidate.length is None:
+        return False
+    cost = next((c.over_one for c in cost_by_rows if c.rows >= candidate.length + 1), None)
+    return cost is not None and (candidate.length + 1) / cost < 1.0
+
+
+class Tuner:
+    def __init__(
+        self,
+        make_generator: MakeGenerator,
+        prompts: Sequence[Prompt],
+        sampling: Sampling,
+        limits: Limits,
+        budget_s: float,
+        seed: int = 0,
+        clock: Callable[[], float] = time.perf_counter,
+        replay: Replay | None = None,
+    ) -> None:
+        self._make_generator = make_generator
+        self._replay = replay
+        self._prompts = list(prompts)
+        self._sampling = sampling
+        self._limits = limits
+        self._budget_s = budget_s
+        self._order = random.Random(seed)
+        self._clock = clock
+        self._generators: dict[TuneCandidate, Generator] = {}
+        self._num_asked = 0
+
+    def run(self, candidates: Sequence[TuneCandidate], cost_by_rows: list[RowCost], progress: Progress) -> TuneResult:
+        """Ends within the budget and one prompt's time. Ctrl-C ends it at once with the best so far, and so does an
+        error, unless nothing was measured yet: that is raised."""
+        started = self._clock()
+
+        def share() -> float:
+            return min((self._clock() - started) / self._budget_s, 1.0)
+
+        scores = [Score(c) for c in candidates if c != OFF and not hopeless(c, cost_by_rows)]
+        complete, failure = True, None
+        try:
+            alive = list(scores)
+            if self._replay:
+                self._run_replays(alive, started + _REPLAY_SHARE * self._budget_s, share, progress)
+                alive = self._best(alive, _FINALISTS, rung=0)
+            self._run_rungs(alive, started + self._budget_s, share, progress)
+        except KeyboardInterrupt:
+            complete = False
+        except Exception as error:
+            if not any(score.ratios or score.replayed for score in scores):
+                raise
+            complete, failure = False, error
+        return TuneResult(ranked(scores), cost_by_rows, self._clock() - started, complete, failure)
+
+    def _run_replays(
+        self, scores: list[Score], deadline: float, share: Callable[[], float], progress: Progress
+    ) -> None:
+        """Each prompt once, for as long as there is time: plain decoding for real, every candidate by replay."""
+        assert self._replay is not None
+        self._order.shuffle(self._prompts)
+        for prompt in self._prompts:
+            began = self._clock()
+            progress(share(), f"replaying {len(scores)} candidates: {prompt.kind}")
+            answer = self._plain().answer(prompt.request(), self._sampling, self._limits)
+            if len(answer.tokens) > 1:
+                plain_speed = self._replay(OFF, prompt, answer).tokens_per_s
+                for score in scores:
+                    stats = self._replay(score.candidate, prompt, answer)
+                    score.count(stats)
+                    score.replayed.append(stats.tokens_per_s / plain_speed)
+            now = self._clock()
+            if now + (now - began) > deadline:
+                return
+
+    def _run_rungs(self, alive: list[Score], deadline: float, share: Callable[[], float], progress: Progress) -> None:
+        """Halves the candidates until one is left, at equal time for each rung."""
+        rungs = max(1, math.ceil(math.log2(max(len(alive), 2))))
+        started = self._clock()
+        for rung in range(rungs):
+            end = started + (deadline - started) * (rung + 1) / rungs
+            self._run_rung(alive, end, share, rung, progress)
+            if rung < rungs - 1:
+                alive = self._best(alive, math.ceil(len(alive) * _KEEP), rung + 1)
+
+    def _run_rung(
+        self, alive: list[Score], deadline: float, share: Callable[[], float], rung: int, progress: Progress
+    ) -> None:
+        """At least one prompt for all, then more for as long as another round of them fits the rung's time."""
+        while True:
+            began = self._clock()
+            prompt = self._next_prompt()
+            plain_speed = self._ask(Score(OFF), prompt)
+            for score in self._order.sample(alive, len(alive)):
+                progress(share(), f"rung {rung + 1}, {len(alive)} left: {score.candidate.label}")
+                speed = self._ask(score, prompt)
+                if plain_speed and speed:
+                    score.ratios.append(speed / plain_speed)
+            now = self._clock()
+            if now + (now - began) > deadline:
+                return
+
+    def _next_prompt(self) -> Prompt:
+        """Each prompt once, in random order; then again, the drafters having forgotten."""
+        turn = self._num_asked % len(self._prompts)
+        if turn == 0:
+            self._order.shuffle(self._prompts)
+            for generator in self._generators.values():
+                generator.forget_learned()
+        self._num_asked += 1
+        return self._prompts[turn]
+
+    def _plain(self) -> Generator:
+        return self._generator(OFF)
+
+    def _generator(self, candidate: TuneCandidate) -> Generator:
+        if candidate not in self._generators:
+            self._generators[candidate] = self._make_generator(candidate)
+        return self._generators[candidate]
+
+    def _ask(self, score: Score, prompt: Prompt) -> float:
+        # Speeds are taken after the first token, so the prompt may come from the cache: that saves time, not tokens.
+        stats = self._generator(score.candidate).answer(prompt.request(), self._sampling, self._limits).stats
+        score.count(stats)
+        return stats.tokens_per_s
+
+    def _best(self, alive: list[Score], keep: int, rung: int) -> list[Score]:
+        """The fastest so far; the others are dropped."""
+        alive = sorted(alive, key=lambda s: -s.speedup)
+        for score in alive[keep:]:
+            score.dropped_after = rung
+        return alive[:keep]
+
+
+def ranked(scores: list[Score]) -> list[Score]:
+    """Best first: the survivors, then those dropped last. Plain decoding stands before what is no faster."""
+    plain = Score(OFF, ratios=[1.0])
+
+    def key(score: Score) -> tuple[bool, float, float]:
+        survived = math.inf if score.dropped_after is None else score.dropped_after
+        return (score is not plain and score.speedup <= 1.0, -survived, -score.speedup)
+
+    return sorted([*scores, plain], key=key)

@@ -1,0 +1,168 @@
+"""Loads one tensor in a process of its own: a fault of the runtime is told apart from a bad file.
+
+First this project's reader takes the tensor, with nothing but numpy. Then torch and the safetensors package of an
+environment take the same one. Where only the second fails, the file is sound and the environment is not.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from slipstream.child import other_python, own_python
+from slipstream.errors import ModelError
+from slipstream.findings import Finding, rule
+from slipstream.model_files.local_models import local_place
+from slipstream.model_files.weight_files import DAMAGED
+
+LIMIT_S = 20.0
+
+# Run with this project's Python. Prints the name and size of the smallest tensor, after reading all of its bytes.
+READ = """
+import json, sys
+from pathlib import Path
+from slipstream.model_files.tensor_probe import read_smallest
+print(json.dumps(read_smallest(Path(sys.argv[1]))))
+"""
+
+# Run with any Python, so it imports nothing of this project. Each line printed is a stage that was reached.
+LOAD = """
+import json, sys
+def say(**values):
+    print(json.dumps(values), flush=True)
+path, name = sys.argv[1:]
+try:
+    import torch
+except ImportError as error:
+    say(stage="no torch" if error.name == "torch" else "import torch", error=str(error))
+    sys.exit()
+try:
+    import safetensors
+    from safetensors import safe_open
+except ImportError as error:
+    say(stage="no safetensors", error=str(error))
+    sys.exit()
+say(stage="versions", torch=str(torch.__version__), safetensors=str(safetensors.__version__))
+try:
+    with safe_open(path, framework="pt") as file:
+        tensor = file.get_tensor(name)
+    say(stage="loaded", total=float(tensor.to(torch.float32).sum()) if tensor.is_floating_point() else 0.0)
+except Exception as error:
+    say(stage="get_tensor", error=f"{type(error).__name__}: {error}")
+"""
+
+RUNTIME = rule(
+    "weights-runtime-fault",
+    "blocks",
+    "The file is sound, but torch or safetensors fails on it",
+    "The file is sound: its header fits its bytes, and an independent reader took the tensor from it. The fault lies "
+    "in that Python environment: its torch and safetensors do not fit together or are broken. Another copy of the "
+    "model, or another model, would fail the same way.",
+    "Bring both to versions that fit: {python} -m pip install --upgrade --force-reinstall torch safetensors (for vLLM: "
+    "pip install --upgrade vllm in a fresh virtual environment, which picks matching versions).",
+)
+SLOW = rule(
+    "weights-load-slow",
+    "slows",
+    "Loading one small tensor takes too long",
+    "The disk or network drive with the weights, or the start of Python, is very slow; loading the model will be too.",
+    "Copy the weights to a local disk and try again.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a child process ended: the lines of JSON it printed, and its error text."""
+
+    lines: list[dict[str, Any]]
+    error: str
+    returncode: int | None  # None: it ran past the limit
+
+
+def load_one_tensor(path: str | Path, python: str = sys.executable, limit_s: float = LIMIT_S) -> list[Finding]:
+    """Loads the smallest tensor of a file or folder; empty when that works, or when there is no torch to try.
+
+    `python` is the interpreter of the environment to test. An empty answer for a file on which an engine fails says
+    that the fault lies in the engine's process (its memory, a fake or meta device), in neither file nor versions.
+    """
+    try:
+        file = _weights_file(local_place(path).path)
+    except (ModelError, OSError) as error:
+        return [DAMAGED.finding(str(error))]
+    read = _run(own_python("-c", READ, str(file)), limit_s)
+    if read.returncode is None:
+        return [SLOW.finding(f"{file}: reading one tensor took more than {limit_s:.0f} s")]
+    if read.returncode != 0 or not read.lines:
+        return [DAMAGED.finding(f"{file}: a tensor can't be read: {_last_line(read.error)}")]
+    if file.suffix != ".safetensors":
+        return []  # torch does not read GGUF
+    name = read.lines[0]["name"]
+    return _judge(_run(other_python(python, LOAD, str(file), name), limit_s), file, name, python, limit_s)
+
+
+def _judge(load: Outcome, file: Path, name: str, python: str, limit_s: float) -> list[Finding]:
+    versions = next((line for line in load.lines if line["stage"] == "versions"), {})
+    last = load.lines[-1] if load.lines else {"stage": "start"}
+    where = f"torch {versions['torch']}, safetensors {versions['safetensors']}" if versions else "before any version"
+    if last["stage"] in ("loaded", "no torch", "no safetensors"):
+        return []
+    if load.returncode is None:
+        return [SLOW.finding(f"{file}: torch took more than {limit_s:.0f} s to import and load one tensor ({where})")]
+    error = last.get("error") or _last_line(load.error) or f"exit code {load.returncode}"
+    seen = f"{file.name}: {name!r} is read without torch; in {python} ({where}) it fails with: {error}"
+    return [RUNTIME.finding(seen, python=python)]
+
+
+def _run(command: list[str], limit_s: float) -> Outcome:
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=limit_s, check=False, stdin=subprocess.DEVNULL)
+    except subprocess.TimeoutExpired as error:
+        return Outcome(_json_lines(error.stdout or b""), "", None)
+    except OSError as error:  # no such interpreter
+        return Outcome([], str(error), 127)
+    return Outcome(_json_lines(done.stdout), done.stderr.decode(errors="replace"), done.returncode)
+
+
+def _json_lines(output: bytes) -> list[dict[str, Any]]:
+    """The lines that are ours; libraries print on stdout too."""
+    found = []
+    for line in output.decode(errors="replace").splitlines():
+        if line.startswith("{"):
+            try:
+                found.append(json.loads(line))
+            except ValueError:
+                continue
+    return found
+
+
+def _last_line(text: str) -> str:
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
+
+
+def _weights_file(path: Path) -> Path:
+    if not path.is_dir():
+        return path
+    for pattern in ("*.safetensors", "*.gguf"):
+        if files := sorted(path.glob(pattern)):
+            return files[0]
+    raise FileNotFoundError(f"{path} holds no weights file")
+
+
+def read_smallest(path: Path) -> dict[str, object]:
+    """Reads every byte of the smallest tensor with content. Runs in the child process; raises what it raises."""
+    if path.suffix == ".safetensors":
+        from slipstream.models.safetensors_file import read_file_header
+
+        stored = min((t for t in read_file_header(path).values() if t.num_bytes), key=lambda t: t.num_bytes)
+        content = stored.data[stored.start : stored.start + stored.num_bytes]
+        return {"name": stored.name, "num_bytes": len(content)}
+    from slipstream.model_files.weights_gguf import stored_bytes
+    from slipstream.models.gguf_header import read_header
+
+    header = read_header(path)
+    info = min(header.tensors.values(), key=lambda info: stored_bytes(info) or sys.maxsize)
+    return {"name": info.name, "num_bytes": len(header.data[info.offset : info.offset + (stored_bytes(info) or 0)])}

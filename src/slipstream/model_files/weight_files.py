@@ -1,0 +1,130 @@
+"""What can be wrong with any weights file, before its format matters, and the rules that the formats share."""
+
+from __future__ import annotations
+
+import re
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from slipstream.findings import Finding, rule
+from slipstream.models.files import LFS_MAGIC
+
+MAX_REPORTED = 5  # of one kind in one file; a damaged header makes thousands of contradictions
+
+MISSING = rule(
+    "weights-missing",
+    "blocks",
+    "There are no weights where the model should be",
+    "No engine can load this model: {meaning}",
+    "{fix}",
+)
+NOT_A_FILE = rule(
+    "weights-not-a-file",
+    "blocks",
+    "Something other than a readable file stands in the place of the weights",
+    "The name is that of a weights file, but it can't be read as one.",
+    "Check the path and its permissions (`ls -l {path}`); fetch the file again if it should be one.",
+)
+EMPTY = rule(
+    "weights-empty",
+    "blocks",
+    "A weights file has no content",
+    "The download or copy was cut off before the first byte.",
+    "Delete the file and download it again; check that the disk is not full (`df -h`).",
+)
+POINTER = rule(
+    "weights-pointer",
+    "blocks",
+    "A weights file is a Git LFS pointer",
+    "The repository was cloned without Git LFS: this text file of some 130 bytes stands for the real one. Engines "
+    "report it as a header that is too large, or as a file that is not safetensors.",
+    "Run `git lfs install && git lfs pull` in that folder, or download with `hf download ORG/NAME`.",
+)
+TRUNCATED = rule(
+    "weights-truncated",
+    "blocks",
+    "A weights file ends too early",
+    "The file is shorter than its own header says: the download or copy was cut off.",
+    "Download it again (`hf download ORG/NAME`, `ollama pull NAME`), and check that the disk is not full (`df -h`).",
+)
+DAMAGED = rule(
+    "weights-damaged",
+    "blocks",
+    "The header of a weights file contradicts itself",
+    "What the header says can't be true of this file: it is damaged, or not of this format.",
+    "Delete the file and download or convert it again.",
+)
+OVERLAP = rule(
+    "weights-overlap",
+    "blocks",
+    "Tensors of a file share bytes",
+    "Two tensors claim the same bytes, so at least one is wrong. The file is damaged, or a faulty tool made it.",
+    "Download it again; if it is your own, save it again with a current safetensors or llama.cpp.",
+)
+GAP = rule(
+    "weights-gap",
+    "blocks",
+    "Bytes of a file belong to no tensor",
+    "A sound safetensors file has no such bytes; the safetensors library refuses it ('invalid offset', 'incomplete "
+    "metadata'). A tensor is missing from the header, or something was added to the file.",
+    "Download it again; if it is your own, save it again with a current safetensors.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Where the bytes of a tensor lie."""
+
+    start: int
+    end: int
+    name: str
+
+
+def plain_file_problem(path: Path) -> Finding | None:
+    """Whatever keeps a path from being a file with content. Opens nothing that could block, such as a pipe."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        what = "a link to a file that is gone" if path.is_symlink() else "not there"
+        return MISSING.finding(
+            f"{path} is {what}", meaning="its weights file is missing.", fix="Fetch it: hf download ORG/NAME"
+        )
+    except (OSError, ValueError) as error:
+        return NOT_A_FILE.finding(f"{path}: {error}", path=path)
+    if not stat.S_ISREG(status.st_mode):
+        kind = "a folder" if stat.S_ISDIR(status.st_mode) else "no plain file"
+        return NOT_A_FILE.finding(f"{path} is {kind}", path=path)
+    if status.st_size == 0:
+        return EMPTY.finding(f"{path} has 0 bytes")
+    return _first_bytes_problem(path)
+
+
+def _first_bytes_problem(path: Path) -> Finding | None:
+    try:
+        with path.open("rb") as file:
+            first = file.read(len(LFS_MAGIC))
+    except OSError as error:
+        return NOT_A_FILE.finding(f"{path} can't be read: {error.strerror or error}", path=path)
+    if first == LFS_MAGIC:
+        return POINTER.finding(f"{path} ({path.stat().st_size} bytes) begins with {LFS_MAGIC.decode()!r}")
+    return None
+
+
+def from_error(error: Exception) -> Finding:
+    """The finding of an error that a reader raised. Its advice is left out: the rule has its own."""
+    text = re.sub(r"\s*(Download|Convert|Copy|Merge|Pass)\b[^.]*(\.gguf[^.]*)?\.$", "", str(error))
+    is_short = "truncated" in text or "ends inside its header" in text or "too few" in text
+    return (TRUNCATED if is_short else DAMAGED).finding(text or type(error).__name__)
+
+
+def overlaps(path: Path, spans: list[Span]) -> Iterator[Finding]:
+    """Findings for neighbours that share bytes; `spans` sorted by start, empty tensors left out."""
+    end, owner = 0, ""
+    for span in spans:
+        if span.start < end:
+            shared = min(end, span.end) - span.start
+            yield OVERLAP.finding(f"{path.name}: {span.name!r} shares {shared:,} bytes with {owner!r}")
+        if span.end > end:
+            end, owner = span.end, span.name

@@ -1,0 +1,135 @@
+"""GGUF files: header, tensor types, bounds, overlaps; the parts of a split file."""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+from slipstream.errors import ModelError, UnsupportedModelError
+from slipstream.findings import Finding, rule
+from slipstream.model_files.weight_files import (
+    DAMAGED,
+    MAX_REPORTED,
+    TRUNCATED,
+    Span,
+    from_error,
+    overlaps,
+    plain_file_problem,
+)
+from slipstream.models.gguf_header import GgufHeader, TensorInfo, read_header
+
+PART_NAME = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
+# Types that llama.cpp had and removed; files with them can only be made again.
+REMOVED_TYPES = {4: "Q4_2", 5: "Q4_3", 31: "Q4_0_4_4", 32: "Q4_0_4_8", 33: "Q4_0_8_8"}
+
+TYPE = rule(
+    "weights-gguf-type",
+    "blocks",
+    "A GGUF file stores tensors in a type that is not known",
+    "The type is newer than this project, was removed from llama.cpp, or the header is damaged.",
+    "Take another quantisation of the model, such as Q4_K_M or Q8_0, or convert it again with a current llama.cpp.",
+)
+VERSION = rule(
+    "weights-gguf-version",
+    "blocks",
+    "A GGUF file has a version or byte order that is not read",
+    "Current engines read little-endian GGUF of the versions 2 and 3.",
+    "Convert the model again with a current llama.cpp: python convert_hf_to_gguf.py FOLDER --outfile model.gguf",
+)
+PARTS = rule(
+    "weights-gguf-parts",
+    "blocks",
+    "Parts of a split GGUF are missing",
+    "The model is split over several files, and engines load all of them from one folder.",
+    "Fetch the missing parts into the same folder, or merge them where they are complete: "
+    "llama-gguf-split --merge FIRST_PART OUTPUT",
+)
+
+
+def check_gguf(path: Path) -> list[Finding]:
+    """Reads the header only. Never raises."""
+    problem = plain_file_problem(path)
+    if problem is not None:
+        return [problem]
+    try:
+        header = read_header(path)
+    except UnsupportedModelError as error:
+        return [VERSION.finding(str(error))]
+    except (ModelError, OSError, ValueError, OverflowError) as error:
+        return [from_error(error)]
+    findings = list(islice(_tensor_findings(header), MAX_REPORTED))
+    findings += islice(overlaps(path, _spans(header)), MAX_REPORTED)
+    findings += _missing_parts(header)
+    if not header.tensors and "split.count" not in header.metadata:
+        findings.append(DAMAGED.finding(f"{path} holds no tensors"))
+    return findings
+
+
+@functools.cache
+def type_names() -> dict[int, str]:
+    """The names of the known tensor types by id."""
+    import gguf
+
+    return {int(kind): kind.name for kind in gguf.GGMLQuantizationType}
+
+
+@functools.cache
+def _block_sizes() -> dict[int, tuple[int, int]]:
+    """(elements, bytes) of one block, by type id."""
+    import gguf
+
+    return {int(kind): sizes for kind, sizes in gguf.constants.GGML_QUANT_SIZES.items()}
+
+
+def stored_bytes(info: TensorInfo) -> int | None:
+    """Bytes of a tensor as stored; None for an unknown type or rows that are no whole blocks."""
+    sizes = _block_sizes().get(info.type_id)
+    if sizes is None or info.shape[-1] % sizes[0]:
+        return None
+    return math.prod(info.shape) // sizes[0] * sizes[1]
+
+
+def _tensor_findings(header: GgufHeader) -> Iterator[Finding]:
+    size = len(header.data)
+    for info in header.tensors.values():
+        name, num_bytes = info.name[:200], stored_bytes(info)
+        if info.type_id not in _block_sizes():
+            kind = REMOVED_TYPES.get(info.type_id, "unknown")
+            yield TYPE.finding(f"{header.path}: the tensor {name!r} is stored as type {info.type_id} ({kind})")
+        elif num_bytes is None:
+            yield DAMAGED.finding(f"{header.path}: rows of {name!r} have {info.shape[-1]:,} elements, no whole blocks")
+        elif info.offset + num_bytes > size:
+            yield TRUNCATED.finding(
+                f"{header.path}: the tensor {name!r} ends at byte {info.offset + num_bytes:,}, the file has {size:,}"
+            )
+
+
+def _spans(header: GgufHeader) -> list[Span]:
+    sized = ((info, stored_bytes(info)) for info in header.tensors.values())
+    spans = [Span(info.offset, info.offset + size, info.name) for info, size in sized if size]
+    return sorted(spans, key=lambda span: (span.start, span.end))
+
+
+def _missing_parts(header: GgufHeader) -> list[Finding]:
+    count = header.metadata.get("split.count", 0)
+    if not isinstance(count, int) or count <= 1:
+        return []
+    match = PART_NAME.fullmatch(header.path.name)
+    if match is None or int(match["count"]) != count:
+        return [PARTS.finding(f"{header.path.name} is one of {count} parts, but its name does not say which")]
+    missing = [path.name for path in parts(header.path) if not path.is_file()]
+    shown = ", ".join(missing[:MAX_REPORTED])
+    return [PARTS.finding(f"{len(missing)} of {count} parts are missing: {shown}")] if missing else []
+
+
+def parts(path: Path) -> list[Path]:
+    """All files of a split GGUF by their names; the file itself where it is not split."""
+    match = PART_NAME.fullmatch(path.name)
+    if match is None:
+        return [path]
+    names = (f"{match['stem']}-{number:05d}-of-{match['count']}.gguf" for number in range(1, int(match["count"]) + 1))
+    return [path.with_name(name) for name in names]

@@ -1,0 +1,203 @@
+"""Machine: what is in it, how fast it copies memory, and what the installed packages make of it.
+
+Nothing heavy is imported: torch and llama-cpp-python are looked at from outside.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import re
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from slipstream.child import own_python
+from slipstream.predict.gpus import Gpu, ask, file_number, file_text, find_gpus
+
+COPY_BYTES = 256 << 20  # much larger than the caches
+CPU_SHARE = 0.5  # of the copy bandwidth (read + write) that reading weights reaches
+
+
+@dataclass(frozen=True, slots=True)
+class InstalledPackage:
+    """An installed Python package that runs models. `gpu_build`: CUDA 12.8, ROCm 6.4, Metal …; None: CPU only."""
+
+    version: str
+    gpu_build: str | None
+    sees_gpu: bool | None  # None: could not be found out
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    processor: str
+    cores: int
+    memory_total: int  # bytes
+    memory_free: int
+    copy_bandwidth: float  # bytes read and written a second by a large copy, measured
+    gpus: tuple[Gpu, ...] = ()
+    torch: InstalledPackage | None = None
+    llama_cpp: InstalledPackage | None = None
+
+    def gpu_for(self, num_bytes: int) -> Gpu | None:
+        """The fastest GPU with room for so many bytes; where only all of them together have it, the slowest."""
+        fitting = [gpu for gpu in self.gpus if gpu.memory_total >= num_bytes]
+        if not fitting and sum(gpu.memory_total for gpu in self.gpus) >= num_bytes:
+            return min(self.gpus, key=lambda gpu: gpu.read_bandwidth, default=None)
+        return max(fitting, key=lambda gpu: gpu.read_bandwidth, default=None)
+
+    def read_bandwidth(self, num_bytes: int) -> float:
+        """Bytes of weights a second that decoding can be expected to read, on the device that holds so many."""
+        gpu = self.gpu_for(num_bytes)
+        return gpu.read_bandwidth if gpu else self.cpu_read_bandwidth
+
+    @property
+    def cpu_read_bandwidth(self) -> float:
+        return self.copy_bandwidth * CPU_SHARE
+
+
+# -- inspecting -------------------------------------------------------------------------------------------------------
+
+
+def inspect() -> Machine:
+    """Looks at this machine in under 3 s. What can't be found out is left empty; raises nothing."""
+    processor, memory_total, memory_free = _processor(), _memory("MemTotal"), _memory("MemAvailable")
+    with ThreadPoolExecutor(2) as pool:
+        llama_cpp, gpus = pool.submit(_llama_cpp), pool.submit(find_gpus, processor, memory_total, memory_free)
+        bandwidth = copy_bandwidth()
+        return Machine(
+            processor=processor,
+            cores=_cores(),
+            memory_total=memory_total,
+            memory_free=memory_free,
+            copy_bandwidth=bandwidth,
+            gpus=gpus.result(),
+            torch=_torch(bool(gpus.result())),
+            llama_cpp=llama_cpp.result(),
+        )
+
+
+@functools.cache
+def copy_bandwidth(device: str = "cpu") -> float:
+    """Bytes read and written a second by a copy that is much larger than the caches: the best of five.
+
+    On the CPU all cores copy. Other devices than CUDA's count as the CPU.
+    """
+    return 2 * COPY_BYTES / (_gpu_copy_s(device) if device.startswith("cuda") else _cpu_copy_s())
+
+
+def _cpu_copy_s() -> float:
+    import numpy as np
+
+    parts = _cores()
+    source = np.ones((parts, COPY_BYTES // 4 // parts), np.float32)
+    target = np.full_like(source, 2.0)  # written to, or the system maps one and the same zero page
+    with ThreadPoolExecutor(parts) as pool:
+        return _best_of_five(lambda: list(pool.map(np.copyto, target, source)))
+
+
+def _gpu_copy_s(device: str) -> float:
+    import torch
+
+    source = torch.ones(COPY_BYTES // 4, device=device)
+    target = torch.empty_like(source)
+
+    def copy() -> None:
+        target.copy_(source)
+        torch.cuda.synchronize(device)
+
+    copy()
+    return _best_of_five(copy)
+
+
+def _best_of_five(work: Callable[[], object]) -> float:
+    best = float("inf")
+    for _ in range(5):
+        started = time.perf_counter()
+        work()
+        best = min(best, time.perf_counter() - started)
+    return best
+
+
+def _torch(has_gpu: bool) -> InstalledPackage | None:
+    """Version and build are read from torch/version.py (the metadata of some wheels leave out `+cpu`); whether CUDA
+    programs see a GPU is asked of the driver."""
+    version, spec = _version("torch"), importlib.util.find_spec("torch")
+    if version is None or spec is None or spec.origin is None:
+        return None
+    text = file_text(Path(spec.origin).with_name("version.py")) or ""
+    stated = dict(re.findall(r"^(\w+)\b[^=\n]*= *'([^'\n]+)'", text, re.M))
+    version = stated.get("__version__", version)
+    labels = {"cuda": "CUDA", "hip": "ROCm"}
+    build = next((f"{label} {stated[key]}" for key, label in labels.items() if key in stated), None)
+    if build is None and platform.system() == "Darwin" and has_gpu:
+        build = "Metal"
+    sees_gpu = has_gpu and build is not None
+    return InstalledPackage(
+        version, build, _cuda_devices() if sees_gpu and build and build.startswith("CUDA") else sees_gpu
+    )
+
+
+def _cuda_devices() -> bool | None:
+    """Whether the CUDA driver finds a device. In another process: cuInit would tie this one to the GPU."""
+    program = (
+        "import ctypes; cuda = ctypes.CDLL('libcuda.so.1'); n = ctypes.c_int(); "
+        "print(cuda.cuInit(0) == 0 and cuda.cuDeviceGetCount(ctypes.byref(n)) == 0 and n.value > 0)"
+    )
+    if platform.system() != "Linux":
+        return None
+    answer = ask(*own_python("-c", program))
+    return answer is not None and answer.strip() == "True"
+
+
+def _llama_cpp() -> InstalledPackage | None:
+    """Asked in another process: importing it loads every GPU library it was built with."""
+    version = _version("llama-cpp-python")
+    if version is None:
+        return None
+    program = "import llama_cpp; print(llama_cpp.llama_supports_gpu_offload())"
+    answer = (ask(*own_python("-c", program)) or "").strip()
+    if answer not in ("True", "False"):
+        return InstalledPackage(version, "unknown", None)
+    return InstalledPackage(version, "GPU offload" if answer == "True" else None, answer == "True")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _processor() -> str:
+    if platform.system() == "Darwin":
+        return (ask("sysctl", "-n", "machdep.cpu.brand_string") or platform.machine()).strip()
+    names = re.findall(r"^model name\s*:\s*(.+)$", file_text(Path("/proc/cpuinfo")) or "", re.M)
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _memory(key: Literal["MemTotal", "MemAvailable"]) -> int:
+    """Bytes, from /proc/meminfo or else sysconf; a container's own limit where it is lower."""
+    found = re.search(rf"^{key}:\s*(\d+) kB", file_text(Path("/proc/meminfo")) or "", re.M)
+    limit = file_number(Path("/sys/fs/cgroup/memory.max"))
+    if found is None:
+        try:
+            return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        except (ValueError, OSError):
+            return 0
+    num_bytes = int(found[1]) << 10
+    if limit is None:
+        return num_bytes
+    used = file_number(Path("/sys/fs/cgroup/memory.current")) or 0 if key == "MemAvailable" else 0
+    return min(num_bytes, max(limit - used, 0))

@@ -1,0 +1,78 @@
+"""audit of another engine: its texts with and without speculation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+
+from slipstream.core.generator import Generator
+from slipstream.core.sampling import Sampling
+from slipstream.core.stream import Limits
+from slipstream.engines.engine import ExternalEngine
+from slipstream.engines.http_generator import HttpGenerator
+from slipstream.errors import UsageError
+from slipstream.measurement.engine_audit import EngineAudit, GapAt, audit_engines, gap_of_candidates
+from slipstream.measurement.workload import Prompt
+from slipstream.tasks.bench_engine import (
+    EngineComparison,
+    attached,
+    check_all,
+    forces_acceptance,
+    settings_by_label,
+    started,
+)
+from slipstream.tasks.engine_runs import on_free_port
+from slipstream.tasks.reporter import Reporter
+
+_TOP = 5  # candidates that are asked for where texts differ
+
+
+def audit_engine(
+    comparison: EngineComparison,
+    prompts: Sequence[Prompt],
+    samplings: Sequence[Sampling],
+    limits: Limits,
+    reporter: Reporter,
+) -> EngineAudit:
+    """One start after the other. What ended an engine early is reported."""
+    if forces_acceptance(comparison.choice):
+        raise UsageError("--engine-args force the acceptance of drafts, so the text is not comparable: leave that out")
+    samplings = comparable(comparison.choice.find(), samplings, reporter)
+    openers = _openers(comparison, reporter)
+    audit = audit_engines(openers, prompts, samplings, limits, partial(_gap_at, limits=limits), reporter.progress)
+    for error in audit.errors:
+        reporter.say(error)
+    return audit
+
+
+def comparable(engine: ExternalEngine, samplings: Sequence[Sampling], reporter: Reporter) -> list[Sampling]:
+    """Those whose texts must be the same. Raises UsageError where there are none."""
+    if engine.keeps_seeds:
+        return list(samplings)
+    greedy = [sampling for sampling in samplings if sampling.temperature == 0]
+    why = f"{engine.name} keeps the distribution of sampled answers, not the text of a seed"
+    if not greedy:
+        raise UsageError(f"{why}: audit it with --temperatures 0")
+    if len(greedy) < len(samplings):
+        reporter.say(f"{why}: only greedy answers are compared")
+    return greedy
+
+
+def _openers(comparison: EngineComparison, reporter: Reporter) -> dict[str, AbstractContextManager[Generator]]:
+    if comparison.running.url:
+        if not comparison.running.plain_url:
+            raise UsageError("an audit compares two: give --plain-url of one without speculation too")
+        return {label: attached(comparison, label) for label in comparison.urls()}
+    engine, chosen = comparison.choice.find(), settings_by_label(comparison)
+    check_all(engine, list(chosen.values()))
+    return {label: started(engine, on_free_port(settings), label, reporter) for label, settings in chosen.items()}
+
+
+def _gap_at(generator: Generator, limits: Limits) -> GapAt:
+    def gap_at(prompt: Prompt, at: int, other: str) -> float | None:
+        assert isinstance(generator, HttpGenerator)
+        told = generator.candidates(prompt.request(), Sampling(), limits, _TOP)
+        return gap_of_candidates(told, at, other)
+
+    return gap_at

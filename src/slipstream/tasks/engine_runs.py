@@ -1,0 +1,107 @@
+"""Engines as tasks use them: checked by the doctor, started with reports of how far they are, explained where they
+fail."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from slipstream.diagnosis.configs import lint
+from slipstream.diagnosis.examine import Case, examine
+from slipstream.diagnosis.logs import explain
+from slipstream.diagnosis.preflight import BlockedError
+from slipstream.engines import find_entry
+from slipstream.engines.engine import ExternalEngine
+from slipstream.engines.engine_types import EngineSettings
+from slipstream.engines.ports import free_port
+from slipstream.engines.readiness import Explain
+from slipstream.engines.session import Running, require_speculation, running
+from slipstream.errors import EngineError, EngineRequestError
+from slipstream.findings import Finding, worst_first
+from slipstream.tasks.reporter import Reporter
+
+
+def explainer(engine: ExternalEngine) -> Explain:
+    """The doctor's explanations of the engine's log, what blocks first."""
+
+    def explained(log: str) -> list[str]:
+        findings = worst_first(explain(log, engine.name))
+        return [f"{f.id}: {f.cause} {f.fix}" for f in findings if f.severity != "note"]
+
+    return explained
+
+
+def check_first(engine: ExternalEngine, settings: EngineSettings) -> list[Finding]:
+    """What the doctor says of models, machine and configuration. Raises BlockedError where something blocks."""
+    case = Case(
+        _on_disk(settings.model),
+        _on_disk(settings.draft) if _on_disk(settings.model) else None,
+        find_entry(engine.name).in_doctor,
+        context=settings.context,
+        batch=settings.streams,
+    )
+    findings = worst_first([*examine(case).findings, *_check_configuration(engine, settings)])
+    blocking = [f for f in findings if f.severity == "blocks"]
+    if blocking:
+        raise BlockedError(blocking)
+    return findings
+
+
+def _check_configuration(engine: ExternalEngine, settings: EngineSettings) -> list[Finding]:
+    """The command line or files that are about to be used, as if the user had written them."""
+    plan = engine.plan(settings, Path())
+    texts = list(plan.files.values()) or [shlex.join(plan.argv)]
+    return [finding for text in texts for finding in lint(engine.name, text)]
+
+
+def _on_disk(model: str | None) -> str | None:
+    return model if model and Path(model).exists() else None
+
+
+@contextmanager
+def engine_running(
+    engine: ExternalEngine,
+    settings: EngineSettings,
+    reporter: Reporter,
+    api_key: str | None = None,
+    *,
+    detached: bool = False,
+) -> Iterator[Running]:
+    """Starts it, reports its stages, and makes sure that it speculates where it was asked to."""
+    explained = explainer(engine)
+    reporter.say(f"starting {engine.name} ({settings.method}) on port {settings.port}")
+    with running(engine, settings, reporter.say, explained, api_key, detached=detached) as ready:
+        with deaths_explained(ready):
+            state = require_speculation(engine, ready.client, settings, explained)
+        reporter.say(f"ready after {ready.ready_s:.1f} s; speculation: {state.evidence}")
+        yield ready
+
+
+@contextmanager
+def deaths_explained(engine: Running) -> Iterator[None]:
+    """An engine that dies inside the block is reported with its last lines and what they mean."""
+    try:
+        yield
+    except EngineRequestError as error:
+        raise _died(engine, error, explainer(engine.engine)) from error
+
+
+def _died(ended: Running, error: EngineRequestError, explained: Explain) -> EngineError:
+    """The request's error; with the engine's end and last lines where that was the cause."""
+    time.sleep(0.3)  # a process that is just dying
+    status = ended.process.exit_code
+    if status is None:
+        return error
+    said = "\n".join(f"  {line}" for line in ended.process.last_lines(8))
+    why = "\n".join(explained(ended.process.log.read_text(errors="replace")))
+    message = f"{ended.engine.name} ended with status {status} while it was asked. Its last lines:\n{said}"
+    return EngineRequestError(f"{message}\n{why}".rstrip(), error.status, error.partial_text)
+
+
+def on_free_port(settings: EngineSettings) -> EngineSettings:
+    """For engines that only live for a measurement."""
+    return replace(settings, port=free_port())

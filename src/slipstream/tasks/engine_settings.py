@@ -1,0 +1,116 @@
+"""Settings of another engine, from the options that people give: its models as it is told of them, and how it drafts.
+
+`drafter` and `policy` mean there what they mean here: a way to draft (the engine's own name for it, or that of a
+Slipstream drafter that does about the same), and `fixed(N)` for the draft length.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import shlex
+from dataclasses import replace
+
+from slipstream.engines import find_entry
+from slipstream.engines.engine import ExternalEngine, check_settings, method_like
+from slipstream.engines.engine_types import PLAIN, EngineSettings, Method
+from slipstream.engines.secrets import take_secrets
+from slipstream.errors import UsageError
+from slipstream.models.builtin import BUILTIN_NAMES
+from slipstream.models.files import expand_home
+from slipstream.models.spec import OLLAMA_PREFIX, locate
+from slipstream.tasks.options import EngineChoice, ModelOptions
+
+log = logging.getLogger("slipstream")
+_DRAFTER = re.compile(r"(?P<name>[\w.-]+)(\((?P<options>[^()]*)\))?")
+_P_MIN = re.compile(r"p_min=([0-9.]+)")
+_FIXED = re.compile(r"fixed\((\d+)\)")
+
+
+def engine_settings(choice: EngineChoice, models: ModelOptions, *, fetch: bool = True) -> EngineSettings:
+    """Settings of the engine with models as it is given them. `fetch=False` leaves models where they are."""
+    engine = choice.find()
+    secrets, extra = take_secrets(shlex.split(choice.engine_args), engine.secret_flags)
+    if choice.key and "--api-key" in engine.secret_flags:
+        secrets.setdefault("--api-key", choice.key)
+    settings = EngineSettings(
+        model=as_given(choice.name, models.name, fetch),
+        context=choice.context,
+        streams=choice.streams,
+        host=choice.host,
+        port=choice.port or engine.default_port,
+        tensor_parallel=choice.tensor_parallel,
+        pipeline_parallel=choice.pipeline_parallel,
+        nodes=choice.nodes,
+        program=choice.program,
+        extra=extra,
+        secrets=secrets,
+        start_limit_s=choice.start_limit,
+    )
+    drafter = models.drafter or ("model" if models.draft else "ngram")
+    if drafter == PLAIN:
+        return settings
+    draft = as_given(choice.name, models.draft, fetch) if models.draft else None
+    return with_method(engine, replace(settings, draft_streams=choice.draft_streams), drafter, models.policy, draft)
+
+
+def with_method(
+    engine: ExternalEngine, settings: EngineSettings, drafter: str, policy: str | None, draft: str | None
+) -> EngineSettings:
+    """The settings with a way to draft. Raises UsageError for one that the engine does not have or can't have so."""
+    match = _DRAFTER.fullmatch(drafter)
+    if match is None:
+        raise UsageError(f"drafter {drafter!r} of an engine; expected a name, or a name with (p_min=0.5)")
+    method = method_like(engine, match["name"])
+    chosen = replace(
+        settings,
+        method=method.name,
+        draft=None if method.draft == "unused" else draft,
+        draft_length=_length(policy),
+        p_min=_p_min(match["options"] or "", drafter, method),
+    )
+    check_settings(engine, chosen)
+    return chosen
+
+
+def _p_min(options: str, drafter: str, method: Method) -> float | None:
+    """Options of Slipstream's own drafters that the engine has no like of are left out, and said."""
+    found = _P_MIN.fullmatch(options)
+    if found and method.takes_p_min:
+        return float(found[1])
+    if options and drafter.startswith(f"{method.name}("):
+        taken = "(p_min=0.5)" if method.takes_p_min else "none"
+        raise UsageError(f"options {options!r} of {method.name}; it takes {taken}")
+    if options:
+        log.warning("%s has nothing like the options of %s: left out", method.name, drafter)
+    return None
+
+
+def _length(policy: str | None) -> int | None:
+    if policy in (None, "auto"):
+        return None
+    match = _FIXED.fullmatch(policy or "")
+    if match is None:
+        raise UsageError(f"policy {policy!r} of an engine; expected auto (its own length) or fixed(N)")
+    return int(match[1])
+
+
+def as_given(engine: str, spec: str, fetch: bool = True) -> str:
+    """A model as the engine is told of it: a file or folder on this disk, or a name that it looks up itself."""
+    weights = find_entry(engine).weights
+    if engine == spec.partition(":")[0]:  # ollama:NAME is a name of its own store
+        return spec.removeprefix(OLLAMA_PREFIX)
+    on_disk = expand_home(spec)
+    is_builtin = spec in BUILTIN_NAMES
+    looks_it_up = weights == "folder" and not on_disk.exists() and not is_builtin and ".gguf" not in spec
+    if looks_it_up or not (fetch or is_builtin):
+        return str(on_disk.absolute()) if on_disk.exists() else spec
+    path = locate(spec).path.absolute()  # not resolved: the hub's cache links names to blobs without a suffix
+    if (path.suffix == ".gguf" or path.is_file()) != (weights == "gguf"):
+        what, how = (
+            ("a folder of safetensors", f"write one with: slipstream convert {spec} FOLDER")
+            if weights == "folder"
+            else ("a GGUF file", "name one")
+        )
+        raise UsageError(f"{engine} reads {what}, and {spec} is none: {how}")
+    return str(path)

@@ -1,0 +1,170 @@
+"""launch: start another engine with speculation, and make sure that it is really on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from slipstream.core.generator import Answer
+from slipstream.core.sampling import Sampling
+from slipstream.core.stream import Limits
+from slipstream.diagnosis.preflight import BlockedError
+from slipstream.engines.engine import ExternalEngine
+from slipstream.engines.engine_types import PLAIN, EngineSettings
+from slipstream.engines.process import stop_detached
+from slipstream.engines.secrets import redacted
+from slipstream.engines.session import Running
+from slipstream.engines.state import Detached, detached_engines, forget, remember
+from slipstream.tasks.engine_runs import check_first, deaths_explained, engine_running
+from slipstream.tasks.engine_settings import engine_settings
+from slipstream.tasks.options import EngineChoice, LaunchOptions, ModelOptions, as_models
+from slipstream.tasks.reporter import SILENT, Reporter
+
+_CHEAP_BYTES = 8e9  # of weights: a second start for the comparison takes seconds up to here
+_SMOKE_TOKENS = 24
+_SMOKE_PROMPTS = (
+    "List the days of the week, then list them again.",
+    "Write a Python function that adds two numbers, and a test for it.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SmokeTest:
+    """A few answers beside plain decoding's."""
+
+    num_same: int
+    num_answers: int
+    plain_tokens_per_s: float
+    tokens_per_s: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.num_same} of {self.num_answers} texts identical; {self.tokens_per_s:.1f} tokens/s, plain "
+            f"{self.plain_tokens_per_s:.1f} (a few tokens: slipstream bench --engine measures)"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """An engine that runs and speculates."""
+
+    running: Running
+    smoke: SmokeTest | None  # None: not compared
+
+    @property
+    def url(self) -> str:
+        return self.running.settings.url
+
+    def to_dict(self) -> dict[str, Any]:
+        settings = self.running.settings
+        report: dict[str, Any] = {
+            "engine": self.running.engine.name,
+            "url": settings.url,
+            "model": settings.model,
+            "method": settings.method,
+            "command": redacted(self.running.plan.argv),
+            "log": str(self.running.process.log),
+            "ready_s": self.running.ready_s,
+        }
+        if self.smoke:
+            report |= {"smoke": str(self.smoke), "same_text": self.smoke.num_same == self.smoke.num_answers}
+        return report
+
+
+@contextmanager
+def launch(
+    engine: str | EngineChoice,
+    models: str | ModelOptions | None = None,
+    options: LaunchOptions = LaunchOptions(),
+    *,
+    reporter: Reporter = SILENT,
+) -> Iterator[Launched]:
+    """An engine for as long as the block lasts; with `detach` it runs on.
+
+    The doctor looks at it first. Once it is ready, its own counters must show that it drafts: engines fall back to
+    plain decoding silently. Raises BlockedError where the doctor finds that it can't work, EngineError where it does
+    not start or does not speculate.
+    """
+    choice = EngineChoice(engine) if isinstance(engine, str) else engine
+    settings = engine_settings(choice, as_models(models).resolved(choice.name))
+    found = choice.find()
+    _consult_doctor(found, settings, options.force, reporter)
+    plain = _plain_answers(found, settings, choice.key, reporter) if options.smoke else None
+    with engine_running(found, settings, reporter, choice.key, detached=options.detach) as running:
+        smoke = _compared(plain, _smoke_answers(running)) if plain else None
+        if smoke:
+            reporter.say(f"against plain decoding: {smoke}")
+        if options.detach:
+            _remember(running)
+        yield Launched(running, smoke)
+
+
+def detached(engine: str | None = None, port: int | None = None, *, stop: bool = False) -> list[Detached]:
+    """Engines that were left running, of this kind and at this port. `stop` ends them."""
+    chosen = [one for one in detached_engines() if engine in (None, one.engine)]
+    if port is not None:
+        chosen = [one for one in chosen if one.url.endswith(f":{port}")]
+    for one in chosen if stop else ():
+        stop_detached(one.pid)
+        forget(one)
+    return chosen
+
+
+def _consult_doctor(engine: ExternalEngine, settings: EngineSettings, force: bool, reporter: Reporter) -> None:
+    try:
+        for finding in check_first(engine, settings):
+            if finding.severity == "slows":
+                reporter.say(f"{finding.id}: {finding.cause} {finding.fix}")
+    except BlockedError as error:
+        if not force:
+            raise
+        reporter.say(f"started all the same (--force): {error}")
+
+
+def _plain_answers(
+    engine: ExternalEngine, settings: EngineSettings, api_key: str | None, reporter: Reporter
+) -> list[Answer] | None:
+    """Of the same engine without speculation, in a start of its own; None where that is not cheap."""
+    if settings.method == PLAIN:
+        return None
+    path = Path(settings.model)
+    size = path.stat().st_size if path.is_file() else sum(f.stat().st_size for f in path.glob("*.safetensors"))
+    if not 0 < size <= _CHEAP_BYTES or settings.nodes > 1:
+        reporter.say("no comparison with plain decoding: another start is not cheap here. slipstream bench --engine "
+                     "makes one")  # fmt: skip
+        return None
+    plain = replace(settings, method=PLAIN, draft=None, draft_length=None, p_min=None, draft_streams=None)
+    with engine_running(engine, plain, reporter, api_key) as running:
+        return _smoke_answers(running)
+
+
+def _smoke_answers(running: Running) -> list[Answer]:
+    generator = running.generator(running.settings.method)
+    prompts = [[{"role": "user", "content": text}] for text in _SMOKE_PROMPTS]
+    with deaths_explained(running):
+        return [generator.answer(prompt, Sampling(), Limits(_SMOKE_TOKENS)) for prompt in prompts]
+
+
+def _compared(plain: list[Answer], answers: list[Answer]) -> SmokeTest:
+    same = sum(a.text == b.text for a, b in zip(plain, answers, strict=True))
+    speeds = [sum(a.stats.tokens_per_s for a in side) / len(side) for side in (plain, answers)]
+    return SmokeTest(same, len(plain), *speeds)
+
+
+def _remember(running: Running) -> None:
+    settings = running.settings
+    remember(
+        Detached(
+            engine=running.engine.name,
+            pid=running.process.pid,
+            url=settings.url,
+            model=settings.model,
+            method=settings.method,
+            log=str(running.process.log),
+            started=datetime.now().astimezone().isoformat(timespec="seconds"),
+        )
+    )

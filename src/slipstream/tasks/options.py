@@ -1,0 +1,372 @@
+"""Options that several tasks share. The command line makes its options of these fields, by the same names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from slipstream.backends import MachineOptions
+from slipstream.errors import UsageError
+from slipstream.tasks.reporter import Reporter
+from slipstream.tasks.settings_file import FileSettings, read_settings
+
+if TYPE_CHECKING:
+    from slipstream.core.sampling import Sampling
+    from slipstream.core.stream import Limits
+    from slipstream.engines.engine import ExternalEngine
+    from slipstream.measurement.workload import Prompt
+
+DEFAULT_MODEL = "smollm2-135m"
+ENGINE_CONTEXT = 2048  # tokens of a stream in measurements: an engine's default is often all that the model has
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOptions:
+    """What answers, what drafts, and how. What is left out comes from slipstream.yaml, then from the defaults.
+
+    `drafter` is one, or several separated by commas where a task compares them.
+    """
+
+    model: str | None = None
+    draft: str | None = None
+    drafter: str | None = None
+    policy: str | None = None
+    backend: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.model or DEFAULT_MODEL
+
+    def resolved(self, engine: str | None = None) -> ModelOptions:
+        """With slipstream.yaml, where that was written for this model and engine (None: Slipstream's own).
+
+        The file's draft, drafter and policy belong together: who names a draft or a drafter takes none of them.
+        """
+        file = read_settings()
+        if self.model is not None and self.model != file.model:
+            file = FileSettings()
+        elif file.engine not in (None, engine):
+            file = FileSettings(model=file.model)
+        return ModelOptions(
+            model=self.model or file.model or DEFAULT_MODEL,
+            draft=self.draft or (file.draft if self.drafter is None else None),
+            drafter=self.drafter or (file.drafter if self.draft is None else None),
+            policy=self.policy or (file.policy if self.drafter is None else None),
+            backend=self.backend or file.backend,
+        )
+
+    def drafters(self) -> list[str]:
+        """`drafter` as a list, split at commas outside brackets. A chained drafter is a list itself.
+
+        Raises UsageError for one that is unknown.
+        """
+        from slipstream.drafters import parse_drafter, split_list
+
+        text = self.drafter
+        if text is None:
+            return []
+        drafters = [text] if text.startswith("chained:") else split_list(text)
+        for drafter in drafters:
+            parse_drafter(drafter)
+        if not drafters:
+            raise UsageError("--drafter is empty; name drafters separated by commas, for example ngram,suffix")
+        return drafters
+
+
+def as_models(models: str | ModelOptions | None) -> ModelOptions:
+    """A name stands for the model that answers."""
+    return models if isinstance(models, ModelOptions) else ModelOptions(models)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadOptions:
+    """What is asked: prompts of a file, or the project's own, `limit` of them evenly over their kinds."""
+
+    prompts: Path | None = None
+    limit: int | None = None
+    max_tokens: int = 64
+
+    def read(self) -> list[Prompt]:
+        from slipstream.measurement.prompt_files import own_prompts, read_prompts
+        from slipstream.measurement.workload import take
+
+        return take(read_prompts(self.prompts) if self.prompts else own_prompts(), self.limit or None)
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingOptions:
+    """How tokens are chosen, as `core.sampling.Sampling` has it; biases as ID=BIAS."""
+
+    temperature: float = 0.0
+    seed: int = 0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[str, ...] = ()
+
+    def sampling(self) -> Sampling:
+        from slipstream.core.sampling import Sampling
+
+        given = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "logit_bias"}
+        return Sampling(**given, logit_bias=_parse_logit_bias(self.logit_bias))
+
+
+def _parse_logit_bias(entries: tuple[str, ...]) -> dict[int, float]:
+    bias = {}
+    for entry in entries:
+        token, _, value = entry.partition("=")
+        try:
+            bias[int(token)] = float(value)
+        except ValueError:
+            raise UsageError(f"--logit-bias {entry!r}; expected ID=BIAS, for example 42=-5") from None
+    return bias
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerOptions:
+    """When an answer ends, and what stands around the prompt."""
+
+    max_tokens: int = 256
+    stop: tuple[str, ...] = ()
+    ignore_eos: bool = False  # go on past the model's end token
+    raw: bool = False  # no chat template: continue the prompt as it is
+    system: str | None = None  # a system message
+
+    def limits(self) -> Limits:
+        from slipstream.core.stream import Limits
+
+        return Limits(self.max_tokens, self.stop, ignore_eos=self.ignore_eos)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """Another engine than Slipstream's own, to be started. `engine` None: Slipstream's own."""
+
+    engine: str | None = None
+    program: str | None = None
+    engine_args: str = ""
+    start_limit: float = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunningEngineOptions:
+    """Engines that run already, instead of being started."""
+
+    url: str | None = None
+    plain_url: str | None = None
+    api_key: str | None = field(default=None, repr=False)
+    api_key_file: Path | None = None
+
+    def key(self) -> str | None:
+        """The key of the file, else `api_key`. Raises UsageError for a file or key that can't be used."""
+        api_key, file = self.api_key, self.api_key_file
+        if file is not None:
+            try:
+                api_key = file.read_text().strip()
+            except (OSError, UnicodeDecodeError) as error:
+                raise UsageError(f"--api-key-file {file} can't be read: {error}") from error
+            if not api_key:
+                raise UsageError(f"--api-key-file {file} is empty; expected the API key")
+        if api_key and not (api_key.isascii() and api_key.isprintable()):
+            raise UsageError("the API key has a line break or a letter HTTP can't carry; expected one line of ASCII")
+        return api_key
+
+
+@dataclass(frozen=True, slots=True)
+class EngineChoice:
+    """An engine and how it is run, apart from models and drafting."""
+
+    name: str = ""
+    program: str | None = None
+    engine_args: str = ""
+    start_limit: float = 600.0
+    context: int | None = None
+    streams: int = 1
+    host: str = "127.0.0.1"
+    port: int | None = None
+    tensor_parallel: int = 1
+    pipeline_parallel: int = 1
+    nodes: int = 1
+    draft_streams: int | None = None
+    key: str | None = field(default=None, repr=False)  # the API key that it is to ask for
+
+    @classmethod
+    def measured(cls, options: EngineOptions, context: int, streams: int = 1) -> EngineChoice:
+        """For a measurement of so many streams."""
+        assert options.engine is not None
+        given = (options.engine, options.program, options.engine_args, options.start_limit)
+        return cls(*given, context=context, streams=streams)
+
+    def find(self) -> ExternalEngine:
+        from slipstream.engines import find_engine
+
+        return find_engine(self.name)
+
+
+# -- of single tasks --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class BenchOptions:
+    """How it is measured. Random weights and forced acceptance give synthetic figures: real speeds, no real texts."""
+
+    passes: int = 2
+    temperature: float = 0.0
+    seed: int = 0
+    warm: bool = False  # keep the prompt cache between answers
+    repeat_prompts: bool = False  # let drafters that learn meet a prompt again
+    random_weights: str | None = None  # a shape instead of a model, for example llama-8b
+    random_draft: str | None = None
+    synthetic_acceptance: float | None = None  # the chance with which each drafted token is accepted
+    command: str = "slipstream.bench"  # what ran it, for the record
+
+
+@dataclass(frozen=True, slots=True)
+class EngineBenchOptions:
+    """Another engine, under load."""
+
+    start: EngineOptions = field(default_factory=EngineOptions)
+    running: RunningEngineOptions = field(default_factory=RunningEngineOptions)
+    streams: str = "1,4,16"  # requests at the same time
+    one_at_a_time: bool = False  # two starts instead of two instances side by side
+
+    def stream_counts(self) -> list[int]:
+        """Raises UsageError for anything but whole numbers from 1."""
+        try:
+            counts = [int(part) for part in self.streams.split(",")]
+        except ValueError:
+            counts = []
+        if not counts or min(counts) < 1:
+            raise UsageError(f"--streams {self.streams!r}; expected numbers from 1, separated by commas: 1,4,16")
+        return counts
+
+
+@dataclass(frozen=True, slots=True)
+class TuneOptions:
+    """What is searched, and for how long."""
+
+    model: str | None = None
+    drafts: tuple[str, ...] = ()  # draft models to try
+    drafter: str | None = None  # drafters to try, separated by commas
+    backend: str | None = None
+    seconds: float = 180.0
+    temperature: float = 0.0
+    seed: int = 0
+
+    def progress(self, reporter: Reporter) -> Callable[[float, str], None]:
+        """By the share of the time that is used up."""
+        return lambda share, what: reporter.progress(share * self.seconds, self.seconds, what)
+
+
+@dataclass(frozen=True, slots=True)
+class AuditOptions:
+    """The settings at which answers are compared."""
+
+    temperatures: str = "0,0.8,1.2"  # separated by commas; 0 is greedy
+    top_p: float = 1.0
+    repetition_penalty: float = 1.0
+    seed: int = 0
+
+    def samplings(self) -> list[Sampling]:
+        from slipstream.core.sampling import Sampling
+
+        return [
+            Sampling(temperature=t, top_p=self.top_p, repetition_penalty=self.repetition_penalty, seed=self.seed)
+            for t in parse_numbers(self.temperatures, "--temperatures")
+        ]
+
+
+def parse_numbers(text: str, option: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise UsageError(f"{option} {text!r}; expected numbers separated by commas") from None
+
+
+@dataclass(frozen=True, slots=True)
+class PlanOptions:
+    """Models that are here, or the sizes of models that are not; what is asked of them; and where."""
+
+    target: str | None = None
+    weights_gb: float | None = None  # of a target that is not here
+    draft: str | None = None
+    draft_weights_gb: float | None = None
+    draft_like: str | None = None  # a published model of the draft's shape
+    like: str | None = None  # a published model of the target's shape
+    layers: int | None = None
+    kv_heads: int | None = None
+    head_dim: int | None = None
+    context: int = 8192  # tokens of prompt and answer
+    kv: str = "f16"  # how the KV cache is stored: f16, q8 or q4
+    gpus: str | None = None  # sizes in GiB, for example "32,24"; None: those that are here
+    nodes: int = 1  # machines with these GPUs each
+    engine: str = "llama.cpp"
+
+
+@dataclass(frozen=True, slots=True)
+class DoctorOptions:
+    """What is examined. All of it may be left out: the machine alone is looked at then."""
+
+    target: str | None = None
+    draft: str | None = None
+    engine: str = "slipstream"
+    config: Path | None = None  # a command line or configuration of the engine
+    log: Path | None = None  # what the engine printed
+    context: int | None = None  # tokens of prompt and answer that the work needs
+    batch: int = 1  # requests at the same time
+    temperature: float = 0.0
+    python: str = ""  # of the engine's environment, whose torch is tried on the files; "": this one
+    measure: bool = False  # also run the target for a moment, and judge its speed
+
+
+@dataclass(frozen=True, slots=True)
+class PairsOptions:
+    """`target` None: all groups of models that share a vocabulary."""
+
+    target: str | None = None
+    search: tuple[Path, ...] = ()  # folders to look in beside the usual stores
+    context: int | None = None  # tokens of the workload: drafts trained for less drop out
+    measure: bool = False  # run the best for real, with Slipstream's own engine
+    engine: str | None = None  # whose way to hold weights counts; None: llama.cpp, with `measure` slipstream
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchOptions:
+    """What is done around the start of an engine."""
+
+    smoke: bool = True  # first compare a few answers with plain decoding's
+    force: bool = False  # start although the doctor finds that it can't work
+    detach: bool = False  # leave it running
+
+
+# Prompts and tokens that tasks take by default. Bench: one of each kind, under three minutes with the built-in model.
+BENCH_WORKLOAD = WorkloadOptions(limit=8)
+AUDIT_WORKLOAD = WorkloadOptions(limit=4)
+TUNE_WORKLOAD = WorkloadOptions(limit=24, max_tokens=48)
+
+
+# -- checks -----------------------------------------------------------------------------------------------------------
+
+
+def check_engine_options(
+    machine: MachineOptions, engine: EngineOptions, running: RunningEngineOptions, **own_engine_only: object
+) -> None:
+    """Raises UsageError where options of Slipstream's own engine and of another one are mixed."""
+    if engine.engine is None:
+        for option in _given(engine) + _given(running):
+            raise UsageError(f"--{option} belongs to another engine: name it with --engine")
+        return
+    for option in _given(replace(machine, context_length=None)) + [n for n, value in own_engine_only.items() if value]:
+        name = option.replace("_", "-")
+        raise UsageError(f"--{name} belongs to Slipstream's own engine; use --engine-args for another one's settings")
+
+
+def _given(options: EngineOptions | RunningEngineOptions | MachineOptions) -> list[str]:
+    """Options that differ from their defaults; keys left out, which come from the environment too."""
+    given = [f.name for f in fields(options) if getattr(options, f.name) != f.default]
+    return [name.replace("_", "-") for name in given if not name.startswith("api_key") and name != "start_limit"]

@@ -1,0 +1,134 @@
+"""pairs: which models on this machine work together, and how fast?"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from slipstream.catalogue.model_scan import FoundModel
+from slipstream.catalogue.pairs import Ranked, candidate, find, groups, rank, suggestions
+from slipstream.core.stream import Limits
+from slipstream.errors import SlipstreamError, UsageError
+from slipstream.measurement.results import ALL_KINDS
+from slipstream.measurement.runner import BenchSettings
+from slipstream.models.files import expand_home
+from slipstream.predict.machine import Machine, inspect
+from slipstream.tasks.bench import bench_models
+from slipstream.tasks.models import load_models
+from slipstream.tasks.options import ModelOptions, PairsOptions, WorkloadOptions
+from slipstream.tasks.reporter import SILENT, Reporter
+
+NUM_MEASURED = 3  # drafts that `measure` runs
+_WORKLOAD = WorkloadOptions(limit=4, max_tokens=48)
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredPair:
+    """What a draft did with Slipstream's engine, beside what was predicted."""
+
+    spec: str
+    predicted_speedup: float
+    speedup: float
+    tokens_per_s: float
+    acceptance_rate: float
+    verdict: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelGroups:
+    """Models that were found: by vocabulary, and those that can't be used."""
+
+    groups: dict[str, list[FoundModel]]
+    unreadable: list[FoundModel]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "schema": "slipstream.pairs/1",
+            "groups": [
+                {"vocabulary": key, "family": members[0].family, "models": [_model(m) for m in members]}
+                for key, members in self.groups.items()
+            ],
+            "unreadable": [_model(entry) for entry in self.unreadable],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class RankedDrafts:
+    """Drafts for one target, the best first, with those that drop out after them."""
+
+    target: FoundModel
+    ranked: list[Ranked]
+    machine: Machine
+    engine: str  # whose way to hold weights was counted
+    measured: list[MeasuredPair] = field(default_factory=list)
+
+    @property
+    def usable(self) -> list[Ranked]:
+        return [entry for entry in self.ranked if entry.prediction]
+
+    def to_dict(self) -> dict[str, Any]:
+        family, lines = suggestions(self.target)
+        rejected = [entry for entry in self.ranked if entry.rejection]
+        return {
+            "schema": "slipstream.pairs/1",
+            "target": _model(self.target),
+            "machine": asdict(self.machine),
+            "drafts": [
+                _model(entry.candidate) | {"prediction": asdict(entry.prediction), "note": entry.note}
+                for entry in self.ranked
+                if entry.prediction
+            ],
+            "rejected": [_model(entry.candidate) | {"reason": entry.rejection} for entry in rejected],
+            "measured": [asdict(result) for result in self.measured],
+            "family": {"name": family.name, "source": family.source} if family else None,
+            "published": lines,
+            "engine": self.engine,
+        }
+
+
+def pairs(options: PairsOptions = PairsOptions(), *, reporter: Reporter = SILENT) -> ModelGroups | RankedDrafts:
+    """Models that share a vocabulary; with a target, drafts for it by predicted speed-up on this machine.
+
+    Looks in the hub cache, Ollama's store, the built-in models and the folders given. Raises UsageError.
+    """
+    for folder in options.search:
+        if not expand_home(folder).exists():
+            raise UsageError(f"--search {folder}: there is no such folder")
+    if options.measure and (options.target is None or options.engine not in (None, "slipstream")):
+        raise UsageError("--measure needs --target, and runs Slipstream's own engine only: leave --engine out")
+    found = find(options.search)
+    if options.target is None:
+        return ModelGroups(groups(found), [entry for entry in found if entry.problem])
+    wanted, machine = candidate(options.target), inspect()
+    engine = options.engine or ("slipstream" if options.measure else "llama.cpp")
+    ranked = rank(wanted, found, machine, options.context, as_stored=engine != "slipstream")
+    measured = _measure(wanted, ranked, reporter) if options.measure else []
+    return RankedDrafts(wanted, ranked, machine, engine, measured)
+
+
+def _measure(wanted: FoundModel, ranked: list[Ranked], reporter: Reporter) -> list[MeasuredPair]:
+    """The best few drafts on the project's own prompts; a draft that this engine can't load is skipped, and said."""
+    results = []
+    for entry in [entry for entry in ranked if entry.prediction][:NUM_MEASURED]:
+        try:
+            results.append(_run(wanted, entry, reporter))
+        except SlipstreamError as error:
+            reporter.say(f"{entry.candidate.spec} was not measured: {error}")
+    return results
+
+
+def _run(wanted: FoundModel, entry: Ranked, reporter: Reporter) -> MeasuredPair:
+    spec = entry.candidate.spec
+    models = load_models(ModelOptions(wanted.spec, spec), reporter=reporter)
+    settings = BenchSettings(limits=Limits(_WORKLOAD.max_tokens), passes=1)
+    result = bench_models(models, ["model"], _WORKLOAD.read(), settings, "slipstream pairs --measure", reporter)
+    run = next((run for run in result.runs if run.drafter == "model" and run.kind == ALL_KINDS), None)
+    if run is None or entry.prediction is None:
+        raise SlipstreamError("it was interrupted before there was a figure")
+    return MeasuredPair(
+        spec, entry.prediction.speedup, run.speedup.value, run.tokens_per_s, run.acceptance_rate, run.verdict.word
+    )
+
+
+def _model(found: FoundModel) -> dict[str, Any]:
+    return asdict(found) | {"path": str(found.path)}

@@ -1,0 +1,17 @@
+"""Reporter: what a task says while it runs. This one is silent; the command line has one that writes to stderr."""
+
+from __future__ import annotations
+
+
+class Reporter:
+    def say(self, line: str) -> None:
+        """One line that is worth knowing."""
+
+    def loading(self, what: str, share: float) -> None:
+        """The share of a model that is loaded."""
+
+    def progress(self, done: float, total: float, what: str) -> None:
+        """How far a task is, and what it is at."""
+
+
+SILENT = Reporter()

@@ -1,0 +1,76 @@
+"""tune of another engine: its own settings, searched by restarts within a time budget."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+
+from slipstream.core.generator import Generator
+from slipstream.core.sampling import Sampling
+from slipstream.core.stream import Limits
+from slipstream.engines.engine import ExternalEngine, method_like
+from slipstream.engines.engine_types import PLAIN, EngineSettings
+from slipstream.errors import SlipstreamError, UsageError
+from slipstream.measurement.tune import OFF, TuneCandidate, TuneResult
+from slipstream.measurement.tune_restarts import RestartTuner
+from slipstream.measurement.workload import Prompt
+from slipstream.tasks.bench_engine import started
+from slipstream.tasks.engine_runs import on_free_port
+from slipstream.tasks.engine_settings import as_given, engine_settings, with_method
+from slipstream.tasks.options import EngineChoice, ModelOptions, TuneOptions
+from slipstream.tasks.reporter import Reporter
+
+_P_MINS = (None, 0.5)  # where the engine takes one
+
+
+def tune_engine(
+    choice: EngineChoice,
+    model: str,
+    options: TuneOptions,
+    prompts: Sequence[Prompt],
+    limits: Limits,
+    reporter: Reporter,
+) -> TuneResult:
+    """Every method, length and p_min that the engine has for these models, plain decoding among them."""
+    engine = choice.find()
+    plain = engine_settings(choice, ModelOptions(model, drafter=PLAIN))
+
+    def open_generator(candidate: TuneCandidate) -> AbstractContextManager[Generator]:
+        return started(engine, on_free_port(settings_of(engine, plain, candidate)), candidate.label, reporter)
+
+    drafters = options.drafter.split(",") if options.drafter else []
+    candidates = candidates_of(engine, [as_given(choice.name, draft) for draft in options.drafts], drafters)
+    sampling = Sampling(temperature=options.temperature, seed=options.seed)
+    tuner = RestartTuner(open_generator, prompts, sampling, limits, options.seconds)
+    result = tuner.run(candidates, options.progress(reporter))
+    for label, why in tuner.failures.items():
+        reporter.say(f"{label} is out: {why.splitlines()[0]}")
+    return result
+
+
+def settings_of(engine: ExternalEngine, plain: EngineSettings, candidate: TuneCandidate) -> EngineSettings:
+    if candidate == OFF:
+        return plain
+    return with_method(engine, plain, candidate.drafter, candidate.policy, candidate.draft)
+
+
+def candidates_of(engine: ExternalEngine, drafts: Sequence[str], drafters: Sequence[str]) -> list[TuneCandidate]:
+    """`drafters` narrows it down. Methods that want a special model (EAGLE, MTP …) are only tried by name."""
+    wanted = [method_like(engine, name) for name in drafters] or [
+        m for m in engine.methods if m.like or m.draft == "unused"
+    ]
+    found = []
+    for method in wanted:
+        if method.draft == "required" and not drafts:
+            if drafters:
+                raise UsageError(f"{method.name} drafts with a model of its own: give one with --draft")
+            continue
+        p_mins = _P_MINS if method.takes_p_min else (None,)
+        for draft in drafts if method.draft != "unused" and drafts else (None,):
+            for p_min in p_mins:
+                name = method.name if p_min is None else f"{method.name}(p_min={p_min})"
+                policies = [f"fixed({length})" for length in method.lengths] or ["auto"]
+                found += [TuneCandidate(name, policy, draft) for policy in policies]
+    if not found:
+        raise SlipstreamError(f"{engine.name} has nothing to tune without a draft model: give one with --draft")
+    return found

@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from slipstream.catalogue.stated_sizes import Stated, sizes_from
+from slipstream.errors import UsageError
+from slipstream.predict.memory import ENGINES, GIB, GpuMemoryPlan, check, engine_memory, plan
+from slipstream.predict.speed import KvType, Sizes
+
+# The story: a 70B model as EXL2 at 2.5 bits beside a TinyLlama at 4.5, on an RTX 5090 and an RTX 4090.
+TARGET = Sizes("Midnight-Miqu-70B", 22_000_000_000, 69_000_000_000, 80, 8, 128, 32768, 32000, 8192)
+DRAFT = Sizes("TinyLlama-1.1B", 620_000_000, 1_100_000_000, 22, 4, 64, 2048, 32000, 2048)
+CARDS = (32 * GIB, 24 * GIB)
+
+
+def part(made: GpuMemoryPlan, label: str) -> int:
+    return next(p.num_bytes for p in made.parts if p.label == label)
+
+
+def story(kv: KvType = "q4", context: int = 16384, **changes: object) -> GpuMemoryPlan:
+    values = {"target": TARGET, "draft": DRAFT, "gpus": CARDS, "engine": "tabbyapi"} | changes
+    return plan(values["target"], values["draft"], context, kv, values["gpus"], values["engine"])
+
+
+# -- the story
+
+
+def test_the_storys_models_fit_with_room() -> None:
+    made = story()
+    assert made.fits and check(made) == []
+    assert part(made, "target weights") == 22_000_000_000
+    assert 25e9 < made.total_bytes < 29e9  # of 60 GB
+    assert made.max_context == made.max_context_without_draft == 32768
+
+
+@pytest.mark.parametrize(("kv", "gigabytes"), [("f16", 5.37), ("q8", 2.85), ("q4", 1.51)])
+def test_kv_of_16k_tokens_to_the_byte(kv: KvType, gigabytes: float) -> None:
+    """The story says about 4 GB for q4. 2 x 80 layers x 8 heads x 128 x 16,384 tokens at 4.5 bits are 1.51 GB."""
+    assert part(story(kv), "target KV") / 1e9 == pytest.approx(gigabytes, abs=0.005)
+    assert part(story("f16"), "target KV") == 2 * 80 * 8 * 128 * 2 * 16384
+
+
+def test_even_the_storys_own_4_gb_would_fit() -> None:
+    assert story("f16").fits  # 5.4 GB, more than the story feared
+
+
+def test_the_draft_takes_about_what_the_story_says() -> None:
+    made = story("f16")
+    with_draft = made.total_bytes - story("f16", draft=None).total_bytes
+    assert 0.9e9 < with_draft < 3e9
+    assert part(made, "draft KV") == 2 * 22 * 4 * 64 * 2 * 16384
+
+
+def test_layers_are_split_in_proportion_and_the_draft_stays_whole() -> None:
+    made = story()
+    first, second = made.gpus
+    assert first.num_layers + second.num_layers == 80
+    assert first.num_layers > second.num_layers
+    assert sorted([first.draft_bytes > 0, second.draft_bytes > 0]) == [False, True]
+    shares = [gpu.used / gpu.capacity for gpu in made.gpus]
+    assert shares[0] == pytest.approx(shares[1], abs=0.05)
+
+
+def test_nothing_is_lost_in_the_split() -> None:
+    made = story()
+    split = sum(p.num_bytes for p in made.parts if p.place == "split")
+    assert sum(gpu.target_bytes for gpu in made.gpus) == pytest.approx(split, abs=len(made.gpus))
+    each = sum(p.num_bytes for p in made.parts if p.place == "each")
+    assert all(gpu.overhead_bytes == each for gpu in made.gpus)
+
+
+# -- what fits
+
+
+def test_a_plan_that_does_not_fit_says_what_would() -> None:
+    too_long = story("f16", 32768, gpus=(24 * GIB,))
+    assert not too_long.fits
+    (finding,) = check(too_long)
+    assert (finding.id, finding.severity) == ("fit-memory", "blocks")
+    assert f"{too_long.max_context:,}" in finding.fix and 0 < too_long.max_context < 32768
+
+
+def test_leaving_the_draft_out_is_proposed_where_that_helps() -> None:
+    heavy = replace(DRAFT, weight_bytes=3_000_000_000)
+    made = story("f16", 4096, draft=heavy, gpus=(24 * GIB,))
+    assert made.max_context == 0 < made.max_context_without_draft
+    assert "Leave the draft out" in check(made)[0].fix
+
+
+def test_weights_that_do_not_fit_at_all() -> None:
+    made = story(gpus=(16 * GIB,))
+    assert (made.fits, made.max_context, made.max_context_without_draft) == (False, 0, 0)
+    assert "smaller quantisation" in check(made)[0].fix
+
+
+def test_the_longest_context_is_the_longest() -> None:
+    limit = story("f16", gpus=(24 * GIB,)).max_context
+    assert limit % 256 == 0
+    assert story("f16", limit, gpus=(24 * GIB,)).fits
+    assert not story("f16", limit + 256, gpus=(24 * GIB,)).fits
+
+
+def test_smaller_kv_types_give_longer_contexts() -> None:
+    f16, q8, q4 = (story(kv, gpus=(24 * GIB,)).max_context for kv in ("f16", "q8", "q4"))
+    assert f16 < q8 < q4
+
+
+def test_a_close_fit_is_noted() -> None:
+    limit = story("f16", gpus=(24 * GIB,)).max_context
+    assert [f.id for f in check(story("f16", limit, gpus=(24 * GIB,)))] == ["fit-memory-tight"]
+
+
+def test_a_context_beyond_the_models_is_noted() -> None:
+    assert any("TinyLlama-1.1B was made for 2,048 tokens" in note for note in story().notes)
+
+
+# -- engines
+
+
+def test_tensor_parallel_engines_are_limited_by_the_smallest_gpu() -> None:
+    made = story(engine="vllm", gpus=(80 * GIB, 8 * GIB))
+    assert not made.fits
+    assert made.gpus[0].target_bytes == made.gpus[1].target_bytes
+    assert any("smallest" in note for note in made.notes)
+    assert any("no q4" in note for note in made.notes)
+    assert story("q8", engine="llama.cpp", gpus=(80 * GIB, 8 * GIB)).fits
+
+
+def test_slipstream_expands_weights_and_uses_one_gpu() -> None:
+    made = story("f16", engine="slipstream")
+    assert part(made, "target weights") == 2 * 69_000_000_000
+    assert len(made.gpus) == 1 and not made.fits
+
+
+@pytest.mark.parametrize("engine", [*ENGINES, "llama-server", "tabbyapi", "exllamav2", "vLLM"])
+def test_every_engine_plans(engine: str) -> None:
+    made = story("f16", engine=engine, target=replace(TARGET, num_parameters=7_000_000_000, weight_bytes=4_000_000_000))
+    assert made.fits and made.engine == engine_memory(engine).name
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [({"engine": "vlm"}, "vllm"), ({"gpus": ()}, "GPUs"), ({"gpus": (0,)}, "GPUs"), ({"context": 0}, "context")],
+)
+def test_bad_requests_are_refused(changes: dict, message: str) -> None:
+    context = changes.pop("context", 4096)
+    with pytest.raises(UsageError, match=message):
+        story(context=context, **changes)
+
+
+# -- sizes that are only stated
+
+
+def test_a_published_shape_stands_in() -> None:
+    sizes, notes = sizes_from(Stated(22, like="llama-2-70b-chat-hf"), "target")
+    assert (sizes.num_layers, sizes.num_kv_heads, sizes.head_dim) == (80, 8, 128)
+    assert sizes.weight_bytes == 22_000_000_000 and notes == []
+
+
+def test_a_shape_that_is_given_needs_no_assumption() -> None:
+    sizes, notes = sizes_from(Stated(22, None, 80, 8, 128), "target")
+    assert (sizes.num_layers, sizes.num_kv_heads, sizes.head_dim, notes) == (80, 8, 128, [])
+
+
+def test_a_guess_from_the_size_alone_is_said() -> None:
+    sizes, (note,) = sizes_from(Stated(4.9), "target")
+    assert 7e9 < sizes.num_parameters < 9e9
+    assert "4.85 bits" in note and "--layers" in note
+
+
+def test_an_unknown_shape_and_no_weights_are_refused() -> None:
+    with pytest.raises(UsageError, match="Llama-2-70b-chat-hf"):
+        sizes_from(Stated(22, like="llama-99b"), "target")
+    with pytest.raises(UsageError, match="more than 0"):
+        sizes_from(Stated(0), "draft")
