@@ -26,7 +26,7 @@ from slipstream.tasks.options import (
 if TYPE_CHECKING:
     from slipstream.measurement.results import BenchResult
 
-STREAMS = opt.Option("--streams", "With --engine: requests at the same time.", "Engine")
+STREAMS = opt.OptionSpec("--streams", "With --engine: requests at the same time.", "Engine")
 
 
 @grouped(drafter=opt.DRAFTERS, streams=STREAMS)

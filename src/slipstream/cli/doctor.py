@@ -24,18 +24,18 @@ _COLOURS = {"blocks": "red", "slows": "yellow", "note": "dim"}
 
 
 @grouped(
-    target=opt.Option("--target -m --model", "The model that answers.", "Models"),
-    draft=opt.Option("--draft -d", "The model that drafts.", "Models"),
-    engine=opt.Option(
+    target=opt.OptionSpec("--target -m --model", "The model that answers.", "Models"),
+    draft=opt.OptionSpec("--draft -d", "The model that drafts.", "Models"),
+    engine=opt.OptionSpec(
         "--engine -e", "slipstream, llama-server (llama.cpp), vllm, sglang, transformers, tabbyapi (exllama), ollama."
     ),
-    config=opt.Option("--config", "A command line, JSON, config.yml or Modelfile of an engine, to be checked."),
-    log=opt.Option("--log", "What an engine printed, to be explained; - reads standard input."),
-    context=opt.Option("--context", "Tokens of prompt and answer you need."),
-    batch=opt.Option("--batch", "Requests at the same time.", more={"min": 1}),
-    python=opt.Option("--python", "The Python of the engine's environment: its torch is tried on the files."),
-    measure=opt.Option("--measure", "Also run the target for a moment, and judge its speed."),
-    url=opt.Option("--url", "An engine that runs there: does it really speculate?"),
+    config=opt.OptionSpec("--config", "A command line, JSON, config.yml or Modelfile of an engine, to be checked."),
+    log=opt.OptionSpec("--log", "What an engine printed, to be explained; - reads standard input."),
+    context=opt.OptionSpec("--context", "Tokens of prompt and answer you need."),
+    batch=opt.OptionSpec("--batch", "Requests at the same time.", more={"min": 1}),
+    python=opt.OptionSpec("--python", "The Python of the engine's environment: its torch is tried on the files."),
+    measure=opt.OptionSpec("--measure", "Also run the target for a moment, and judge its speed."),
+    url=opt.OptionSpec("--url", "An engine that runs there: does it really speculate?"),
     plain_url=None,
 )
 def doctor(

@@ -15,12 +15,12 @@ from dataclasses import fields, is_dataclass
 from functools import wraps
 from typing import Annotated, Any, get_origin, get_type_hints
 
-from slipstream.cli.options import OPTIONS, Option
+from slipstream.cli.options import OPTIONS, OptionSpec
 
 Command = Callable[..., None]
 
 
-def grouped(**own: Option | None) -> Callable[[Command], Command]:
+def grouped(**own: OptionSpec | None) -> Callable[[Command], Command]:
     """`own`: options that differ from those of other commands, by field; None: this command does not have it."""
     table = OPTIONS | own
 
@@ -52,7 +52,7 @@ def grouped(**own: Option | None) -> Callable[[Command], Command]:
     return group
 
 
-def _parameter(name: str, kind: Any, default: Any, option: Option | None) -> inspect.Parameter:
+def _parameter(name: str, kind: Any, default: Any, option: OptionSpec | None) -> inspect.Parameter:
     """A tuple of values is an option that may be repeated."""
     assert option is not None
     if _repeats(kind):

@@ -10,7 +10,7 @@ import typer
 
 from slipstream.cli import options as opt
 from slipstream.cli.groups import grouped
-from slipstream.cli.options import Option
+from slipstream.cli.options import OptionSpec
 from slipstream.cli.terminal import TerminalReporter
 from slipstream.tasks.options import PairsOptions
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 @grouped(
-    target=Option("--target -m", "Rank drafts for this model. Default: list all groups."),
-    search=Option("--search", "A folder to look in as well; may be repeated."),
-    context=Option("--context", "Tokens of the workload: drafts trained for less drop out.", more={"min": 1}),
-    measure=Option("--measure", "Run the best three for real, with Slipstream's own engine."),
-    engine=Option(
+    target=OptionSpec("--target -m", "Rank drafts for this model. Default: list all groups."),
+    search=OptionSpec("--search", "A folder to look in as well; may be repeated."),
+    context=OptionSpec("--context", "Tokens of the workload: drafts trained for less drop out.", more={"min": 1}),
+    measure=OptionSpec("--measure", "Run the best three for real, with Slipstream's own engine."),
+    engine=OptionSpec(
         "--engine",
         "slipstream expands weights to 2 bytes (GPU) or 4 (CPU), others read them as stored. "
         "Default: llama.cpp, and slipstream with --measure.",

@@ -9,7 +9,7 @@ import typer
 
 from slipstream.cli import options as opt
 from slipstream.cli.groups import grouped
-from slipstream.cli.options import Option
+from slipstream.cli.options import OptionSpec
 from slipstream.tasks.options import PlanOptions
 
 if TYPE_CHECKING:
@@ -24,20 +24,20 @@ _POSITIVE = {"min": 1}
 
 
 @grouped(
-    target=Option("--target -m", "The target, if it is here.", TARGET),
-    weights_gb=Option("--weights-gb", "The size of its weights, if it is not.", TARGET),
-    draft=Option("--draft -d", "The draft.", DRAFT),
-    draft_weights_gb=Option("--draft-weights-gb", "The size of its weights.", DRAFT),
-    draft_like=Option("--draft-like", "A published model of its shape.", DRAFT),
-    like=Option("--like", "A published model, for example Llama-3.3-70B-Instruct.", SHAPE),
-    layers=Option("--layers", "Layers.", SHAPE, _POSITIVE),
-    kv_heads=Option("--kv-heads", "KV heads.", SHAPE, _POSITIVE),
-    head_dim=Option("--head-dim", "Numbers of a head.", SHAPE, _POSITIVE),
-    context=Option("--context", "Tokens of prompt and answer.", more=_POSITIVE),
-    kv=Option("--kv", "How the KV cache is stored: f16, q8 or q4."),
-    gpus=Option("--gpus", "Sizes of the GPUs as sold, for example 32,24. Default: those that are here."),
-    nodes=Option("--nodes", "Machines with these GPUs each (vllm, sglang).", more=_POSITIVE),
-    engine=Option("--engine", "llama.cpp, ollama, exllama, tabbyapi, vllm, sglang, transformers, slipstream."),
+    target=OptionSpec("--target -m", "The target, if it is here.", TARGET),
+    weights_gb=OptionSpec("--weights-gb", "The size of its weights, if it is not.", TARGET),
+    draft=OptionSpec("--draft -d", "The draft.", DRAFT),
+    draft_weights_gb=OptionSpec("--draft-weights-gb", "The size of its weights.", DRAFT),
+    draft_like=OptionSpec("--draft-like", "A published model of its shape.", DRAFT),
+    like=OptionSpec("--like", "A published model, for example Llama-3.3-70B-Instruct.", SHAPE),
+    layers=OptionSpec("--layers", "Layers.", SHAPE, _POSITIVE),
+    kv_heads=OptionSpec("--kv-heads", "KV heads.", SHAPE, _POSITIVE),
+    head_dim=OptionSpec("--head-dim", "Numbers of a head.", SHAPE, _POSITIVE),
+    context=OptionSpec("--context", "Tokens of prompt and answer.", more=_POSITIVE),
+    kv=OptionSpec("--kv", "How the KV cache is stored: f16, q8 or q4."),
+    gpus=OptionSpec("--gpus", "Sizes of the GPUs as sold, for example 32,24. Default: those that are here."),
+    nodes=OptionSpec("--nodes", "Machines with these GPUs each (vllm, sglang).", more=_POSITIVE),
+    engine=OptionSpec("--engine", "llama.cpp, ollama, exllama, tabbyapi, vllm, sglang, transformers, slipstream."),
 )
 def plan(options: PlanOptions = PlanOptions(), as_json: opt.Json = False) -> None:
     """Plan the memory of a target and a draft: what fits, how to split it, the longest context.

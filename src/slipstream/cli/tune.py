@@ -22,7 +22,7 @@ from slipstream.tasks.settings_file import FILE_NAME, FileSettings, write_settin
 if TYPE_CHECKING:
     from slipstream.measurement.tune import Score, TuneResult
 
-DRAFTERS = opt.Option(
+DRAFTERS = opt.OptionSpec(
     "--drafter",
     "Drafters to try, separated by commas. Default: ngram,suffix,suffix(width=3), and with --draft also model, "
     "model(p_min=0.4) and model(n_parallel=3).",
