@@ -94,7 +94,7 @@ class Stream:
         self.sequence: KVSequence | None = None  # set while the stream has a place in the target's cache
         self.outbox: deque[Token] = deque()
         self._assembler = assembler
-        self._time = clock
+        self._clock = clock
         self._submitted_at = clock()
 
     @property
@@ -126,7 +126,7 @@ class Stream:
             self.history.extend((token,))
         ends = token in self.limits.stop_tokens or (token in end_tokens and not self.limits.ignore_eos)
         text = "" if ends else self._assembler.push(token)
-        self._clock()
+        self._note_time()
         reason: FinishReason | None = None
         if ends or self._assembler.stopped:
             reason = "stop"
@@ -144,8 +144,8 @@ class Stream:
             self.error = error
             self.finish_reason = reason
 
-    def _clock(self) -> None:
-        elapsed = self._time() - self._submitted_at
+    def _note_time(self) -> None:
+        elapsed = self._clock() - self._submitted_at
         if not self.stats.ttft_s:
             self.stats.ttft_s = elapsed
         self.stats.total_s = elapsed
