@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from slipstream.host import file_number, file_text
+
 Vendor = Literal["nvidia", "amd", "apple"]
 
 PROBE_S = 2.5  # the most that one question to the machine may take
@@ -136,18 +138,6 @@ def nominal_flops(name: str) -> float | None:
 def _by_name(table: dict[str, int], name: str, unit: float) -> float | None:
     known = [key for key in table if re.search(rf"(?<![A-Z0-9]){re.escape(key)}(?![0-9])", name, re.I)]
     return table[max(known, key=len)] * unit if known else None
-
-
-def file_text(path: Path) -> str | None:
-    try:
-        return path.read_text(errors="replace").strip()
-    except OSError:
-        return None
-
-
-def file_number(path: Path) -> int | None:
-    text = file_text(path)
-    return int(text) if text and text.isdigit() else None
 
 
 def _number(text: str) -> float | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import importlib.util
-import os
 import platform
 import re
 import time
@@ -16,10 +15,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from slipstream.child import own_python
-from slipstream.predict.gpus import Gpu, ask, file_number, file_text, find_gpus
+from slipstream.host import cores, file_text, free_memory, total_memory
+from slipstream.predict.gpus import Gpu, ask, find_gpus
 
 COPY_BYTES = 256 << 20  # much larger than the caches
 CPU_SHARE = 0.5  # of the copy bandwidth (read + write) that reading weights reaches
@@ -67,13 +66,13 @@ class Machine:
 
 def inspect() -> Machine:
     """Looks at this machine in under 3 s. What can't be found out is left empty; raises nothing."""
-    processor, memory_total, memory_free = _processor(), _memory("MemTotal"), _memory("MemAvailable")
+    processor, memory_total, memory_free = _processor(), total_memory(), free_memory()
     with ThreadPoolExecutor(2) as pool:
         llama_cpp, gpus = pool.submit(_llama_cpp), pool.submit(find_gpus, processor, memory_total, memory_free)
         bandwidth = copy_bandwidth()
         return Machine(
             processor=processor,
-            cores=_cores(),
+            cores=cores(),
             memory_total=memory_total,
             memory_free=memory_free,
             copy_bandwidth=bandwidth,
@@ -95,7 +94,7 @@ def copy_bandwidth(device: str = "cpu") -> float:
 def _cpu_copy_s() -> float:
     import numpy as np
 
-    parts = _cores()
+    parts = cores()
     source = np.ones((parts, COPY_BYTES // 4 // parts), np.float32)
     target = np.full_like(source, 2.0)  # written to, or the system maps one and the same zero page
     with ThreadPoolExecutor(parts) as pool:
@@ -175,29 +174,8 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _cores() -> int:
-    """Those that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _processor() -> str:
     if platform.system() == "Darwin":
         return (ask("sysctl", "-n", "machdep.cpu.brand_string") or platform.machine()).strip()
     names = re.findall(r"^model name\s*:\s*(.+)$", file_text(Path("/proc/cpuinfo")) or "", re.M)
     return names[0] if names else platform.processor() or platform.machine()
-
-
-def _memory(key: Literal["MemTotal", "MemAvailable"]) -> int:
-    """Bytes, from /proc/meminfo or else sysconf; a container's own limit where it is lower."""
-    found = re.search(rf"^{key}:\s*(\d+) kB", file_text(Path("/proc/meminfo")) or "", re.M)
-    limit = file_number(Path("/sys/fs/cgroup/memory.max"))
-    if found is None:
-        try:
-            return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        except (ValueError, OSError):
-            return 0
-    num_bytes = int(found[1]) << 10
-    if limit is None:
-        return num_bytes
-    used = file_number(Path("/sys/fs/cgroup/memory.current")) or 0 if key == "MemAvailable" else 0
-    return min(num_bytes, max(limit - used, 0))

@@ -12,13 +12,13 @@ from slipstream.backends.llamacpp.context import Context, ContextFacts
 from slipstream.backends.llamacpp.exactness import most_rows_that_keep_their_bits
 from slipstream.backends.llamacpp.forward import ExactForward, Forward, SharedForward
 from slipstream.backends.llamacpp.library import last_complaint, library, listening
-from slipstream.backends.llamacpp.machine import free_bytes, physical_cores
 from slipstream.backends.llamacpp.model import LlamaCppModel
 from slipstream.backends.llamacpp.offload import find_devices, read_report, warn_of_unused_gpu
 from slipstream.backends.llamacpp.options import MAX_SEQUENCES, LlamaCppOptions
 from slipstream.backends.llamacpp.sequences import Sequences
 from slipstream.core.protocols import ModelInfo
 from slipstream.errors import CapacityError, UnsupportedModelError
+from slipstream.host import free_memory, physical_cores
 from slipstream.models.config import LONGEST_UNASKED_CONTEXT
 from slipstream.models.gguf_file import GgufFile
 
@@ -131,12 +131,12 @@ def _make_context(
 ) -> tuple[Context, CachePlan]:
     plan = _plan(lib, model, file, options, on_gpu=gpu_layers > 0)
     # On the CPU the library would take what is not there, and the system would end the process.
-    has_room = gpu_layers > 0 or plan.total_bytes <= free_bytes()
+    has_room = gpu_layers > 0 or plan.total_bytes <= free_memory()
     context = has_room and lib.llama_init_from_model(model, _context_params(lib, options, plan, gpu_layers))
     if not context:
         raise CapacityError(
             f"no room for a context of {file.name}: keys and values of {plan.cells} tokens take "
-            f"{plan.total_bytes / 1e9:.1f} GB, and {free_bytes() / 1e9:.1f} GB are free; {last_complaint()}. Lower "
+            f"{plan.total_bytes / 1e9:.1f} GB, and {free_memory() / 1e9:.1f} GB are free; {last_complaint()}. Lower "
             "--context or max_streams, or take a smaller type for keys and values (--kv-type q8_0)"
         )
     facts = ContextFacts(
@@ -168,7 +168,7 @@ def _plan(lib: Any, model: Any, file: GgufFile, options: LlamaCppOptions, on_gpu
     token_bytes = int(lib.llama_model_n_layer(model) * width * types.bytes_per_value)
     max_streams = min(options.max_streams, _EXACT_STREAMS) if options.exact else options.max_streams
     num_ids = max_streams + _EXACT_STREAMS if options.exact else min(MAX_SEQUENCES, 2 * max_streams + 64)
-    free = sum(device.free_bytes for device in find_devices()) if on_gpu else free_bytes()
+    free = sum(device.free_bytes for device in find_devices()) if on_gpu else free_memory()
     copies = num_ids if options.exact else 1
     affordable = int(free * _CACHE_SHARE) // (token_bytes * copies)
     longest = int(file.context_length / min(1.0, options.rope_freq_scale or 1.0))

@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
 from slipstream.backends.torch.kv_pool import PAGE_SIZE
 from slipstream.errors import CapacityError
+from slipstream.host import free_memory
 from slipstream.models.config import DecoderConfig
 from slipstream.models.tensors import expected_tensors
 
@@ -82,9 +82,4 @@ def _refusal(plan: MemoryPlan, device: torch.device) -> str:
 def _free_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    meminfo = Path("/proc/meminfo")
-    if meminfo.exists():
-        for line in meminfo.read_text().splitlines():
-            if line.startswith("MemAvailable"):
-                return int(line.split()[1]) * 1024
-    return 8 << 30
+    return free_memory()
