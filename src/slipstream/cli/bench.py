@@ -16,7 +16,7 @@ from slipstream.cli.terminal import TerminalReporter
 from slipstream.tasks.options import (
     BENCH_WORKLOAD,
     BenchOptions,
-    EngineBenchOptions,
+    ConcurrencyOptions,
     EngineOptions,
     ModelOptions,
     RunningEngineOptions,
@@ -36,7 +36,7 @@ def bench(
     options: BenchOptions = BenchOptions(),
     engine: EngineOptions = EngineOptions(),
     running: RunningEngineOptions = RunningEngineOptions(),
-    under_load: EngineBenchOptions = EngineBenchOptions(),
+    concurrency: ConcurrencyOptions = ConcurrencyOptions(),
     machine: MachineOptions = MachineOptions(),
     report: Annotated[Path | None, typer.Option("--report", help="Also write a self-contained HTML report.")] = None,
     as_json: opt.Json = False,
@@ -63,7 +63,9 @@ def bench(
             workload,
             replace(options, command=opt.command_line()),
             machine=machine,
-            engine=replace(under_load, start=engine, running=running),
+            engine=engine,
+            running=running,
+            concurrency=concurrency,
             reporter=reporter,
         )
     _finish(result, report, as_json)

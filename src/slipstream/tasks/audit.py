@@ -23,7 +23,7 @@ from slipstream.tasks.options import (
     AUDIT_WORKLOAD,
     ENGINE_CONTEXT,
     AuditOptions,
-    EngineBenchOptions,
+    EngineChoice,
     EngineOptions,
     ModelOptions,
     RunningEngineOptions,
@@ -83,8 +83,8 @@ def audit(
     check_engine_options(machine, engine, running)
     prompts, samplings, limits = workload.read(), options.samplings(), Limits(workload.max_tokens)
     if engine.engine:
-        compared = EngineBenchOptions(engine, running, streams="1")
-        comparison = EngineComparison.of(models, compared, machine.context_length or ENGINE_CONTEXT)
+        choice = EngineChoice.measured(engine, machine.context_length or ENGINE_CONTEXT)
+        comparison = EngineComparison.of(choice, models, running)
         done = audit_engine(comparison, prompts, samplings, limits, reporter)
         name = comparison.models.name
         facts = {"name": name, "engine": engine.engine}

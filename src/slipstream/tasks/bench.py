@@ -27,8 +27,11 @@ from slipstream.tasks.options import (
     BENCH_WORKLOAD,
     ENGINE_CONTEXT,
     BenchOptions,
-    EngineBenchOptions,
+    ConcurrencyOptions,
+    EngineChoice,
+    EngineOptions,
     ModelOptions,
+    RunningEngineOptions,
     WorkloadOptions,
     as_models,
     check_engine_options,
@@ -44,7 +47,9 @@ def bench(
     options: BenchOptions = BenchOptions(),
     *,
     machine: MachineOptions = MachineOptions(),
-    engine: EngineBenchOptions = EngineBenchOptions(),
+    engine: EngineOptions = EngineOptions(),
+    running: RunningEngineOptions = RunningEngineOptions(),
+    concurrency: ConcurrencyOptions = ConcurrencyOptions(),
     reporter: Reporter = SILENT,
 ) -> BenchResult:
     """Plain against speculative decoding: same loop, same timer, interleaved, text compared.
@@ -54,7 +59,7 @@ def bench(
     """
     models = as_models(models)
     own_only = {name: getattr(options, name) for name in ("random_weights", "random_draft", "synthetic_acceptance")}
-    check_engine_options(machine, engine.start, engine.running, **own_only)
+    check_engine_options(machine, engine, running, **own_only)
     prompts = workload.read()
     settings = BenchSettings(
         sampling=Sampling(temperature=options.temperature, seed=options.seed),
@@ -64,9 +69,11 @@ def bench(
         warm_prompts=options.warm,
         keep_learned=options.repeat_prompts,
     )
-    if engine.start.engine:
-        comparison = EngineComparison.of(models, engine, machine.context_length or ENGINE_CONTEXT, options.warm)
-        return bench_engine(comparison, prompts, settings, engine.stream_counts(), options.command, reporter)
+    if engine.engine:
+        streams = concurrency.stream_counts()
+        choice = EngineChoice.measured(engine, machine.context_length or ENGINE_CONTEXT, max(streams))
+        comparison = EngineComparison.of(choice, models, running, concurrency.one_at_a_time, options.warm)
+        return bench_engine(comparison, prompts, settings, streams, options.command, reporter)
     synthetic = SyntheticSettings.checked(options.random_weights, options.random_draft, options.synthetic_acceptance)
     drafters, chosen = models.drafters(), replace(models, drafter=None)
     loaded = (

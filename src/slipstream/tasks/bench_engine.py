@@ -26,7 +26,7 @@ from slipstream.measurement.workload import Prompt
 from slipstream.models.spec import OLLAMA_PREFIX
 from slipstream.tasks.engine_runs import check_first, deaths_explained, engine_running, on_free_port
 from slipstream.tasks.engine_settings import as_given, engine_settings, with_method
-from slipstream.tasks.options import EngineBenchOptions, EngineChoice, ModelOptions, RunningEngineOptions
+from slipstream.tasks.options import EngineChoice, ModelOptions, RunningEngineOptions
 from slipstream.tasks.reporter import Reporter
 
 _FORCED = re.compile(r"rejection[_-]sample[_-]method\W+synthetic|synthetic[_-]acceptance")
@@ -44,11 +44,18 @@ class EngineComparison:
     warm: bool = False
 
     @classmethod
-    def of(cls, models: ModelOptions, engine: EngineBenchOptions, context: int, warm: bool = False) -> EngineComparison:
-        choice = EngineChoice.measured(engine.start, context, max(engine.stream_counts()))
+    def of(
+        cls,
+        choice: EngineChoice,
+        models: ModelOptions,
+        running: RunningEngineOptions,
+        one_at_a_time: bool = False,
+        warm: bool = False,
+    ) -> EngineComparison:
+        """`models.drafter` names the ways to draft, separated by commas."""
         names = models.drafter.split(",") if models.drafter else []
         chosen = replace(models, drafter=None).resolved(choice.name)
-        return cls(choice, chosen, names, engine.running, engine.one_at_a_time, warm)
+        return cls(choice, chosen, names, running, one_at_a_time, warm)
 
     def urls(self) -> dict[str, str]:
         """Engines that run already, by label."""

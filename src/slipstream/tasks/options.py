@@ -227,11 +227,9 @@ class BenchOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class EngineBenchOptions:
-    """Another engine, under load."""
+class ConcurrencyOptions:
+    """The load that another engine is measured under."""
 
-    start: EngineOptions = field(default_factory=EngineOptions)
-    running: RunningEngineOptions = field(default_factory=RunningEngineOptions)
     streams: str = "1,4,16"  # requests at the same time
     one_at_a_time: bool = False  # two starts instead of two instances side by side
 

@@ -11,7 +11,7 @@ from slipstream.errors import UsageError
 from slipstream.tasks.options import (
     AnswerOptions,
     AuditOptions,
-    EngineBenchOptions,
+    ConcurrencyOptions,
     EngineOptions,
     ModelOptions,
     RunningEngineOptions,
@@ -87,12 +87,12 @@ def test_sampling_and_limits_are_made_of_their_options():
 
 def test_temperatures_and_streams_are_numbers():
     assert [s.temperature for s in AuditOptions("0,0.5").samplings()] == [0.0, 0.5]
-    assert EngineBenchOptions(streams="1,8").stream_counts() == [1, 8]
+    assert ConcurrencyOptions(streams="1,8").stream_counts() == [1, 8]
     with pytest.raises(UsageError, match="--temperatures"):
         AuditOptions("hot").samplings()
     for wrong in ("", "0", "1,x"):
         with pytest.raises(UsageError, match="--streams"):
-            EngineBenchOptions(streams=wrong).stream_counts()
+            ConcurrencyOptions(streams=wrong).stream_counts()
 
 
 def test_prompts_are_taken_evenly_over_their_kinds():
