@@ -163,6 +163,15 @@ def test_a_failed_forward_ends_only_the_streams_that_were_in_it():
     assert not model.open_sequences
 
 
+@pytest.fixture
+def ctrl_c():
+    """A process in the background ignores it from its start."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_reaches_its_own_thread_and_the_engine_goes_on():
     model = FakeModel()
     engine = make_engine(model)

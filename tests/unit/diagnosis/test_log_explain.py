@@ -416,9 +416,9 @@ HUGE = [
 @pytest.mark.parametrize("line", HUGE)
 def test_a_log_of_50_mb_takes_seconds_and_its_end_is_still_read(line):
     log = line * (50_000_000 // len(line)) + "\n" + BROADCAST
-    start = time.perf_counter()
+    start = time.process_time()
     findings = explain(log)
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
     assert "log-draft-object" in [finding.id for finding in findings]
 
 
