@@ -24,21 +24,20 @@ def measure_rows(
 
 def _measure(model: Model, sizes: Sequence[int], context: int, repeats: int, limit_s: float) -> dict[int, list[float]]:
     started = time.perf_counter()
-    sizes = [size for size in sizes if size <= min(model.info.max_rows, model.info.context_length - 2)]
-    if not sizes:
+    fitting = [size for size in sizes if size <= min(model.info.max_rows, model.info.context_length - 2)]
+    if not fitting:
         return {}
-    context = max(1, min(context, model.info.context_length - max(sizes) - 1))
-    tokens = [i % model.info.vocab_size for i in range(max(context, max(sizes)))]
-    sequence = model.open([], context + max(sizes))
+    context = max(1, min(context, model.info.context_length - max(fitting) - 1))
+    tokens = [i % model.info.vocab_size for i in range(max(context, max(fitting)))]
+    sequence = model.open([], context + max(fitting))
     seconds: dict[int, list[float]] = {}
     try:
         prefill(model, sequence, tokens[:context])
-        for _ in range(repeats):
-            for size in sizes:
-                request = ScoreRequest(sequence, tokens[:1], DraftTree.chain(tokens[: size - 1]), Sampling())
-                seconds.setdefault(size, []).append(_score(model, request))
-                if time.perf_counter() - started > limit_s:
-                    return seconds
+        for size in fitting * repeats:
+            request = ScoreRequest(sequence, tokens[:1], DraftTree.chain(tokens[: size - 1]), Sampling())
+            seconds.setdefault(size, []).append(_score(model, request))
+            if time.perf_counter() - started > limit_s:
+                break
     finally:
         sequence.close()
         model.forget_prompts()

@@ -85,11 +85,12 @@ class Client:
                 text = line.decode(errors="replace").strip().removeprefix("data:").strip()
                 if text == "[DONE]":
                     return
-                if text.startswith("{"):
-                    event = self._parsed(text, request.path)
-                    if event.get("error"):
-                        raise EngineRequestError(f"{self.url}{request.path} broke off: {_message(event)}")
-                    yield event
+                if not text.startswith("{"):
+                    continue
+                event = self._parsed(text, request.path)
+                if event.get("error"):
+                    raise EngineRequestError(f"{self.url}{request.path} broke off: {_message(event)}")
+                yield event
 
     @contextmanager
     def _open(

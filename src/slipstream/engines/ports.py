@@ -47,11 +47,9 @@ def _owner(port: int) -> str | None:
 
 
 def _listening_inodes(port: int) -> list[str]:
-    found = []
+    lines = []
     for table in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
         with contextlib.suppress(OSError):
-            for line in table.read_text().splitlines()[1:]:
-                fields = line.split()
-                if fields[3] == _LISTENING and int(fields[1].rpartition(":")[2], 16) == port:
-                    found.append(fields[9])
-    return found
+            lines += table.read_text().splitlines()[1:]
+    sockets = [line.split() for line in lines]
+    return [s[9] for s in sockets if s[3] == _LISTENING and int(s[1].rpartition(":")[2], 16) == port]

@@ -8,7 +8,8 @@ has no excuse at all; others may differ by what their number format loses.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 from typing import Literal
 
 from slipstream.core.generator import Answer, Generator
@@ -71,26 +72,25 @@ def audit(
     gap_of: GapOf | None,
 ) -> Iterator[AuditedAnswer]:
     """Findings as they come. Only the first turn of a prompt is run. Without `gap_of` any difference is a bug."""
-    for prompt in prompts:
-        for sampling in samplings:
-            reference = plain.answer(prompt.request(), sampling, limits)
-            for other in others:
-                answer = other.answer(prompt.request(), sampling, limits)
-                difference = _first_difference(reference, answer)
-                if difference and gap_of and reference.tokens:
-                    common = list(reference.tokens[: difference.position])
-                    gap = gap_of(prompt, sampling, common, difference.plain_token, difference.other_token)
-                    difference = Difference(difference.position, difference.plain_token, difference.other_token, gap)
-                yield AuditedAnswer(
-                    prompt_id=prompt.id,
-                    drafter=other.label,
-                    temperature=sampling.temperature,
-                    seed=sampling.seed,
-                    outcome=_outcome(difference, tolerance, sampling),
-                    num_tokens=answer.stats.num_tokens,
-                    num_accepted=answer.stats.num_accepted,
-                    difference=difference,
-                )
+    for prompt, sampling in product(prompts, samplings):
+        reference = plain.answer(prompt.request(), sampling, limits)
+        for other in others:
+            answer = other.answer(prompt.request(), sampling, limits)
+            difference = _first_difference(reference, answer)
+            if difference and gap_of and reference.tokens:
+                common = list(reference.tokens[: difference.position])
+                gap = gap_of(prompt, sampling, common, difference.plain_token, difference.other_token)
+                difference = replace(difference, gap=gap)
+            yield AuditedAnswer(
+                prompt_id=prompt.id,
+                drafter=other.label,
+                temperature=sampling.temperature,
+                seed=sampling.seed,
+                outcome=_outcome(difference, tolerance, sampling),
+                num_tokens=answer.stats.num_tokens,
+                num_accepted=answer.stats.num_accepted,
+                difference=difference,
+            )
 
 
 def _first_difference(a: Answer, b: Answer) -> Difference | None:

@@ -61,16 +61,19 @@ def audit_engines(
         sides = [(label, answered.get(label, {})) for label in others]
         return [f for label, own in sides for f in compare(plain, own, label, prompts, samplings, gap_at)]
 
+    def ask(label: str) -> None:
+        answers = answered.setdefault(label, {})
+        with openers[label] as generator:
+            for key, answer in answer_all(generator, prompts, samplings, limits):
+                answers[key] = answer
+                progress(sum(map(len, answered.values())), total, label)
+            if label == PLAIN:
+                audit.findings = compared(gap_of(generator))
+
     try:
         for label in (*others, PLAIN):
-            answers = answered.setdefault(label, {})
             try:
-                with openers[label] as generator:
-                    for key, answer in answer_all(generator, prompts, samplings, limits):
-                        answers[key] = answer
-                        progress(sum(map(len, answered.values())), total, label)
-                    if label == PLAIN:
-                        audit.findings = compared(gap_of(generator))
+                ask(label)
             except EngineError as error:
                 audit.complete = False
                 audit.errors.append(f"{label}: {error}")

@@ -55,15 +55,20 @@ def run_load(
     run, order = LoadRun(), random.Random(settings.seed)
     total = settings.passes * len(engines) * len(stream_counts)
     done = 0
+
+    def measure(label: str, number: int) -> None:
+        nonlocal done
+        with engines[label]() as generator:
+            warm_up(generator)
+            for streams in stream_counts:
+                progress(done, total, f"{label}: {_kind(streams)}")
+                _run_streams(run, generator, prompts, settings, streams, number)
+                done += 1
+
     try:
         for number in range(settings.passes):
             for label in order.sample(list(engines), len(engines)):
-                with engines[label]() as generator:
-                    warm_up(generator)
-                    for streams in stream_counts:
-                        progress(done, total, f"{label}: {_kind(streams)}")
-                        _run_streams(run, generator, prompts, settings, streams, number)
-                        done += 1
+                measure(label, number)
     except KeyboardInterrupt:
         run.complete = False
     except EngineError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from slipstream.core.generator import Generator
@@ -44,24 +44,35 @@ def run_bench(
     samples: list[PromptSample] = []
     try:
         warm_up(generators[0])
-        order = random.Random(settings.seed)
         total = settings.passes * len(prompts) * len(generators)
         with keeping(samples):
-            for number in range(settings.passes):
-                if not settings.keep_learned:
-                    for generator in generators:
-                        generator.forget_learned()
-                for prompt in order.sample(list(prompts), len(prompts)):
-                    for generator in order.sample(list(generators), len(generators)):
-                        progress(len(samples), total, f"{prompt.kind}: {generator.label}")
-                        if not settings.warm_prompts:
-                            generator.forget_prompts()
-                        answers = run_conversation(generator, prompt, settings.sampling, settings.limits)
-                        samples.append(PromptSample(generator.label, prompt, number, tuple(answers)))
+            for number, generator, prompt in _schedule(generators, prompts, settings):
+                progress(len(samples), total, f"{prompt.kind}: {generator.label}")
+                samples.append(_sample(generator, prompt, number, settings))
     except KeyboardInterrupt:
         return samples, False
     progress(total, total, "done")
     return samples, True
+
+
+def _schedule(
+    generators: Sequence[Generator], prompts: Sequence[Prompt], settings: BenchSettings
+) -> Iterator[tuple[int, Generator, Prompt]]:
+    """Who answers what, by pass, in random order. Drafters forget what they learned when a pass begins."""
+    order = random.Random(settings.seed)
+    for number in range(settings.passes):
+        for generator in () if settings.keep_learned else generators:
+            generator.forget_learned()
+        for prompt in order.sample(list(prompts), len(prompts)):
+            for generator in order.sample(list(generators), len(generators)):
+                yield number, generator, prompt
+
+
+def _sample(generator: Generator, prompt: Prompt, number: int, settings: BenchSettings) -> PromptSample:
+    if not settings.warm_prompts:
+        generator.forget_prompts()
+    answers = run_conversation(generator, prompt, settings.sampling, settings.limits)
+    return PromptSample(generator.label, prompt, number, tuple(answers))
 
 
 def warm_up(generator: Generator) -> None:

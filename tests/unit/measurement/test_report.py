@@ -48,8 +48,8 @@ FULL = BenchResult(
     notes=["a note"],
 )
 FIGURES = (
-    "Speed-up by kind of text", "Verdict by kind of text", "Acceptance by position", "Where the time goes",
-    "What one forward costs", "Speed-up by draft length", "Memory bandwidth reached",
+    "Speed-up and verdict by kind of text", "Where the time goes", "Acceptance by position", "What one forward costs",
+    "Speed-up by draft length", "Memory bandwidth reached",
 )  # fmt: skip
 
 
@@ -105,7 +105,46 @@ def test_everything_is_there(tmp_path: Path) -> None:
             "slipstream bench --drafter suffix --seed 7", "2.10", "a processor", "2026-03-07")  # fmt: skip
     for words in (*said, *FIGURES):
         assert words in html, words
-    assert html.index("Speculation pays</h1>") < html.index("Speed-up by kind of text")
+    assert html.index("Speculation pays</h1>") < html.index("Speed-up and verdict by kind of text")
+
+
+def rows(html: str, figure: str) -> list[str]:
+    """The words of each table row of a figure."""
+    start = html.index(f"<h2>{figure}")
+    found = re.findall(r"<tr.*?</tr>", html[start : html.index("</figure>", start)], re.DOTALL)
+    return [" ".join(re.sub(r"<[^>]+>", " ", row).split()) for row in found]
+
+
+def test_each_run_has_a_row() -> None:
+    slow = replace(
+        FAST_RUN, drafter="draft-model", speedup=Interval(0.81, 0.74, 0.9), tokens_per_s=9.6, acceptance_rate=0.31,
+        mean_accepted_length=1.8, target_forwards=2345, num_tokens=6789,
+        verdict=BenchVerdict("does not pay", "too slow"),
+    )  # fmt: skip
+    runs = [*FULL.runs, slow, replace(slow, kind="chat", speedup=Interval(1.01, 0.9, 1.1), tokens_per_s=12.0)]
+    assert rows(page(replace(FULL, runs=runs)), "Speed-up and verdict")[1:] == [
+        "all kinds plain decoding: 11.8 tok/s",
+        "suffix 1.72× 1.61–1.84 20.3 63% 2.40 1,200 1,200 pays : 2.4 tokens a round",
+        "draft-model 0.81× 0.74–0.90 9.6 31% 1.80 2,345 6,789 does not pay : too slow",
+        "chat plain decoding: 11.8 tok/s",
+        "suffix 1.72× 1.61–1.84 20.3 63% 2.40 1,200 1,200 pays : 2.4 tokens a round",
+        "draft-model 1.01× 0.90–1.10 12.0 31% 1.80 2,345 6,789 does not pay : too slow",
+    ]
+
+
+def test_the_tables_of_the_charts() -> None:
+    html = page()
+    assert rows(html, "Where the time goes")[1:] == [
+        "plain decoding 95% 0% 95% 5% 1.00× 100% 200 ms 8.00 s",
+        "suffix 93% 2% 93% 5% 1.00× 100% 200 ms 8.00 s",
+    ]
+    assert rows(html, "Acceptance by position") == ["position in the draft suffix", "1 80%", "2 60%", "3 40%"]
+    assert rows(html, "Speed-up by draft length") == ["draft length suffix", "1 1.30×", "2 1.40×", "4 1.60× ◯"]
+    assert "suffix: 1.60× at 4" in html
+    costs = ["rows in one forward n rows in one forward", "1 1.00×, 20 ms", "4 1.50×, 30 ms", "16 3.00×, 60 ms ◯"]
+    assert rows(html, "What one forward costs") == costs
+    read = ["drafter copy: 41.2 GB/s read reached", "plain decoding 20.0 GB/s 49%", "suffix 20.0 GB/s 49%"]
+    assert [row.replace("1× ", "") for row in rows(html, "Memory bandwidth reached")] == read
 
 
 def test_no_word_of_a_warning_where_there_is_none() -> None:
@@ -124,7 +163,8 @@ def test_another_text_is_said() -> None:
     html = page(replace(FULL, runs=[PLAIN_RUN, broken], verdict=BenchVerdict("broken", "2 texts differ")))
     assert "Broken" in html
     assert re.search(r"text identical</dt><dd[^>]*>no ", html)
-    assert "≠ text" in html
+    assert "≠ text differs" in html
+    assert "≠ text differs" not in page()
 
 
 def test_synthetic_and_partial_are_loud() -> None:
@@ -165,7 +205,8 @@ def test_an_empty_result_leaves_sections_out() -> None:
 
 def test_plain_decoding_alone() -> None:
     html = page(replace(FULL, runs=[PLAIN_RUN], verdict=BenchVerdict("baseline", ""), speedup_by_length=[]))
-    assert "Speed-up by kind of text" not in html
+    assert rows(html, "Speed-up and verdict")[2:] == ["plain decoding 1.00× – 11.8 0% 1.00 1,200 1,200 baseline"]
+    assert 'class="whisker"' not in html
     assert "Where the time goes" in html
 
 
@@ -203,12 +244,16 @@ def test_any_number_of_drafters(num_drafters: int) -> None:
 
 
 def test_nothing_is_drawn_outside_its_chart() -> None:
-    wide: dict[str, Any] = {"speedup": Interval(3.0, 0.2, 90.0)}
-    runs = [*FULL.runs, replace(FAST_RUN, kind="wild", **wide)]
-    for svg in svgs(page(replace(FULL, runs=runs))):
-        _, _, width, height = map(float, svg.get("viewBox", "").split())
-        for box in svg.iter("rect"):
-            assert float(box.get("x", 0)) + float(box.get("width", 0)) <= width + 0.2
-            assert float(box.get("y", 0)) + float(box.get("height", 0)) <= height + 0.2
-        for line in svg.iter("line"):
-            assert float(line.get("x2", 0)) <= width
+    wide: dict[str, Any] = {"speedup": Interval(3.0, -0.2, 90.0)}
+    html = page(replace(FULL, runs=[*FULL.runs, replace(FAST_RUN, kind="wild", **wide)]))
+    for style in re.findall(r'style="([^"]*%[^"]*)"', html):
+        shares = [float(share) for share in re.findall(r"([-\d.]+)%", style)]
+        assert min(shares) >= 0
+        assert sum(shares) <= 100, style
+    for svg in svgs(html):
+        left, top, width, height = map(float, svg.get("viewBox", "").split())
+        places = [point.split(",") for line in svg.iter("polyline") for point in line.get("points", "").split()]
+        places += [(box.get("x", ""), box.get("y", "")) for box in svg.iter("rect")]
+        for x, y in places:
+            assert left <= float(x) <= left + width
+            assert top <= float(y) <= top + height
