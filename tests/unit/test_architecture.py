@@ -17,11 +17,11 @@ EVERYWHERE = {"errors", "cache", "child", "writing"}  # small things that every 
 
 ALLOWED = {
     "core": set(),
-    "policy": {"core"},
-    "drafters": {"core"},
+    "policy": {"core", "plugins"},
+    "drafters": {"core", "plugins"},
     "backends": {"core", "models"},
     "models": set(),
-    "engines": {"core"},
+    "engines": {"core", "plugins"},
     "model_files": {"findings", "models"},
     "vocabularies": {"findings", "model_files", "models", "drafters"},
     "predict": {"findings", "model_files"},
@@ -68,6 +68,7 @@ ALLOWED = {
     },
     "loading": {"core", "policy", "drafters", "backends", "models", "vocabularies"},
     "findings": set(),
+    "plugins": set(),
     "errors": set(),
     "cache": {"errors"},
     "child": set(),
@@ -136,10 +137,3 @@ def test_importing_needs_no_torch(module):
     program = f"import sys, {module}; print(sorted({{'torch', 'transformers'}} & set(sys.modules)))"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert result.stdout.strip() == "[]"
-
-
-def test_every_public_name_can_be_reached():
-    for name in slipstream.__all__:
-        assert getattr(slipstream, name) is not None
-    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
-        _ = slipstream.nonsense
