@@ -41,8 +41,8 @@ OPTIONS: dict[str, OptionSpec | None] = {
     ),
     "policy": OptionSpec(
         "--policy",
-        "How much to draft: auto (as much as pays, by measured cost and acceptance; the default), auto(N), fixed(N), or "
-        "one of an installed package.",
+        "How much to draft: auto (as much as pays, by measured cost and acceptance; the default), auto(N), fixed(N), "
+        "or one of an installed package.",
         "Speculation",
     ),
     # the machine
