@@ -49,7 +49,7 @@ class Cell:
     def key(self) -> str:
         return f"{self.machine}/{self.drafter}/{self.streams}/{self.kind}"
 
-    def as_dict(self) -> dict[str, object]:
+    def to_dict(self) -> dict[str, object]:
         return {name: round(v, 4) if isinstance(v, float) else v for name, v in asdict(self).items()}
 
 

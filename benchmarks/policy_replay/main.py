@@ -48,7 +48,7 @@ def main(options: argparse.Namespace) -> None:
     baseline = read_baseline(form)
     summary = summarise(cells, baseline)
     if options.json:
-        print(json.dumps({"cells": [cell.as_dict() for cell in cells], "summary": summary.as_dict()}))
+        print(json.dumps({"cells": [cell.to_dict() for cell in cells], "summary": summary.to_dict()}))
     else:
         print("\n".join([*rows(cells, baseline, options.kinds), "", *summary_lines(summary)]))
 

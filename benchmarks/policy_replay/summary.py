@@ -28,7 +28,7 @@ class Summary:
     slower_than_baseline: dict[str, float] = field(default_factory=dict)  # over the baseline, below the bound
     mean_over_baseline: float | None = None
 
-    def as_dict(self) -> dict[str, object]:
+    def to_dict(self) -> dict[str, object]:
         return asdict(self)
 
 

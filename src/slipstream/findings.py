@@ -26,7 +26,7 @@ class Finding:
     cause: str
     fix: str
 
-    def as_dict(self) -> dict[str, str]:
+    def to_dict(self) -> dict[str, str]:
         return asdict(self)
 
 

@@ -83,7 +83,7 @@ def _one_backend(backend: str, options: argparse.Namespace, seconds: float) -> d
         worker = WorkerOptions(backend, tuple(options.scenario), options.mutation, Path(folder))
         for result in run_cases(worker, first, count, seconds if options.only is None else None):
             report.add(result)
-    return {"table": report.table(), "json": report.as_json()}
+    return {"table": report.table(), "json": report.to_dict()}
 
 
 def _mutations(arguments: list[str]) -> int:

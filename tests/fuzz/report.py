@@ -76,7 +76,7 @@ class Report:
             lines.append(f"  {entry.num_cases:5} cases  {scenario:12} {check}  (seed {entry.seed})")
         return "\n".join(lines)
 
-    def as_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         return {
             "backend": self.backend,
             "first_seed": self.first_seed,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -78,18 +79,16 @@ def _finish(result: BenchResult, report: Path | None, as_json: bool) -> None:
         sys.stdout.flush()
     finally:
         if report:
-            from dataclasses import asdict
-
             from slipstream.measurement.report import write_report
 
-            write_report(asdict(result), report)
+            write_report(result.to_dict(), report)
     if result.verdict.word == "broken":
         raise typer.Exit(1)
 
 
 def print_result(result: BenchResult, as_json: bool) -> None:
     if as_json:
-        print(result.as_json())
+        print(json.dumps(result.to_dict(), ensure_ascii=False))
         return
     from slipstream.measurement.table import print_table
 

@@ -50,7 +50,7 @@ def compare(
     changes = compare_results(first, second)
     warnings = unlike(first, second)
     if as_json:
-        print(json.dumps(_as_dict(changes, warnings, sentence(changes)), ensure_ascii=False))
+        print(json.dumps(_to_dict(changes, warnings, sentence(changes)), ensure_ascii=False))
     else:
         for warning in warnings:
             print(f"slipstream: {warning}", file=sys.stderr)
@@ -93,7 +93,7 @@ def _median(interval: Interval | None) -> str:
     return f"{interval.value:.2f}" if interval else ""
 
 
-def _as_dict(changes: list[Change], warnings: list[str], summary: str) -> dict[str, Any]:
+def _to_dict(changes: list[Change], warnings: list[str], summary: str) -> dict[str, Any]:
     from dataclasses import asdict
 
     return {

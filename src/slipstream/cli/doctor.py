@@ -64,7 +64,7 @@ def doctor(
     with TerminalReporter() as reporter:
         result = run_doctor(options, running, reporter=reporter)
     if as_json:
-        typer.echo(json.dumps(result.as_dict(), indent=2))
+        typer.echo(json.dumps(result.to_dict(), indent=2))
     else:
         _show(result)
     if result.is_blocked:

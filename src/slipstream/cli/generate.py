@@ -110,15 +110,11 @@ def describe(
     from dataclasses import asdict
 
     info = engine.target.info
-    return {
-        "text": generation.text,
-        "tokens": generation.tokens,
-        "finish_reason": generation.finish_reason,
-        "stats": generation.stats.as_dict(),
+    return generation.to_dict() | {
         "model": asdict(info),
         "draft": models.draft,
         "drafter": engine.drafter.name if engine.drafter else "none",
         "verifier": verifier,
         "sampling": asdict(sampling),
-        "policy": asdict(engine.policy.explain()),
+        "policy": engine.policy.explain().to_dict(),
     }

@@ -35,13 +35,14 @@ OPTIONS: dict[str, OptionSpec | None] = {
     "draft": OptionSpec("--draft -d", "A smaller model that drafts, named the same way.", "Models"),
     "drafter": OptionSpec(
         "--drafter",
-        "none (plain decoding), ngram, suffix, model, early-exit, translate, or chained:A,B. Options in brackets: "
-        "'model(p_min=0.3,n_parallel=3)'. Default: model with --draft, else suffix.",
+        "none (plain decoding), ngram, suffix, model, early-exit, translate, chained:A,B, or one of an installed "
+        "package. Options in brackets: 'model(p_min=0.3,n_parallel=3)'. Default: model with --draft, else suffix.",
         "Speculation",
     ),
     "policy": OptionSpec(
         "--policy",
-        "How much to draft: auto (as much as pays, by measured cost and acceptance; the default), auto(N), fixed(N).",
+        "How much to draft: auto (as much as pays, by measured cost and acceptance; the default), auto(N), fixed(N), "
+        "or one of an installed package.",
         "Speculation",
     ),
     # the machine

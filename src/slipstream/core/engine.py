@@ -10,10 +10,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, Protocol, Unpack, cast
 
 from slipstream.core.checks import token_ids
 from slipstream.core.drafter_guard import DrafterGuard
+from slipstream.core.generate_keywords import GenerateKeywords, answer_settings
 from slipstream.core.generation import Generation
 from slipstream.core.policy import PlainPolicy, Policy, RoundOutcome, RoundView
 from slipstream.core.policy_guard import PolicyGuard
@@ -125,12 +126,15 @@ class Engine:
         *,
         drafter: Drafter | Literal["inherit"] | None = _INHERIT,
         verifier: str | Verifier = "matching",
+        **keywords: Unpack[GenerateKeywords],
     ) -> Generation:
         """Starts an answer. A string is taken as it is, messages go through the chat template, ids are ids.
 
+        Fields of `Sampling` and `Limits` may be given as keywords: `generate("Hello", max_tokens=8, temperature=0.7)`.
         Raises ContextFullError or UsageError before anything is computed. An answer that can never fit the cache
         raises CapacityError when it is iterated.
         """
+        sampling, limits = answer_settings(sampling, limits, keywords)
         return Generation(self, self._submit(self.encode(prompt), sampling, limits, drafter, verifier))
 
     def encode(self, prompt: str | Messages | Sequence[int]) -> list[int]:
@@ -147,16 +151,14 @@ class Engine:
     def _submit(
         self,
         prompt: list[int],
-        sampling: Sampling | None,
-        limits: Limits | None,
+        sampling: Sampling,
+        limits: Limits,
         drafter: Drafter | Literal["inherit"] | None,
         verifier: str | Verifier,
     ) -> Stream:
         TURN.check_process()
-        sampling = Sampling() if sampling is None else sampling
-        limits = Limits() if limits is None else limits
         self._check_prompt(prompt)
-        self._check_settings(sampling, limits)
+        self._check_ids("logit_bias", sampling.logit_bias)
         stream = Stream(
             prompt,
             sampling,
@@ -180,12 +182,6 @@ class Engine:
                 "shorten the prompt, or load the model with a larger context"
             )
         self._check_ids("the prompt", prompt)
-
-    def _check_settings(self, sampling: Sampling, limits: Limits) -> None:
-        for name, value, kind in (("sampling", sampling, Sampling), ("limits", limits, Limits)):
-            if not isinstance(value, kind):
-                raise UsageError(f"{name} is a {type(value).__name__}; expected {kind.__name__}(…)")
-        self._check_ids("logit_bias", sampling.logit_bias)
 
     def _check_ids(self, name: str, ids: Iterable[int]) -> None:
         info = self.target.info

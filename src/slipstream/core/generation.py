@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import weakref
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
 
 from slipstream.core.stats import Stats
 from slipstream.core.stream import FinishReason, Stream, Token
+
+# Runs the rounds that `async for` asks for. One thread: rounds take turns anyway, and after each of them all who wait
+# look whether their token came with it.
+_ROUNDS = ThreadPoolExecutor(1, "slipstream-rounds")
+_SHOWN_CHARACTERS = 60  # of the text, in repr
 
 
 class Driver(Protocol):
@@ -19,10 +26,12 @@ class Driver(Protocol):
 
 
 class Generation:
-    """An answer on its way. Iterate it for tokens. Leaving the loop early cancels it, and so does dropping it.
+    """An answer on its way. Iterate it for tokens, with `for` or `async for`. Leaving the loop early cancels it, and so
+    does dropping it.
 
     Whoever asks for a token drives the rounds, for all streams of the engine: no thread is needed, and with several
-    threads the others find their tokens waiting.
+    threads the others find their tokens waiting. `async for` leaves the rounds to a thread, so the event loop goes on;
+    cancelling the task cancels the answer.
     """
 
     def __init__(self, engine: Driver, stream: Stream) -> None:
@@ -33,23 +42,43 @@ class Generation:
 
     def __iter__(self) -> Iterator[Token]:
         try:
-            while (token := self._next()) is not None:
-                self._text.append(token.text)
-                yield token
+            while not self._is_over():
+                if token := self._take():
+                    yield token
+                else:
+                    self._engine.step()
         finally:
             self.cancel()
 
-    def _next(self) -> Token | None:
-        while True:
-            over = self.stream.done  # asked before the outbox: another thread may be adding the last token right now
-            if self.stream.outbox:
-                return self.stream.outbox.popleft()
-            if not over:
-                self._engine.step()
-            elif self.stream.error:
-                raise self.stream.error
-            else:
-                return None
+    async def __aiter__(self) -> AsyncIterator[Token]:
+        try:
+            while not self._is_over():
+                if token := self._take():
+                    yield token
+                else:
+                    await asyncio.get_running_loop().run_in_executor(_ROUNDS, self._advance)
+        finally:
+            self.cancel()
+
+    def _is_over(self) -> bool:
+        """Whether all of it was read. Raises what ended the answer early."""
+        over = self.stream.done and not self.stream.outbox  # in this order: another thread may add the last token now
+        if over and self.stream.error:
+            raise self.stream.error
+        return over
+
+    def _take(self) -> Token | None:
+        """A token that waits."""
+        if not self.stream.outbox:
+            return None
+        token = self.stream.outbox.popleft()
+        self._text.append(token.text)
+        return token
+
+    def _advance(self) -> None:
+        """One round, unless one that ran since it was asked for has brought a token."""
+        if not self.stream.outbox and not self.stream.done:
+            self._engine.step()
 
     def cancel(self) -> None:
         """Ends the answer: at once, or when the running round ends. Never waits; harmless when it is over."""
@@ -77,3 +106,23 @@ class Generation:
     @property
     def stats(self) -> Stats:
         return self.stream.stats
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return {
+            "text": self.text,
+            "tokens": self.tokens,
+            "finish_reason": self.finish_reason,
+            "stats": self.stats.to_dict(),
+        }
+
+    def __str__(self) -> str:
+        """The text that was read; what `repr` says where nothing was read yet. Computes nothing."""
+        return self.text if self._text else repr(self)
+
+    def __repr__(self) -> str:
+        text, num_tokens = self.text, self.stream.num_answer_tokens
+        if len(text) > _SHOWN_CHARACTERS:
+            text = f"{text[:_SHOWN_CHARACTERS]}…"
+        state = self.finish_reason or ("running" if num_tokens else "not started")
+        return f"<Generation {text!r}, {num_tokens} tokens, {state}>"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
 
 from slipstream.core.stream import Drafter, Observation, Stream
 from slipstream.core.tree import EMPTY_TREE, DraftTree
@@ -85,6 +85,10 @@ class PolicyReport:
     observed_speedup: float | None  # lately, over plain rounds as they were measured
     cost_by_rows_s: dict[int, float] = field(default_factory=dict)
     acceptance_by_depth: list[float] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return asdict(self)
 
 
 class Policy(Protocol):

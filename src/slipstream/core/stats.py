@@ -75,8 +75,8 @@ class Stats:
         seconds = self.total_s - self.ttft_s
         return (self.num_tokens - 1) / seconds if self.num_tokens > 1 and seconds > 0 else 0.0
 
-    def as_dict(self) -> dict[str, object]:
-        """For --json. Depth counts become lists: index 0 is depth 1."""
+    def to_dict(self) -> dict[str, object]:
+        """Ready for JSON. Depth counts become lists: index 0 is depth 1."""
         plain = {
             name: getattr(self, name) for name in self.__dataclass_fields__ if name not in ("drafted_at", "accepted_at")
         }

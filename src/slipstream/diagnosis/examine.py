@@ -73,11 +73,14 @@ class Diagnosis:
             f"{p.n_draft} drafted tokens a round"
         )
 
-    def as_dict(self) -> dict[str, Any]:
-        """For --json."""
+    def __repr__(self) -> str:
+        return f"<Diagnosis {self.verdict!r}, {len(self.findings)} findings>"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
         return {
             "verdict": self.verdict,
-            "findings": [finding.as_dict() for finding in worst_first(self.findings)],
+            "findings": [finding.to_dict() for finding in worst_first(self.findings)],
             "engine": self.case.engine,
             "machine": asdict(self.machine),
             "models": {role: asdict(facts) for role, facts in self.facts.items()},

@@ -1,4 +1,4 @@
-"""Drafters by name. A new one is a file here and a line in `DRAFTERS`.
+"""Drafters by name. A new one is a file here and a line in `DRAFTERS`, or an entry point of another package.
 
 A spec is a name, with options in brackets where it has any: `ngram`, `model(p_min=0.3,n_parallel=3)`,
 `chained:suffix,model`.
@@ -10,6 +10,7 @@ import dataclasses
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from slipstream.core.protocols import Model
@@ -17,6 +18,7 @@ from slipstream.core.stream import Drafter
 from slipstream.core.team import DrafterTeam
 from slipstream.drafters.vocabulary import TokenTexts
 from slipstream.errors import UsageError
+from slipstream.plugins import also_installed, find_plugin
 
 
 @runtime_checkable
@@ -159,9 +161,16 @@ def parse_drafter(spec: str) -> DrafterSpec:
     if spec.startswith("chained:"):
         return DrafterSpec("chained", members=tuple(map(parse_drafter, split_list(spec.removeprefix("chained:")))))
     match = _SPEC.fullmatch(spec.strip())
-    if match is None or match["name"] not in (*DRAFTERS, "none"):
-        raise UsageError(f"unknown drafter {spec!r}; expected none, {', '.join(DRAFTERS)}")
+    if match is None or (match["name"] != "none" and _find_maker(match["name"]) is None):
+        known = f"{', '.join(DRAFTERS)}{also_installed('drafter')}"
+        raise UsageError(f"unknown drafter {spec!r}; expected none, {known}")
     return DrafterSpec(match["name"], _parse_options(match["options"] or "", spec))
+
+
+def _find_maker(name: str) -> Maker | None:
+    """Of Slipstream's own drafters, else of those that other packages bring."""
+    plugin = None if name in DRAFTERS else find_plugin("drafter", name)
+    return partial(plugin.make, Drafter) if plugin else DRAFTERS.get(name)
 
 
 def needs_layers(spec: str) -> bool:
@@ -183,7 +192,9 @@ def _make(spec: DrafterSpec, sources: DraftSources) -> Drafter | None:
     if spec.members:
         drafter: Drafter = DrafterTeam([m for member in spec.members if (m := _make(member, sources))])
         return drafter
-    return DRAFTERS[spec.name](sources, spec.options)
+    maker = _find_maker(spec.name)
+    assert maker is not None  # by parse_drafter
+    return maker(sources, dict(spec.options))
 
 
 def split_list(text: str) -> list[str]:

@@ -1,6 +1,7 @@
 """Engines that own their loop: vLLM, llama-server, SGLang, TabbyAPI, Ollama. `flags` says what each of them takes.
 
-A new engine is a file with an `ENGINE` in it, and a line here.
+A new engine is a file with an `ENGINE` in it, and a line here, or an entry point of another package that is such an
+object, with `weights` where it reads GGUF files.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Literal, cast
 
 from slipstream.errors import UsageError
+from slipstream.plugins import also_installed, find_plugin
 
 if TYPE_CHECKING:
     from slipstream.engines.engine import ExternalEngine
@@ -17,11 +19,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Where an engine's file is, what weights it reads, and what the doctor calls it."""
+    """Where an engine's file is, what weights it reads, and what the doctor calls it (None: the doctor does not know
+    it)."""
 
     module: str
     weights: Literal["gguf", "folder"]
-    in_doctor: str
+    in_doctor: str | None
 
 
 ENTRIES = {
@@ -35,11 +38,23 @@ ENTRIES = {
 
 def find_entry(name: str) -> Entry:
     """Raises UsageError that lists the valid names."""
-    if name not in ENTRIES:
-        raise UsageError(f"no engine {name!r} can be driven from here; expected {', '.join(ENTRIES)}")
-    return ENTRIES[name]
+    if name in ENTRIES:
+        return ENTRIES[name]
+    engine = find_engine(name)
+    return Entry(type(engine).__module__, getattr(engine, "weights", "folder"), in_doctor=None)
 
 
 def find_engine(name: str) -> ExternalEngine:
     """The engine of this name; its module is only imported here. Raises UsageError that lists the valid names."""
-    return cast("ExternalEngine", import_module(f"slipstream.engines.{find_entry(name).module}").ENGINE)
+    if name in ENTRIES:
+        return cast("ExternalEngine", import_module(f"slipstream.engines.{ENTRIES[name].module}").ENGINE)
+    from slipstream.engines.engine import ExternalEngine
+
+    plugin = find_plugin("engine", name)
+    if plugin is None:
+        known = f"{', '.join(ENTRIES)}{also_installed('engine')}"
+        raise UsageError(f"no engine {name!r} can be driven from here; expected {known}")
+    engine: ExternalEngine = plugin.checked(plugin.load(), ExternalEngine)
+    if engine.name != name:
+        raise UsageError(f"the engine {name!r} of {plugin.package} calls itself {engine.name!r}: the names must agree")
+    return engine

@@ -49,7 +49,7 @@ def _sample(sample: PromptSample) -> dict[str, object]:
         "kind": sample.prompt.kind,
         "pass": sample.pass_number,
         "answers": [
-            {"text": a.text, "tokens": list(a.tokens), "finish_reason": a.finish_reason, "stats": a.stats.as_dict()}
+            {"text": a.text, "tokens": list(a.tokens), "finish_reason": a.finish_reason, "stats": a.stats.to_dict()}
             for a in sample.answers
         ],
     }

@@ -122,8 +122,12 @@ class BenchResult:
     synthetic: bool = False  # random weights or forced acceptance: speeds are real, texts are not
     schema: str = SCHEMA
 
-    def as_json(self) -> str:
-        return json.dumps(asdict(self), ensure_ascii=False)
+    def __repr__(self) -> str:
+        return f"<BenchResult {self.verdict.word}: {self.verdict.why}>"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return asdict(self)
 
 
 def all_same_text(values: Iterable[bool | None]) -> bool | None:

@@ -95,6 +95,10 @@ class TuneResult:
     def best(self) -> Score:
         return self.scores[0]
 
+    def __repr__(self) -> str:
+        best = [f"{score.candidate.label}, {score.speedup:.2f}x" for score in self.scores[:1]]
+        return f"<TuneResult best of {len(self.scores)}: {best[0] if best else 'none'}>"
+
     def to_dict(self) -> dict[str, Any]:
         rule = self.rule_of_thumb()
         return {

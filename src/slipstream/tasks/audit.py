@@ -52,6 +52,10 @@ class AuditResult:
     def identical(self) -> bool:
         return bool(self.answers) and self.count("identical") == len(self.answers)
 
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{self.count(outcome)} {outcome}" for outcome in ("identical", "tie", "BUG"))
+        return f"<AuditResult {self.title}: {counts}>"
+
     def to_dict(self) -> dict[str, Any]:
         return {
             "schema": "slipstream.audit/1",

@@ -35,7 +35,7 @@ def doctor(
     case = Case(
         target=options.target,
         draft=options.draft,
-        engine=ENTRIES[engine].in_doctor if engine in ENTRIES else engine,
+        engine=(ENTRIES[engine].in_doctor if engine in ENTRIES else None) or engine,
         config=options.config,
         log=options.log,
         context=options.context,

@@ -36,11 +36,17 @@ def explainer(engine: ExternalEngine) -> Explain:
 
 
 def check_first(engine: ExternalEngine, settings: EngineSettings) -> list[Finding]:
-    """What the doctor says of models, machine and configuration. Raises BlockedError where something blocks."""
+    """What the doctor says of models, machine and configuration. Raises BlockedError where something blocks.
+
+    Of an engine that the doctor does not know it says nothing.
+    """
+    known_as = find_entry(engine.name).in_doctor
+    if known_as is None:
+        return []
     case = Case(
         _on_disk(settings.model),
         _on_disk(settings.draft) if _on_disk(settings.model) else None,
-        find_entry(engine.name).in_doctor,
+        known_as,
         context=settings.context,
         batch=settings.streams,
     )

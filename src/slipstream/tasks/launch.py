@@ -59,6 +59,9 @@ class Launched:
     def url(self) -> str:
         return self.running.settings.url
 
+    def __repr__(self) -> str:
+        return f"<Launched {self.running.engine.name} at {self.url}>"
+
     def to_dict(self) -> dict[str, Any]:
         settings = self.running.settings
         report: dict[str, Any] = {

@@ -41,6 +41,9 @@ class ModelGroups:
     groups: dict[str, list[FoundModel]]
     unreadable: list[FoundModel]
 
+    def __repr__(self) -> str:
+        return f"<ModelGroups {sum(map(len, self.groups.values()))} models in {len(self.groups)} groups>"
+
     def to_dict(self) -> dict[str, Any]:
         return {
             "schema": "slipstream.pairs/1",
@@ -65,6 +68,10 @@ class RankedDrafts:
     @property
     def usable(self) -> list[Ranked]:
         return [entry for entry in self.ranked if entry.prediction]
+
+    def __repr__(self) -> str:
+        drafts = ", ".join(f"{e.candidate.spec} {e.prediction.speedup:.2f}x" for e in self.usable if e.prediction)
+        return f"<RankedDrafts for {self.target.spec}: {drafts or 'none'}>"
 
     def to_dict(self) -> dict[str, Any]:
         family, lines = suggestions(self.target)

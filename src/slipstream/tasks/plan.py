@@ -31,6 +31,10 @@ class PlanResult:
     def fits(self) -> bool:
         return not any(finding.severity == "blocks" for finding in self.findings)
 
+    def __repr__(self) -> str:
+        draft = f" with {self.draft.name}" if self.draft else ""
+        return f"<PlanResult {self.target.name}{draft}: {'fits' if self.fits else 'does not fit'}>"
+
     def to_dict(self) -> dict[str, Any]:
         return asdict(self.memory) | {
             "schema": "slipstream.plan/1",
@@ -39,7 +43,7 @@ class PlanResult:
             "total_bytes": self.memory.total_bytes,
             "gpus": [asdict(gpu) | {"used": gpu.used} for gpu in self.memory.gpus],
             "notes": self.notes,
-            "findings": [finding.as_dict() for finding in self.findings],
+            "findings": [finding.to_dict() for finding in self.findings],
         }
 
 

@@ -44,7 +44,7 @@ def test_depths_are_counted_for_every_round_that_reached_them():
     stats.add(record(3, 2, 3))
     stats.add(record(2, 1, 2))
     stats.add(record(5, 0, 1, drafted_depth=2))  # a tree
-    shown = stats.as_dict()
+    shown = stats.to_dict()
     assert shown["drafted_by_depth"] == [3, 3, 1]
     assert shown["accepted_by_depth"] == [2, 1, 0]
     json.dumps(shown)

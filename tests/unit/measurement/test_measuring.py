@@ -147,7 +147,7 @@ def test_json_is_complete_and_read_back(tiny: LoadedModel, prompts: list[Prompt]
     generators = [generator(tiny, "none"), generator(tiny, "ngram")]
     result = measure(tiny.model, generators, prompts, SETTINGS, {"model_spec": "tiny"}, "slipstream bench", quiet)
     path = tmp_path / "result.json"
-    path.write_text(result.as_json())
+    path.write_text(json.dumps(result.to_dict()))
     data = read_result(path)
     assert data["schema"] == SCHEMA
     for key in ("machine", "settings", "runs", "verdict"):
