@@ -51,11 +51,11 @@ def find(search: Sequence[Path] = (), *, stores: bool = True) -> list[FoundModel
 
     Each model once, under the first name it was found by. Fetches nothing.
     """
-    places: dict[Path, str] = {}
+    places: dict[Path, tuple[str, Path]] = {}  # by real path; read by the path found, which names parts of a split file
     for spec, path in (*_in_folders(search), *(_in_stores() if stores else ())):
-        places.setdefault(path.resolve(), spec)
+        places.setdefault(path.resolve(), (spec, path.absolute()))
     with _Memory.open() as memory:
-        return [memory.candidate(spec, path) for path, spec in places.items()]
+        return [memory.candidate(spec, path) for spec, path in places.values()]
 
 
 def candidate(spec: str) -> FoundModel:
@@ -64,7 +64,7 @@ def candidate(spec: str) -> FoundModel:
 
     place = local_place(spec)
     with _Memory.open() as memory:
-        return memory.candidate(spec, place.path.resolve())
+        return memory.candidate(spec, place.path.absolute())
 
 
 def _in_folders(search: Sequence[Path]) -> Iterator[tuple[str, Path]]:
