@@ -278,6 +278,16 @@ def letters(vocab: int = 32, eos: int | None = None) -> FakeTokenizer:
 # -- streams and drafters -----------------------------------------------------------------------------------------
 
 
+def tree_of(*paths: Sequence[int]) -> DraftTree:
+    """A tree of paths; those that share a beginning are merged."""
+    builder = TreeBuilder()
+    for path in paths:
+        node = ROOT
+        for token in path:
+            node = builder.add(node, token)
+    return builder.build()
+
+
 def make_stream(
     prompt: Sequence[int],
     sampling: Sampling | None = None,

@@ -53,13 +53,15 @@ def put_in_ollama(store: Path, name: str, tag: str, model: Path) -> Path:
     return blob
 
 
-def put_in_hub_cache(hub: Path, repo: str, files: Sequence[Path]) -> Path:
-    """Adds a repository to a hub cache as the hub library lays it out; returns the snapshot."""
+def put_in_hub_cache(hub: Path, repo: str, files: Sequence[Path], commit: str = "0" * 40, branch: str = "main") -> Path:
+    """Adds a snapshot to a hub cache as the hub library lays it out: links to blobs. Returns the snapshot."""
     root = hub / f"models--{repo.replace('/', '--')}"
-    snapshot = root / "snapshots" / ("0" * 40)
-    snapshot.mkdir(parents=True)
-    (root / "refs").mkdir()
-    (root / "refs" / "main").write_text("0" * 40)
+    snapshot = root / "snapshots" / commit
+    for folder in (snapshot, root / "refs", root / "blobs"):
+        folder.mkdir(parents=True, exist_ok=True)
+    (root / "refs" / branch).write_text(commit)
     for file in files:
-        (snapshot / file.name).write_bytes(file.read_bytes())
+        blob = root / "blobs" / hashlib.sha256(file.read_bytes()).hexdigest()
+        blob.write_bytes(file.read_bytes())
+        (snapshot / file.name).symlink_to(Path("..", "..", "blobs", blob.name))
     return snapshot

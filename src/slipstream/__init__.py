@@ -58,8 +58,8 @@ if TYPE_CHECKING:  # the same names as in `_HOMES`; tests/unit/test_public_api.p
     from slipstream.tasks.options import (
         AuditOptions,
         BenchOptions,
+        ConcurrencyOptions,
         DoctorOptions,
-        EngineBenchOptions,
         EngineChoice,
         EngineOptions,
         LaunchOptions,
@@ -80,8 +80,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Ask", "AuditOptions", "AuditResult", "AutoPolicy", "BenchOptions", "BenchResult", "BlockedError",
-    "CapacityError", "ContextFullError", "DamagedModelError", "Diagnosis", "DoctorOptions", "DraftSources",
-    "DraftTree", "Drafter", "Engine", "EngineBenchOptions", "EngineChoice", "EngineError", "EngineOptions",
+    "CapacityError", "ConcurrencyOptions", "ContextFullError", "DamagedModelError", "Diagnosis", "DoctorOptions", "DraftSources",
+    "DraftTree", "Drafter", "Engine", "EngineChoice", "EngineError", "EngineOptions",
     "EngineRequestError", "EngineStartError", "Finding", "FixedPolicy", "Generation", "LaunchOptions", "Launched",
     "Limits", "LlamaCppOptions", "LoadedModel", "MachineOptions", "MissingDependencyError", "ModelError",
     "ModelGroups", "ModelNotFoundError", "ModelOptions", "NonFiniteLogitsError", "Observation", "PairsOptions",
@@ -119,7 +119,7 @@ _HOMES = {
     "tasks.bench": "bench",
     "tasks.doctor": "doctor",
     "tasks.launch": "Launched launch",
-    "tasks.options": "AuditOptions BenchOptions DoctorOptions EngineBenchOptions EngineChoice EngineOptions "
+    "tasks.options": "AuditOptions BenchOptions ConcurrencyOptions DoctorOptions EngineChoice EngineOptions "
     "LaunchOptions ModelOptions PairsOptions PlanOptions RunningEngineOptions SamplingOptions TuneOptions "
     "WorkloadOptions",
     "tasks.pairs": "ModelGroups RankedDrafts pairs",

@@ -40,7 +40,5 @@ def load_interpreted(folder: Path, max_rows: int = 512) -> TorchModel:
         ops = TritonOps(checkpoint.config, torch.float32, device, exact=True)
         decoder = load_decoder(checkpoint, ops, device, _CONTEXT)
     pool = KVPool(checkpoint.config, 2048, torch.float32, device)
-    return torch_backend._model(
-        checkpoint.name, decoder, pool, "fp32", _CONTEXT, max_rows, device,
-        lambda decoder, pool: CudaRunner(decoder, pool, max_rows, device),
-    )  # fmt: skip
+    setup = torch_backend._Setup(checkpoint.name, device, "fp32", _CONTEXT, 2048, max_rows)
+    return torch_backend._model(setup, decoder, pool, lambda decoder, pool: CudaRunner(decoder, pool, max_rows, device))

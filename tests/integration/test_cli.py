@@ -40,7 +40,9 @@ def test_help_is_quick_and_imports_no_torch() -> None:
     assert "generate" in result.stdout
 
 
-@pytest.mark.parametrize("command", ["generate", "chat", "pull", "demo", "bench", "audit", "tune", "compare"])
+@pytest.mark.parametrize(
+    "command", ["generate", "chat", "pull", "list", "show", "rm", "demo", "bench", "audit", "tune", "compare"]
+)
 def test_help_of_each_command_teaches_by_example(command: str) -> None:
     result = run(command, "--help")
     assert result.returncode == 0

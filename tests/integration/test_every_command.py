@@ -71,9 +71,12 @@ CASES = {
         Case("--status"),
         Case("--stop"),
     ],
+    "list": [Case("--search {folder}/..")],
     "pairs": [Case("--target {tiny} --search {folder}/..", 1)],  # nothing smaller
     "plan": [Case("--target {tiny} --gpus 8")],
     "pull": [Case("smollm2-135m", 1, environment=NO_INDEX)],  # pip runs, and finds nothing to fetch
+    "rm": [Case("smollm2-135m --yes", environment={"SLIPSTREAM_CACHE": "{spare}"})],
+    "show": [Case("{folder}")],
     "tune": [Case("--model {tiny} --drafter ngram --seconds 5 --output {out}/tuned.yaml " + SMALL)],
 }  # fmt: skip
 
@@ -89,13 +92,15 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str
     export_folder(open_checkpoint(tiny), folder)
     (root / "prompts.txt").write_text("one two three four one two three four one two\n")
     (root / "result.json").write_text(json.dumps(test_regression.result(test_regression.run())))
+    (root / "spare" / "models").mkdir(parents=True)  # a cache with a model that may go
+    (root / "spare" / "models" / "smollm2-135m.gguf").write_bytes(tiny.read_bytes())
     kernels = platformdirs.user_cache_path("slipstream", appauthor=False) / "kernels"  # compiled once per machine
     kernels.mkdir(parents=True, exist_ok=True)
     (root / "cache" / "kernels").symlink_to(kernels)
     places = {
         "tiny": str(tiny), "folder": str(folder), "prompts": str(root / "prompts.txt"),
         "result": str(root / "result.json"), "empty": str(root / "empty"), "out": str(root / "out"),
-        "cache": str(root / "cache"), "python": sys.executable, "port": str(free_port()),
+        "cache": str(root / "cache"), "spare": str(root / "spare"), "python": sys.executable, "port": str(free_port()),
     }  # fmt: skip
     yield places
     run([SCRIPT, "launch"], Case("--stop"), places, root)

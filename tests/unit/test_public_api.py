@@ -24,7 +24,7 @@ PUBLIC = {
     """,
     "tasks": "audit bench doctor launch pairs plan tune",
     "options of tasks": """
-        ModelOptions WorkloadOptions SamplingOptions BenchOptions EngineBenchOptions TuneOptions AuditOptions
+        ModelOptions WorkloadOptions SamplingOptions BenchOptions ConcurrencyOptions TuneOptions AuditOptions
         DoctorOptions PlanOptions PairsOptions EngineOptions EngineChoice LaunchOptions RunningEngineOptions Reporter
     """,
     "results of tasks": """

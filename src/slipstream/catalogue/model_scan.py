@@ -18,12 +18,13 @@ from slipstream.catalogue.families import recognise
 from slipstream.errors import ModelError, SlipstreamError
 from slipstream.models.builtin import BUILTINS
 from slipstream.models.files import expand_home
+from slipstream.models.spec import HUB_SPEC
 from slipstream.models.vocabulary import is_filler
 from slipstream.predict.speed import Sizes
 from slipstream.vocabularies.token_strings import fingerprint, token_strings
 from slipstream.writing import write_whole
 
-CACHE_SCHEMA = 1  # rises when what is remembered changes its meaning
+CACHE_SCHEMA = 2  # rises when what is remembered changes its meaning
 MAX_ENTRIES = 50_000  # files looked at below a folder; a whole disk is not a folder of models
 NOT_MODELS = ("mmproj", "adapter", "lora")  # parts of GGUF file names that hold something else
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth")
@@ -41,6 +42,8 @@ class FoundModel:
     num_tokens: int = 0
     family: str | None = None  # of the vocabulary, where it is a known one
     problem: str | None = None
+    format: str | None = None  # "gguf", "safetensors", …
+    quantisation: str | None = None  # "GGUF Q4_K_M", "AWQ 4 bits", "not quantised (BF16)"
 
 
 # -- finding ----------------------------------------------------------------------------------------------------------
@@ -51,11 +54,11 @@ def find(search: Sequence[Path] = (), *, stores: bool = True) -> list[FoundModel
 
     Each model once, under the first name it was found by. Fetches nothing.
     """
-    places: dict[Path, str] = {}
+    places: dict[Path, tuple[str, Path]] = {}  # by real path; read by the path found, which names parts of a split file
     for spec, path in (*_in_folders(search), *(_in_stores() if stores else ())):
-        places.setdefault(path.resolve(), spec)
+        places.setdefault(path.resolve(), (spec, path.absolute()))
     with _Memory.open() as memory:
-        return [memory.candidate(spec, path) for path, spec in places.items()]
+        return [memory.candidate(spec, path) for spec, path in places.values()]
 
 
 def candidate(spec: str) -> FoundModel:
@@ -64,7 +67,7 @@ def candidate(spec: str) -> FoundModel:
 
     place = local_place(spec)
     with _Memory.open() as memory:
-        return memory.candidate(spec, place.path.resolve())
+        return memory.candidate(spec, place.path.absolute())
 
 
 def _in_folders(search: Sequence[Path]) -> Iterator[tuple[str, Path]]:
@@ -135,11 +138,10 @@ def _in_hub_cache() -> Iterator[tuple[str, Path]]:
         repo, snapshot = folder.name.removeprefix("models--").replace("--", "/", 1), _snapshot(folder)
         if snapshot is None:
             continue
-        if _is_model(snapshot):
-            yield repo, snapshot
-        for file in sorted(snapshot.glob("*.gguf")):
-            if _is_model(file):
-                yield f"{repo}:{file.name}", file
+        named = {repo: snapshot} | {f"{repo}:{file.name}": file for file in sorted(snapshot.glob("*.gguf"))}
+        for name, path in named.items():
+            if _is_model(path):
+                yield name if HUB_SPEC.fullmatch(name) else str(path), path  # repositories like "gpt2" have no org
 
 
 def _snapshot(folder: Path) -> Path | None:
@@ -158,6 +160,7 @@ def _snapshot(folder: Path) -> Path | None:
 
 def read_candidate(spec: str, path: Path) -> FoundModel:
     """Reads one model's headers and vocabulary. What is wrong with it is in `problem`; raises nothing."""
+    from slipstream.model_files.quantisation import label
     from slipstream.model_files.weights import check_weights, describe
     from slipstream.model_files.weights_gguf import check_gguf
 
@@ -177,6 +180,8 @@ def read_candidate(spec: str, path: Path) -> FoundModel:
             vocabulary=fingerprint(strings),
             num_tokens=sum(not is_filler(text) for text in strings),
             family=family.name if family else None,
+            format=facts.format,
+            quantisation=label(facts),
         )
     except ModelError as error:
         return replace(found, problem=str(error))

@@ -52,7 +52,8 @@ def rank(
     `context`: the longest text of the workload; a draft trained for less is rejected, without it only noted.
     `as_stored`: the engine computes with weights as the files have them, as llama.cpp does; Slipstream's expands them.
     """
-    ranked = [_judged(target, other, machine, context, as_stored) for other in candidates if other.path != target.path]
+    others = [other for other in candidates if other.path.resolve() != target.path.resolve()]
+    ranked = [_judged(target, other, machine, context, as_stored) for other in others]
     return sorted(ranked, key=lambda r: -r.prediction.speedup if r.prediction else float("inf"))
 
 

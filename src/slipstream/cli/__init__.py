@@ -24,9 +24,12 @@ from slipstream.cli import (
     export,
     generate,
     launch,
+    list_models,
     pairs,
     plan,
     pull,
+    rm,
+    show,
     tune,
 )
 from slipstream.errors import SlipstreamError, UnfinishedBenchError
@@ -45,6 +48,9 @@ app = typer.Typer(
 app.command("generate")(generate.generate)
 app.command("chat")(chat.chat)
 app.command("pull")(pull.pull)
+app.command("list")(list_models.list_models)
+app.command("show")(show.show)
+app.command("rm")(rm.rm)
 app.command("convert")(convert.convert)
 app.command("demo")(demo.demo)
 app.command("bench")(bench.bench)

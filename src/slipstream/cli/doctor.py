@@ -90,6 +90,7 @@ def _show_models(console: Console, here: Machine) -> None:
 
 def _show(result: Diagnosis) -> None:
     from rich.console import Console
+    from rich.markup import escape
     from rich.padding import Padding
 
     from slipstream.findings import worst_first
@@ -113,5 +114,5 @@ def _show(result: Diagnosis) -> None:
         console.print(f"[{colour}]{finding.severity}[/{colour}]  [bold]{finding.id}[/bold]")
         for name in ("evidence", "cause", "fix"):
             text = f"{name}: " if name != "cause" else ""
-            console.print(Padding(text + getattr(finding, name).replace("[", "\\["), (0, 0, 0, 4)))
-    console.print(f"\n[bold]{result.verdict.replace('[', chr(92) + '[')}[/bold]")
+            console.print(Padding(text + escape(getattr(finding, name)), (0, 0, 0, 4)))
+    console.print(f"\n[bold]{escape(result.verdict)}[/bold]")

@@ -144,6 +144,14 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instea
 Tint = Annotated[bool, typer.Option("--tint", help="Colour the tokens that were drafted.", rich_help_panel="Output")]
 
 
+def shown_bytes(num_bytes: int) -> str:
+    """5.2 GB, 98 MB, 12 kB, 7 B."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if num_bytes >= size:
+            return f"{num_bytes / size:.1f} {unit}" if num_bytes < 10 * size else f"{num_bytes / size:.0f} {unit}"
+    return f"{num_bytes} B"
+
+
 def command_line() -> str:
     """The command as it was given, for the record: without keys."""
     from slipstream.engines.secrets import redacted

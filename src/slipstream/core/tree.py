@@ -57,18 +57,6 @@ class DraftTree:
         tokens = tuple(tokens)
         return cls(tokens, tuple(range(ROOT, len(tokens) - 1)), tuple(confidence), tuple(proposals))
 
-    @classmethod
-    def from_paths(cls, paths: Iterable[Sequence[int]], limit: int | None = None) -> DraftTree:
-        """Merges paths that share a beginning; earlier paths come first, at most `limit` nodes."""
-        builder = TreeBuilder()
-        for path in paths:
-            node = ROOT
-            for token in path:
-                if limit is not None and len(builder) >= limit and builder.child(node, token) is None:
-                    break
-                node = builder.add(node, token)
-        return builder.build()
-
     def __len__(self) -> int:
         return len(self.tokens)
 
@@ -102,14 +90,6 @@ class DraftTree:
     def path_tokens(self, node: int) -> list[int]:
         return [self.tokens[i] for i in self.path(node)]
 
-    def ancestor_mask(self) -> npt.NDArray[np.bool_]:
-        """[nodes, nodes] bool; row i marks the nodes that node i sees, itself included."""
-        mask = np.eye(len(self), dtype=np.bool_)
-        for node, parent in enumerate(self.parents):
-            if parent != ROOT:
-                mask[node] |= mask[parent]
-        return mask
-
     def keep(self, nodes: Iterable[int]) -> DraftTree:
         """The tree of these nodes only. Raises ValueError when a kept node's parent is left out."""
         order = sorted(set(nodes))
@@ -140,13 +120,10 @@ class TreeBuilder:
     def __len__(self) -> int:
         return len(self._tokens)
 
-    def child(self, node: int, token: int) -> int | None:
-        return self._children.get((node, token))
-
     def add(
         self, parent: int, token: int, confidence: float = 0.5, proposal: npt.NDArray[np.float64] | None = None
     ) -> int:
-        known = self.child(parent, token)
+        known = self._children.get((parent, token))
         if known is not None:
             return known
         node = self._children[parent, token] = len(self._tokens)

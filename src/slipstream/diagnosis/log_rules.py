@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from slipstream.findings import Rule, rule
 
-LLAMA = ("llama-server", "ollama")  # engines that llama.cpp is in
-
 
 @dataclass(frozen=True, slots=True)
 class Pattern:

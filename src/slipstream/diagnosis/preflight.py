@@ -13,7 +13,7 @@ class BlockedError(ModelError):
 
     def __init__(self, findings: list[Finding]) -> None:
         self.findings = findings
-        super().__init__("\n".join(f"{f.id}: {f.evidence.rstrip(chr(46))}. {f.cause} {f.fix}" for f in findings))
+        super().__init__("\n".join(f"{f.id}: {f.evidence.rstrip('.')}. {f.cause} {f.fix}" for f in findings))
 
 
 def explain_refusal(error: SlipstreamError, target: str, draft: str | None) -> SlipstreamError:

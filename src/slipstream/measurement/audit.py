@@ -59,23 +59,30 @@ class AuditedAnswer:
     difference: Difference | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class AuditQuestions:
+    """What is asked of plain and speculative decoding alike: each prompt with each sampling."""
+
+    prompts: Sequence[Prompt]
+    samplings: Sequence[Sampling]
+    limits: Limits
+
+
 GapOf = Callable[[Prompt, Sampling, list[int], int, int], float]
 
 
 def audit(
     plain: Generator,
     others: Sequence[Generator],
-    prompts: Sequence[Prompt],
-    samplings: Sequence[Sampling],
-    limits: Limits,
+    questions: AuditQuestions,
     tolerance: float,
     gap_of: GapOf | None,
 ) -> Iterator[AuditedAnswer]:
     """Findings as they come. Only the first turn of a prompt is run. Without `gap_of` any difference is a bug."""
-    for prompt, sampling in product(prompts, samplings):
-        reference = plain.answer(prompt.request(), sampling, limits)
+    for prompt, sampling in product(questions.prompts, questions.samplings):
+        reference = plain.answer(prompt.request(), sampling, questions.limits)
         for other in others:
-            answer = other.answer(prompt.request(), sampling, limits)
+            answer = other.answer(prompt.request(), sampling, questions.limits)
             difference = _first_difference(reference, answer)
             if difference and gap_of and reference.tokens:
                 common = list(reference.tokens[: difference.position])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -21,38 +22,45 @@ from slipstream.measurement.workload import Prompt
 _LENGTHS = (1, 2, 3, 4, 6, 8, 12)
 
 
+@dataclass(frozen=True, slots=True)
+class BenchDescription:
+    """What the result says of itself: what the user chose, by which command, and whether it is synthetic."""
+
+    chosen: dict[str, Any]
+    command: str
+    synthetic: bool = False
+    forced_acceptance: bool = False
+
+
 def measure(
     model: Model,
     generators: Sequence[EngineGenerator],
     prompts: Sequence[Prompt],
     settings: BenchSettings,
-    described: dict[str, Any],
-    command: str,
+    description: BenchDescription,
     progress: Progress,
-    synthetic: bool = False,
-    forced_acceptance: bool = False,
 ) -> BenchResult:
-    """Runs the benchmark. `generators[0]` is plain decoding; `described` is what the user chose, for the record.
+    """Runs the benchmark. `generators[0]` is plain decoding.
 
     Raises UnfinishedBenchError, which holds what was measured, where an answer or the summary fails.
     """
     costs = measure_row_cost(model)
     samples, complete = run_bench(generators, prompts, settings, progress)
     with keeping(samples):
-        runs = summarise(samples, Yardstick(model.info.weight_bytes, costs, forced_acceptance))
+        runs = summarise(samples, Yardstick(model.info.weight_bytes, costs, description.forced_acceptance))
         reasons = [f"{g.label}: {g.explain().reason}" for g in generators if g.label != PLAIN]
         return BenchResult(
             machine=describe_machine(model.info.device),
-            settings={**described, **_facts(model, settings, prompts)},
+            settings={**description.chosen, **_facts(model, settings, prompts)},
             runs=runs,
             verdict=overall(runs),
-            command=command,
+            command=description.command,
             created=datetime.now().astimezone().isoformat(timespec="seconds"),
             cost_by_rows=costs,
             speedup_by_length=[point for run in runs for point in _by_length(run, costs)],
             notes=[f"policy, at the end of the run: {reason}" for reason in reasons],
             partial=not complete,
-            synthetic=synthetic,
+            synthetic=description.synthetic,
         )
 
 

@@ -15,6 +15,7 @@ from slipstream.errors import ModelError
 from slipstream.model_files.local_models import local_place
 from slipstream.model_files.weights_gguf import parts, stored_bytes, type_names
 from slipstream.model_files.weights_safetensors import StoredShape, check_file, check_index
+from slipstream.models.chat_template import template_of_folder
 from slipstream.models.files import read_optional_json
 from slipstream.models.gguf_header import GgufHeader, read_header
 from slipstream.models.hf_config import FAMILIES
@@ -58,12 +59,8 @@ class ModelFacts:
     rope_scaling: str | None  # "llama3 x8"; None: none
     original_context_length: int | None = None  # before rope scaling, where the files say
     sliding_window: int | None = None
-
-    @property
-    def bits_per_weight(self) -> float | None:
-        if not self.num_parameters or self.weight_bytes is None:
-            return None
-        return 8 * self.weight_bytes / self.num_parameters
+    num_heads: int | None = None
+    has_chat_template: bool | None = None
 
 
 def describe(spec: str | Path) -> ModelFacts:
@@ -105,6 +102,8 @@ def _describe_folder(folder: Path, name: str) -> ModelFacts:
         rope_scaling=rope,
         original_context_length=original,
         sliding_window=_window(config.values),
+        num_heads=heads,
+        has_chat_template=_has_template(folder),
     )
 
 
@@ -222,6 +221,13 @@ def _window(values: Mapping[str, Any]) -> int | None:
     return None if values.get("use_sliding_window") is False else Config(values).integer("sliding_window")
 
 
+def _has_template(folder: Path) -> bool | None:
+    try:
+        return template_of_folder(folder, read_optional_json(folder / "tokenizer_config.json")) is not None
+    except ModelError:
+        return None
+
+
 def _first_text(value: Any) -> str | None:
     return value[0] if isinstance(value, list) and value and isinstance(value[0], str) else None
 
@@ -255,6 +261,8 @@ def _describe_gguf(path: Path, name: str) -> ModelFacts:
         rope_scaling=_gguf_scaling(scaling, factor) if is_scaled else _llama3_scaling(header),
         original_context_length=meta.integer("rope.scaling.original_context_length"),
         sliding_window=meta.integer("attention.sliding_window"),
+        num_heads=heads,
+        has_chat_template=Config(header.metadata).text("tokenizer.chat_template") is not None,
     )
 
 

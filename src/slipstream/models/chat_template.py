@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from slipstream.errors import UsageError
+from slipstream.models.files import cannot_read
 from slipstream.models.template_process import renderer
 
 Message = Mapping[str, str]
@@ -29,6 +32,21 @@ class ChatTemplate:
             "tools": None,
         }
         return renderer.render(self.source, values)
+
+
+def template_of_folder(folder: Path, tokenizer_config: Mapping[str, Any]) -> str | None:
+    """The template's own file, or the one in tokenizer_config.json (a string, or a list of named ones)."""
+    file = folder / "chat_template.jinja"
+    if file.is_file():
+        try:
+            return file.read_text(encoding="utf-8", errors="replace")
+        except OSError as error:
+            raise cannot_read(file, error) from error
+    template = tokenizer_config.get("chat_template")
+    if isinstance(template, list):
+        named = {t.get("name"): t.get("template") for t in template if isinstance(t, dict)}
+        template = named.get("default")
+    return template if isinstance(template, str) else None
 
 
 def check_messages(messages: Sequence[Message]) -> None:

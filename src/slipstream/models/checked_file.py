@@ -24,7 +24,7 @@ def has_sha256(path: Path, sha256: str, num_bytes: int) -> bool:
         facts = _facts(path)
         if facts["size"] != num_bytes:
             return False
-        record = path.with_name(f".{path.stem}.checked")
+        record = record_of(path)
         if read_private(record) == (line := json.dumps(facts | {"sha256": sha256}).encode()):
             return True
         _wait_for_the_clock(facts["mtime_ns"])
@@ -35,6 +35,11 @@ def has_sha256(path: Path, sha256: str, num_bytes: int) -> bool:
     with suppress(OSError):
         write_whole(record, line, OWNER_WRITES)
     return True
+
+
+def record_of(path: Path) -> Path:
+    """Where it is remembered that a file was hashed."""
+    return path.with_name(f".{path.stem}.checked")
 
 
 def _facts(path: Path) -> dict[str, int]:

@@ -17,12 +17,16 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from slipstream.errors import ModelNotFoundError
 from slipstream.models.builtin import BUILTIN_NAMES, fetch_builtin
 from slipstream.models.files import expand_home
+from slipstream.models.hub import HubModel, fetch_from_hub
+from slipstream.models.ollama import find_ollama_model
 
 Report = Callable[[str], None]
+Store = Literal["path", "built-in", "ollama", "hub"]
 
 OLLAMA_PREFIX = "ollama:"
 HUB_SPEC = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(:(?P<file>[^@:\s]+\.gguf))?(@(?P<revision>[\w./-]+))?")
@@ -55,18 +59,41 @@ def locate(spec: str | Path, report: Report = lambda line: None) -> Place:
     text = str(spec)
     if on_disk := _on_disk(text):
         return on_disk
+    store = store_of(spec)
+    if store == "built-in":
+        return Place(fetch_builtin(text, report), text)
+    if store == "ollama":
+        name = text.removeprefix(OLLAMA_PREFIX)
+        return Place(find_ollama_model(name), name)
+    model = hub_model(text)
+    short = Path(model.file).stem if model.file else model.repo.partition("/")[2]
+    return Place(fetch_from_hub(model, report), short)
+
+
+def store_of(spec: str | Path) -> Store:
+    """Where the model of a spec would be, whether it is there or not.
+
+    Raises ModelNotFoundError for a path with nothing there, and for what is no spec.
+    """
+    text = str(spec)
+    if _on_disk(text):
+        return "path"
     if isinstance(spec, Path) or looks_like_path(text):
         raise ModelNotFoundError(f"There is nothing at {text!r}. Expected {FORMS}.{_siblings(Path(text))}")
     if text in BUILTIN_NAMES:
-        return Place(fetch_builtin(text, report), text)
+        return "built-in"
     if text.startswith(OLLAMA_PREFIX):
-        from slipstream.models.ollama import find_ollama_model
-
-        name = text.removeprefix(OLLAMA_PREFIX)
-        return Place(find_ollama_model(name), name)
-    if match := HUB_SPEC.fullmatch(text):
-        return _on_hub(match, report)
+        return "ollama"
+    if HUB_SPEC.fullmatch(text):
+        return "hub"
     raise ModelNotFoundError(f"No model is called {text!r}. Expected {FORMS}.{_near_names(text)}")
+
+
+def hub_model(spec: str) -> HubModel:
+    """The parts of a hub id."""
+    match = HUB_SPEC.fullmatch(spec)
+    assert match is not None  # store_of says so
+    return HubModel(match["repo"], match["file"], match["revision"])
 
 
 def looks_like_path(text: str) -> bool:
@@ -89,14 +116,6 @@ def _on_disk(text: str) -> Place | None:
     if path.suffix == ".safetensors":
         path = path.parent  # the config and the tokenizer lie beside it
     return Place(path, path.stem if path.suffix == ".gguf" else path.name)
-
-
-def _on_hub(match: re.Match[str], report: Report) -> Place:
-    from slipstream.models.hub import HubModel, fetch_from_hub
-
-    model = HubModel(match["repo"], match["file"], match["revision"])
-    short = Path(model.file).stem if model.file else model.repo.partition("/")[2]
-    return Place(fetch_from_hub(model, report), short)
 
 
 def _siblings(path: Path) -> str:

@@ -11,6 +11,7 @@ import tokenizers
 
 from slipstream.errors import DamagedModelError, ModelNotFoundError, UnsupportedModelError
 from slipstream.models.bpe import SpmPieces, spm_encoder
+from slipstream.models.chat_template import template_of_folder
 from slipstream.models.files import cannot_read, read_json, read_optional_json
 from slipstream.models.sentencepiece_file import SentencePieceModel, read_sentencepiece
 from slipstream.models.tokenizer import Tokenizer, TokenizerSettings
@@ -84,7 +85,7 @@ def _from_json(path: Path, side: SideFiles) -> Tokenizer:
         add_bos=bool(side.tokenizer_config.get("add_bos_token", bos_id is not None and empty_ids[:1] == [bos_id])),
         eos_id=_id_of(side.token_name("eos_token"), side.token_ids("eos_token_id"), encoder),
         end_ids=_known(side.token_ids("eos_token_id"), vocabulary),
-        chat_template=_chat_template(side),
+        chat_template=template_of_folder(side.path, side.tokenizer_config),
         strips_leading_space=strips,
     )
     return Tokenizer(encoder, vocabulary, settings)
@@ -140,21 +141,6 @@ def _known(ids: Iterable[int], vocabulary: Vocabulary) -> frozenset[int]:
     return frozenset(i for i in ids if 0 <= i < len(vocabulary.strings))
 
 
-def _chat_template(side: SideFiles) -> str | None:
-    """The template's own file, or the one in tokenizer_config.json (a string, or a list of named ones)."""
-    file = side.path / "chat_template.jinja"
-    if file.is_file():
-        try:
-            return file.read_text(encoding="utf-8", errors="replace")
-        except OSError as error:
-            raise cannot_read(file, error) from error
-    template = side.tokenizer_config.get("chat_template")
-    if isinstance(template, list):
-        named = {t.get("name"): t.get("template") for t in template if isinstance(t, dict)}
-        template = named.get("default")
-    return template if isinstance(template, str) else None
-
-
 def _from_sentencepiece(path: Path, side: SideFiles) -> Tokenizer:
     try:
         model = read_sentencepiece(path, path.read_bytes())
@@ -179,6 +165,6 @@ def _sentencepiece_settings(model: SentencePieceModel, side: SideFiles, vocabula
         add_bos=bool(side.tokenizer_config.get("add_bos_token", True)),
         eos_id=model.eos_id if model.eos_id >= 0 else None,
         end_ids=_known(side.token_ids("eos_token_id"), vocabulary),
-        chat_template=_chat_template(side),
+        chat_template=template_of_folder(side.path, side.tokenizer_config),
         strips_leading_space=model.adds_space_prefix,
     )

@@ -24,7 +24,6 @@ from slipstream.predict.speed import WORTH_IT, DeviceSpeed, Sizes, expected_toke
 
 STREAMS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 MAX_LENGTH = 8
-FIXED_LENGTH = 4  # what a setting that nobody looks at again drafts
 CONTEXT = 1024  # tokens of an average request that is being answered
 FLOPS_SHARE = 0.5  # of a GPU's nominal arithmetic that products of some hundred rows reach; an assumption
 MESSAGE_S = 12e-6  # latency of one all-reduce between GPUs of a machine; an assumption

@@ -8,13 +8,11 @@ from functools import partial
 from typing import Any
 
 from slipstream.backends import MachineOptions
-from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
-from slipstream.measurement.audit import AuditedAnswer, logit_gap, tie_tolerance
+from slipstream.measurement.audit import AuditedAnswer, AuditQuestions, logit_gap, tie_tolerance
 from slipstream.measurement.audit import audit as audit_answers
 from slipstream.measurement.engine_generator import EngineGenerator
 from slipstream.measurement.results import PLAIN
-from slipstream.measurement.workload import Prompt
 from slipstream.tasks.audit_engine import audit_engine
 from slipstream.tasks.bench import default_drafters
 from slipstream.tasks.bench_engine import EngineComparison
@@ -85,11 +83,11 @@ def audit(
     """
     models = as_models(models)
     check_engine_options(machine, engine, running)
-    prompts, samplings, limits = workload.read(), options.samplings(), Limits(workload.max_tokens)
+    questions = AuditQuestions(workload.read(), options.samplings(), Limits(workload.max_tokens))
     if engine.engine:
         choice = EngineChoice.measured(engine, machine.context_length or ENGINE_CONTEXT)
         comparison = EngineComparison.of(choice, models, running)
-        done = audit_engine(comparison, prompts, samplings, limits, reporter)
+        done = audit_engine(comparison, questions, reporter)
         name = comparison.models.name
         facts = {"name": name, "engine": engine.engine}
         return AuditResult(f"{name} on {engine.engine}", facts, done.findings, done.complete)
@@ -98,7 +96,7 @@ def audit(
     result = AuditResult(f"{info.name}, {info.dtype}, {info.device}", asdict(info))
     result.spell = loaded.target.tokenizer.token_text
     try:
-        _run(result, loaded, models.drafters() or default_drafters(loaded), prompts, samplings, limits, reporter)
+        _run(result, loaded, models.drafters() or default_drafters(loaded), questions, reporter)
     except KeyboardInterrupt:
         result.complete = False
     except Exception as error:  # of any kind: what was found until then is kept
@@ -109,21 +107,13 @@ def audit(
 
 
 def _run(
-    result: AuditResult,
-    models: Models,
-    drafters: Sequence[str],
-    prompts: Sequence[Prompt],
-    samplings: Sequence[Sampling],
-    limits: Limits,
-    reporter: Reporter,
+    result: AuditResult, models: Models, drafters: Sequence[str], questions: AuditQuestions, reporter: Reporter
 ) -> None:
     """Adds answers to the result as they come."""
     generators = [EngineGenerator(label, partial(models.engine, label)) for label in [PLAIN, *drafters]]
     model, encode = models.target.model, models.engine(PLAIN).encode
     gap_of = logit_gap(model, lambda prompt: encode(prompt.request()))
-    total = len(prompts) * len(samplings) * len(drafters)
-    for answer in audit_answers(
-        generators[0], generators[1:], prompts, samplings, limits, tie_tolerance(model.info), gap_of
-    ):
+    total = len(questions.prompts) * len(questions.samplings) * len(drafters)
+    for answer in audit_answers(generators[0], generators[1:], questions, tie_tolerance(model.info), gap_of):
         result.answers.append(answer)
         reporter.progress(len(result.answers), total, f"{answer.drafter}: {answer.outcome}")

@@ -12,6 +12,7 @@ from slipstream.core.stream import Limits
 from slipstream.engines.engine import ExternalEngine
 from slipstream.engines.http_generator import HttpGenerator
 from slipstream.errors import UsageError
+from slipstream.measurement.audit import AuditQuestions
 from slipstream.measurement.engine_audit import EngineAudit, GapAt, audit_engines, gap_of_candidates
 from slipstream.measurement.workload import Prompt
 from slipstream.tasks.bench_engine import (
@@ -28,19 +29,14 @@ from slipstream.tasks.reporter import Reporter
 _TOP = 5  # candidates that are asked for where texts differ
 
 
-def audit_engine(
-    comparison: EngineComparison,
-    prompts: Sequence[Prompt],
-    samplings: Sequence[Sampling],
-    limits: Limits,
-    reporter: Reporter,
-) -> EngineAudit:
+def audit_engine(comparison: EngineComparison, questions: AuditQuestions, reporter: Reporter) -> EngineAudit:
     """One start after the other. What ended an engine early is reported."""
     if forces_acceptance(comparison.choice):
         raise UsageError("--engine-args force the acceptance of drafts, so the text is not comparable: leave that out")
-    samplings = comparable(comparison.choice.find(), samplings, reporter)
-    openers = _openers(comparison, reporter)
-    audit = audit_engines(openers, prompts, samplings, limits, partial(_gap_at, limits=limits), reporter.progress)
+    samplings = comparable(comparison.choice.find(), questions.samplings, reporter)
+    openers, limits = _openers(comparison, reporter), questions.limits
+    gap_at = partial(_gap_at, limits=limits)
+    audit = audit_engines(openers, questions.prompts, samplings, limits, gap_at, reporter.progress)
     for error in audit.errors:
         reporter.say(error)
     return audit

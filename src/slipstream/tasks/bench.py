@@ -13,7 +13,7 @@ from slipstream.diagnosis.alternatives import alternatives
 from slipstream.errors import SlipstreamError
 from slipstream.loading import drafter_for
 from slipstream.measurement.engine_generator import EngineGenerator
-from slipstream.measurement.measure import measure
+from slipstream.measurement.measure import BenchDescription, measure
 from slipstream.measurement.results import PLAIN, BenchResult
 from slipstream.measurement.runner import BenchSettings
 from slipstream.measurement.synthetic import SyntheticSettings
@@ -102,10 +102,8 @@ def bench_models(
     generators = [EngineGenerator(label, partial(models.engine, label), models.verifier) for label in labels]
     described = {"model_spec": models.options.model, "draft": models.options.draft, "drafters": labels,
                  "policy": models.options.policy or "auto"}  # fmt: skip
-    return measure(
-        models.target.model, generators, prompts, settings, described, command, reporter.progress, models.synthetic,
-        models.forces_acceptance,
-    )  # fmt: skip
+    description = BenchDescription(described, command, models.synthetic, models.forces_acceptance)
+    return measure(models.target.model, generators, prompts, settings, description, reporter.progress)
 
 
 def what_would_help(spec: str) -> list[str]:

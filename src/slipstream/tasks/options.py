@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slipstream.backends import MachineOptions
 from slipstream.errors import UsageError
+from slipstream.models.files import expand_home
 from slipstream.tasks.reporter import Reporter
 from slipstream.tasks.settings_file import FileSettings, read_settings
 
@@ -349,6 +350,13 @@ TUNE_WORKLOAD = WorkloadOptions(limit=24, max_tokens=48)
 
 
 # -- checks -----------------------------------------------------------------------------------------------------------
+
+
+def check_search(folders: Iterable[Path]) -> None:
+    """Raises UsageError where a folder to look in is not there."""
+    for folder in folders:
+        if not expand_home(folder).exists():
+            raise UsageError(f"--search {folder}: there is no such folder")
 
 
 def check_engine_options(

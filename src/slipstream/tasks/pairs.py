@@ -11,11 +11,10 @@ from slipstream.core.stream import Limits
 from slipstream.errors import SlipstreamError, UsageError
 from slipstream.measurement.results import ALL_KINDS
 from slipstream.measurement.runner import BenchSettings
-from slipstream.models.files import expand_home
 from slipstream.predict.machine import Machine, inspect
 from slipstream.tasks.bench import bench_models
 from slipstream.tasks.models import load_models
-from slipstream.tasks.options import ModelOptions, PairsOptions, WorkloadOptions
+from slipstream.tasks.options import ModelOptions, PairsOptions, WorkloadOptions, check_search
 from slipstream.tasks.reporter import SILENT, Reporter
 
 NUM_MEASURED = 3  # drafts that `measure` runs
@@ -98,9 +97,7 @@ def pairs(options: PairsOptions = PairsOptions(), *, reporter: Reporter = SILENT
 
     Looks in the hub cache, Ollama's store, the built-in models and the folders given. Raises UsageError.
     """
-    for folder in options.search:
-        if not expand_home(folder).exists():
-            raise UsageError(f"--search {folder}: there is no such folder")
+    check_search(options.search)
     if options.measure and (options.target is None or options.engine not in (None, "slipstream")):
         raise UsageError("--measure needs --target, and runs Slipstream's own engine only: leave --engine out")
     found = find(options.search)

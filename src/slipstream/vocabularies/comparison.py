@@ -63,11 +63,6 @@ class Comparison:
         return self.num_differing == 0
 
     @property
-    def only_padding_differs(self) -> bool:
-        """Whether one is the other with padding at the end."""
-        return self.same_tokens and self.target.rows != self.draft.rows
-
-    @property
     def share_equal(self) -> float:
         """Share of ids that mean the same."""
         return self.num_equal / max(self.num_equal + self.num_differing, 1)

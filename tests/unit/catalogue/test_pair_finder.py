@@ -89,6 +89,17 @@ def test_the_same_file_is_listed_once(models: Path) -> None:
     assert len(find([models, models / "a.gguf"])) == 1
 
 
+def test_the_parts_of_a_split_file_are_found_through_the_links_of_the_hub_cache(own_stores: Path, models: Path) -> None:
+    models.mkdir()
+    files = [models / f"x-0000{number}-of-00002.gguf" for number in (1, 2)]
+    for file in files:
+        model_files.write_gguf(file, metadata={"split.count": 2})
+    tiny_gguf.put_in_hub_cache(own_stores / "hub", "org/split", files)
+    (found,) = find()
+    assert found.spec == f"org/split:{files[0].name}" and found.problem is None
+    assert found.sizes and found.sizes.weight_bytes == sum(file.stat().st_size for file in files)
+
+
 def test_empty_and_missing_places_give_nothing(tmp_path: Path) -> None:
     assert find([tmp_path / "nowhere"]) == []
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fakes import tree_of
 from slipstream.core.tree import EMPTY_TREE, ROOT, DraftTree, TreeBuilder
 
 
@@ -50,7 +51,6 @@ def test_an_empty_tree_is_a_legal_chain():
     assert EMPTY_TREE.is_chain
     assert EMPTY_TREE.depths() == []
     assert EMPTY_TREE.path(ROOT) == []
-    assert EMPTY_TREE.ancestor_mask().shape == (0, 0)
     assert EMPTY_TREE.keep([]) == EMPTY_TREE
 
 
@@ -62,17 +62,11 @@ def test_a_chain_follows_itself():
     assert chain.path_tokens(2) == [7, 8, 7]
 
 
-def test_from_paths_merges_shared_beginnings_in_order():
-    tree = DraftTree.from_paths([[1, 2, 3], [1, 4], [5], [1, 2, 6]])
+def test_a_builder_merges_shared_beginnings_in_order():
+    tree = tree_of([1, 2, 3], [1, 4], [5], [1, 2, 6])
     assert tree.tokens == (1, 2, 3, 4, 5, 6)
     assert tree.parents == (-1, 0, 1, 0, -1, 1)
     assert not tree.is_chain
-
-
-@pytest.mark.parametrize("limit", range(7))
-def test_from_paths_keeps_the_first_nodes_within_its_limit(limit):
-    whole = DraftTree.from_paths([[1, 2, 3], [1, 4], [5, 6]])
-    assert DraftTree.from_paths([[1, 2, 3], [1, 4], [5, 6]], limit) == whole.keep(range(min(limit, 6)))
 
 
 def test_keep_renumbers_and_carries_confidence_and_proposals():
@@ -112,13 +106,6 @@ def test_a_path_leads_from_the_root_to_its_node_and_child_walks_it(tree):
 
 
 @given(trees())
-def test_the_ancestor_mask_marks_exactly_the_path(tree):
-    mask = tree.ancestor_mask()
-    for node in range(len(tree)):
-        assert np.flatnonzero(mask[node]).tolist() == tree.path(node)
-
-
-@given(trees())
 def test_children_are_those_that_name_the_node_as_parent(tree):
     found = [child for node in range(ROOT, len(tree)) for child in tree.children(node)]
     assert sorted(found) == list(range(len(tree)))
@@ -139,7 +126,7 @@ def test_keeping_whole_paths_keeps_their_tokens(tree, data):
 
 
 @given(st.lists(st.lists(st.integers(0, 3), max_size=5), max_size=6))
-def test_from_paths_holds_every_prefix_of_every_path_once(paths):
-    tree = DraftTree.from_paths(paths)
+def test_a_builder_holds_every_prefix_of_every_path_once(paths):
+    tree = tree_of(*paths)
     prefixes = {tuple(path[:n]) for path in paths for n in range(1, len(path) + 1)}
     assert sorted(tuple(tree.path_tokens(n)) for n in range(len(tree))) == sorted(prefixes)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fakes import FakeModel, FakeScores, grow, hashed_logits, make_stream
+from fakes import FakeModel, FakeScores, grow, hashed_logits, make_stream, tree_of
 from slipstream.core.engine import Engine
 from slipstream.core.noise import Domain
 from slipstream.core.sampling import History, Sampling, distribution, draw
@@ -62,7 +62,7 @@ def certain_chain(context: list[int], random: Random) -> DraftTree:
 
 
 def certain_tree(context: list[int], random: Random) -> DraftTree:
-    return DraftTree.from_paths([[3, 0], [3, 1], [0, 4], [4]])
+    return tree_of([3, 0], [3, 1], [0, 4], [4])
 
 
 def siblings_without_replacement(width: int) -> Drafting:

@@ -10,7 +10,7 @@ from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
 from slipstream.core.tree import ROOT
 from slipstream.core.verify import Verdict, Verifier, verify_matching
-from slipstream.measurement.audit import audit, logit_gap, tie_tolerance
+from slipstream.measurement.audit import AuditQuestions, audit, logit_gap, tie_tolerance
 from slipstream.measurement.engine_generator import EngineGenerator
 
 LIMITS = Limits(40, ignore_eos=True)
@@ -20,7 +20,7 @@ SAMPLINGS = [Sampling(), Sampling(temperature=0.8, seed=1), Sampling(temperature
 def findings_of(tiny, prompts, others, tolerance=0.0):
     plain = EngineGenerator("none", lambda: slipstream.load(tiny, drafter="none"))
     gap_of = logit_gap(tiny.model, lambda prompt: tiny.tokenizer.prompt_ids(prompt.turns[0]))
-    return list(audit(plain, others, prompts, SAMPLINGS, LIMITS, tolerance, gap_of))
+    return list(audit(plain, others, AuditQuestions(prompts, SAMPLINGS, LIMITS), tolerance, gap_of))
 
 
 def lossy() -> Verifier:

@@ -12,8 +12,9 @@ import slipstream
 from slipstream.core.stream import Limits
 from slipstream.errors import UsageError
 from slipstream.loading import LoadedModel
+from slipstream.measurement.audit import AuditQuestions
 from slipstream.measurement.engine_generator import EngineGenerator
-from slipstream.measurement.measure import measure
+from slipstream.measurement.measure import BenchDescription, measure
 from slipstream.measurement.regression import compare
 from slipstream.measurement.report import render
 from slipstream.measurement.results import BenchResult, all_same_text
@@ -39,8 +40,8 @@ def forced(tiny: LoadedModel, prompts: list[Prompt]) -> BenchResult:
     settings = BenchSettings(limits=Limits(24, ignore_eos=True), passes=1)
     described = {"model": "tiny", "temperature": 0.0, "seed": 0}
     return measure(
-        tiny.model, generators, prompts[:2], settings, described, "slipstream bench", lambda *_: None,
-        synthetic=True, forced_acceptance=True,
+        tiny.model, generators, prompts[:2], settings,
+        BenchDescription(described, "slipstream bench", synthetic=True, forced_acceptance=True), lambda *_: None,
     )  # fmt: skip
 
 
@@ -77,4 +78,4 @@ def test_an_engine_that_forces_acceptance_is_known_and_not_audited() -> None:
     assert not forces_acceptance(EngineChoice("vllm", engine_args='--speculative-config \'{"method": "ngram"}\''))
     comparison = EngineComparison(choice, ModelOptions("m", drafter="ngram"), [])
     with pytest.raises(UsageError, match="force the acceptance of drafts, so the text is not comparable"):
-        audit_engine(comparison, [], [], Limits(4), SILENT)
+        audit_engine(comparison, AuditQuestions([], [], Limits(4)), SILENT)

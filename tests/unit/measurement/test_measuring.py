@@ -18,7 +18,7 @@ from slipstream.errors import UsageError
 from slipstream.loading import LoadedModel
 from slipstream.measurement.engine_generator import EngineGenerator
 from slipstream.measurement.intervals import median_interval
-from slipstream.measurement.measure import measure
+from slipstream.measurement.measure import BenchDescription, measure
 from slipstream.measurement.results import ALL_KINDS, PLAIN, SCHEMA, RowCost, read_result
 from slipstream.measurement.row_cost import measure_row_cost
 from slipstream.measurement.runner import BenchSettings, run_bench
@@ -138,14 +138,15 @@ def test_interrupted_benchmarks_keep_what_they_have_and_say_so(tiny: LoadedModel
             raise KeyboardInterrupt
 
     generators = [generator(tiny, "none"), generator(tiny, "ngram")]
-    result = measure(tiny.model, generators, prompts, SETTINGS, {}, "test", interrupt)
+    result = measure(tiny.model, generators, prompts, SETTINGS, BenchDescription({}, "test"), interrupt)
     assert result.partial
     assert sum(r.num_tokens for r in result.runs if r.kind != ALL_KINDS) == 3 * 24
 
 
 def test_json_is_complete_and_read_back(tiny: LoadedModel, prompts: list[Prompt], tmp_path) -> None:
     generators = [generator(tiny, "none"), generator(tiny, "ngram")]
-    result = measure(tiny.model, generators, prompts, SETTINGS, {"model_spec": "tiny"}, "slipstream bench", quiet)
+    description = BenchDescription({"model_spec": "tiny"}, "slipstream bench")
+    result = measure(tiny.model, generators, prompts, SETTINGS, description, quiet)
     path = tmp_path / "result.json"
     path.write_text(json.dumps(result.to_dict()))
     data = read_result(path)

@@ -97,7 +97,7 @@ def test_facts_of_a_folder(llama: Path) -> None:
     assert (facts.vocab_size, facts.hidden_size, facts.num_layers) == (400, 64, 2)
     assert (facts.num_kv_heads, facts.head_dim, facts.context_length) == (2, 16, 128)
     assert facts.rope_scaling == "linear x2" and label(facts) == "not quantised (F32)"
-    assert facts.bits_per_weight == pytest.approx(32, rel=0.05)
+    assert facts.weight_bytes and 8 * facts.weight_bytes / parameters == pytest.approx(32, rel=0.05)
     assert describe(llama / "model.safetensors").num_parameters == parameters
 
 

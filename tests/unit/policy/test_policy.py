@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from fakes import FakeDrafter, make_stream
+from fakes import FakeDrafter, make_stream, tree_of
 from slipstream.core.policy import Policy, RoundOutcome, RoundView, fit
 from slipstream.core.stream import Observation, Stream
 from slipstream.core.tree import EMPTY_TREE, DraftTree
@@ -295,7 +295,7 @@ def test_fixed_explains_itself():
 
 
 def test_fit_cuts_the_last_nodes():
-    trees = [DraftTree.chain([1, 2, 3]), EMPTY_TREE, DraftTree.from_paths([[4, 5], [6]])]
+    trees = [DraftTree.chain([1, 2, 3]), EMPTY_TREE, tree_of([4, 5], [6])]
     assert [len(t) for t in fit(trees, 99)] == [3, 0, 3]
     assert [t.tokens for t in fit(trees, 4)] == [(1, 2, 3), (), (4,)]
     assert [len(t) for t in fit(trees, 0)] == [0, 0, 0]

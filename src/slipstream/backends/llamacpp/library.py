@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import importlib.util
 import logging
 from collections import deque
 from collections.abc import Iterator
@@ -18,10 +17,6 @@ log = logging.getLogger("slipstream.llamacpp")
 _ERROR_LEVEL = 4  # ggml_log_level
 _lines: deque[str] = deque(maxlen=2000)  # of the library's log
 _complaints: deque[str] = deque(maxlen=8)
-
-
-def is_installed() -> bool:
-    return importlib.util.find_spec("llama_cpp") is not None
 
 
 @functools.cache

@@ -6,6 +6,7 @@ import importlib.util
 import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,23 @@ MAX_ROWS = 512
 _READING = 0.7  # of the time of loading, where graphs follow
 
 
+@dataclass(frozen=True, slots=True)
+class _Setup:
+    """What a model is loaded as. Models that are cut out of it keep all but the name."""
+
+    name: str
+    device: torch.device
+    dtype: str
+    context: int  # tokens of a stream, at most
+    kv_tokens: int  # of all streams together
+    max_rows: int = MAX_ROWS  # of a forward
+
+    @property
+    def num_positions(self) -> int:
+        """Every position that a token can have: it needs a cell of the cache."""
+        return min(self.context, -(-self.kv_tokens // PAGE_SIZE) * PAGE_SIZE)
+
+
 def load_model(
     checkpoint: Checkpoint, options: TorchOptions | None = None, report: Report = lambda share: None
 ) -> TorchModel:
@@ -51,29 +69,25 @@ def load_model(
     context = config.usable_context(options.context_length)
     item_bytes = DTYPES[dtype].itemsize
     plan = plan_memory(checkpoint.name, config, item_bytes, context, options.kv_tokens, device)
+    setup = _Setup(checkpoint.name, device, dtype, context, plan.kv_tokens)
     with explained(plan, device), torch.inference_mode(), _no_rounds_on(device):
         if device.type == "cuda":
             torch.cuda.set_device(device)
         if device.type == "cuda" and _has_kernels(config):
-            return _load_graphed(checkpoint, options, device, dtype, context, plan.kv_tokens, report)
+            return _load_graphed(checkpoint, setup, options.exact, report)
         ops = _pick_ops(device, DTYPES[dtype], options.exact)
-        decoder = load_decoder(checkpoint, ops, device, _num_positions(context, plan.kv_tokens), report)
+        decoder = load_decoder(checkpoint, ops, device, setup.num_positions, report)
         pool = KVPool(config, plan.kv_tokens, ops.activation_dtype, device)
 
         def runner(decoder: Decoder[Batch], pool: KVPool) -> Runner:
             return EagerRunner(decoder, pool, device)
 
-        return _model(checkpoint.name, decoder, pool, dtype, context, MAX_ROWS, device, runner)
+        return _model(setup, decoder, pool, runner)
 
 
 def _no_rounds_on(device: torch.device) -> AbstractContextManager[None]:
     """A CUDA graph can't be captured while another thread uses the device. The CPU serves both."""
     return TURN.taken() if device.type == "cuda" else nullcontext()
-
-
-def _num_positions(context: int, kv_tokens: int) -> int:
-    """Every position that a token can have: it needs a cell of the cache."""
-    return min(context, -(-kv_tokens // PAGE_SIZE) * PAGE_SIZE)
 
 
 def _pick_ops(device: torch.device, dtype: torch.dtype, exact: bool) -> Ops[Batch]:
@@ -93,27 +107,24 @@ def _has_kernels(config: DecoderConfig) -> bool:
     return True
 
 
-def _load_graphed(
-    checkpoint: Checkpoint, options: TorchOptions, device: torch.device, dtype: str, context: int, kv_tokens: int,
-    report: Report,
-) -> TorchModel:  # fmt: skip
+def _load_graphed(checkpoint: Checkpoint, setup: _Setup, exact: bool, report: Report) -> TorchModel:
     from slipstream.backends.torch.cuda.linear import MAX_SKINNY_ROWS
     from slipstream.backends.torch.cuda.ops import TritonOps
     from slipstream.backends.torch.cuda.runner import CudaRunner
 
-    ops = TritonOps(checkpoint.config, DTYPES[dtype], device, options.exact)
-    positions = _num_positions(context, kv_tokens)
-    decoder = load_decoder(checkpoint, ops, device, positions, lambda share: report(_READING * share))
-    pool = KVPool(checkpoint.config, kv_tokens, ops.activation_dtype, device)
+    device = setup.device
+    ops = TritonOps(checkpoint.config, DTYPES[setup.dtype], device, exact)
+    decoder = load_decoder(checkpoint, ops, device, setup.num_positions, lambda share: report(_READING * share))
+    pool = KVPool(checkpoint.config, setup.kv_tokens, ops.activation_dtype, device)
     _measure_tilings(decoder, ops, pool, device)
-    max_rows = MAX_SKINNY_ROWS if options.exact else MAX_ROWS
+    max_rows = MAX_SKINNY_ROWS if exact else MAX_ROWS
 
     def runner(decoder: Decoder[CudaBatch], pool: KVPool) -> Runner:
         graphs = CudaRunner(decoder, pool, max_rows, device)
         graphs.warm_up(lambda share: report(_READING + (1 - _READING) * share))
         return graphs
 
-    return _model(checkpoint.name, decoder, pool, dtype, context, max_rows, device, runner)
+    return _model(replace(setup, max_rows=max_rows), decoder, pool, runner)
 
 
 def _measure_tilings(decoder: Decoder[CudaBatch], ops: TritonOps, pool: KVPool, device: torch.device) -> None:
@@ -134,20 +145,19 @@ def _measure_tilings(decoder: Decoder[CudaBatch], ops: TritonOps, pool: KVPool, 
 
 
 def _model(
-    name: str, decoder: Decoder[Any], pool: KVPool, dtype: str, context: int, max_rows: int, device: torch.device,
-    make_runner: Callable[[Decoder[Any], KVPool], Runner],
-) -> TorchModel:  # fmt: skip
+    setup: _Setup, decoder: Decoder[Any], pool: KVPool, make_runner: Callable[[Decoder[Any], KVPool], Runner]
+) -> TorchModel:
     runner = make_runner(decoder, pool)
     info = ModelInfo(
-        name=name,
+        name=setup.name,
         backend=f"torch/{decoder.ops.name}",
-        device=str(device),
-        dtype=dtype,
+        device=str(setup.device),
+        dtype=setup.dtype,
         vocab_size=decoder.head.outputs,
-        context_length=context,
+        context_length=setup.context,
         weight_bytes=decoder.weight_bytes(),
         batch_invariant=decoder.ops.batch_invariant,
-        max_rows=max_rows,
+        max_rows=setup.max_rows,
         extends=runner.extends,
         runs_ahead=runner.runs_ahead,
         num_readable=decoder.embedding.outputs,
@@ -156,14 +166,14 @@ def _model(
 
     def first_layers(count: int) -> TorchModel:
         first = decoder.first_layers(count)
-        with _no_rounds_on(device):
-            own = KVPool(first.config, pool.num_pages * PAGE_SIZE, pool.keys.dtype, device)
-            return _model(f"{name}[:{count}]", first, own, dtype, context, max_rows, device, make_runner)
+        with _no_rounds_on(setup.device):
+            own = KVPool(first.config, pool.num_pages * PAGE_SIZE, pool.keys.dtype, setup.device)
+            return _model(replace(setup, name=f"{setup.name}[:{count}]"), first, own, make_runner)
 
     def first_tokens(count: int) -> TorchModel:
         smaller = decoder.first_tokens(count)
-        with _no_rounds_on(device):
-            return _model(f"{name} (head {count})", smaller, pool, dtype, context, max_rows, device, make_runner)
+        with _no_rounds_on(setup.device):
+            return _model(replace(setup, name=f"{setup.name} (head {count})"), smaller, pool, make_runner)
 
     cuts = Cuts(first_layers, first_tokens)
     return TorchModel(info, pool, runner, decoder.config.num_layers, cuts, decoder.nonfinite_weight)

@@ -8,7 +8,6 @@ CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "
 DRAFT_TYPES = ("draft-simple", "draft-eagle3", "draft-mtp", "draft-dflash", "draft-dspark")
 NGRAM_TYPES = ("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache")
 NEEDS_DRAFT_MODEL = ("draft-simple", "draft-eagle3", "draft-dflash", "draft-dspark")  # draft-mtp may be in the target
-DRAFT_MODEL_FLAGS = ("--spec-draft-model", "--spec-draft-hf")
 SHORTCUTS_WITH_DRAFT = ("--fim-qwen-7b-spec", "--fim-qwen-14b-spec", "--spec-default")
 DEFAULT_N_MAX, DEFAULT_N_MIN = 3, 0
 DEFAULT_NGRAM_MOD_N_MAX, DEFAULT_NGRAM_MOD_N_MIN = 64, 48

@@ -9,7 +9,6 @@ INSTRUCTIONS = (
     "REQUIRES",
 )
 ROLES = ("system", "user", "assistant")
-DEFAULT_DRAFT_TOKENS = 4  # with a DRAFT line and no draft_num_predict
 
 PARAMETERS = Table(
     engine="ollama",

@@ -14,7 +14,19 @@ import torch
 import triton
 import triton.language as tl
 
-from slipstream.backends.torch.cuda.batch import MAX_CHUNKS_BYTES, CudaBatch
+from slipstream.backends.torch.cuda.batch import (
+    MAX_CHUNKS_BYTES,
+    TILE_BASE,
+    TILE_CHUNK,
+    TILE_PAGE_FROM,
+    TILE_POSITION,
+    TILE_ROW,
+    TILE_ROWS,
+    TILE_SCRATCH,
+    TILE_SIZE,
+    TILE_TAIL_FROM,
+    CudaBatch,
+)
 from slipstream.backends.torch.cuda.linear import finite_value
 from slipstream.backends.torch.kv_pool import PAGE_SIZE
 from slipstream.backends.torch.ops import LayerCache, QKNorm, RopeTable
@@ -94,7 +106,7 @@ def attend_kernel(
     keys,  # [cells, kv_heads, D]
     values,
     out,  # [rows, heads * D]
-    tiles,  # [tiles, 8] int32, as TILE_FIELDS has them; together, so that one wait brings them all
+    tiles,  # [tiles, TILE_SIZE] int32, as TILE_FIELDS has them; together, so that one wait brings them all
     tail,  # int32: slots of a branch, by position
     pages,  # int32
     scratch,  # [chunks, kv_heads, BLOCK_M, D] float32
@@ -117,14 +129,15 @@ def attend_kernel(
     kv_head = tl.program_id(1)
     split = tl.program_id(2)
     num_splits = tl.num_programs(2)
-    first_row = tl.load(tiles + tile * 8)
-    num_rows = tl.load(tiles + tile * 8 + 1)  # 0 where there is no tile
-    first_position = tl.load(tiles + tile * 8 + 2)
-    base = tl.load(tiles + tile * 8 + 3)  # positions from here on are looked up in `tail`
-    tail_from = tl.load(tiles + tile * 8 + 4)
-    chunk = tl.load(tiles + tile * 8 + 5)  # keys of a chunk
-    chunk_at = tl.load(tiles + tile * 8 + 6)  # the tile's first chunk in scratch
-    pages_at = pages + tl.load(tiles + tile * 8 + 7)
+    fields = tiles + tile * TILE_SIZE
+    first_row = tl.load(fields + TILE_ROW)
+    num_rows = tl.load(fields + TILE_ROWS)  # 0 where there is no tile
+    first_position = tl.load(fields + TILE_POSITION)
+    base = tl.load(fields + TILE_BASE)  # positions from here on are looked up in `tail`
+    tail_from = tl.load(fields + TILE_TAIL_FROM)
+    chunk = tl.load(fields + TILE_CHUNK)  # keys of a chunk
+    chunk_at = tl.load(fields + TILE_SCRATCH)  # the tile's first chunk in scratch
+    pages_at = pages + tl.load(fields + TILE_PAGE_FROM)
     last = first_position + num_rows - 1
     first_chunk = 0
     if WINDOW > 0:

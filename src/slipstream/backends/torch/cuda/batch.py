@@ -11,6 +11,7 @@ from itertools import accumulate
 
 import torch
 import triton
+import triton.language as tl
 
 from slipstream.backends.torch.batch import SequenceRows
 from slipstream.core.tree import ROOT, DraftTree
@@ -19,9 +20,23 @@ from slipstream.models.config import DecoderConfig
 MAX_CHUNKS_BYTES = 1 << 28  # scratch of attention: chunks of all tiles of a forward
 _ROW_FIELDS = ("tokens", "position", "slot", "page_from", "source")
 TILE_FIELDS = ("row", "rows", "position", "base", "tail_from", "chunk", "scratch", "page_from")
-_NO_TILE = [0, 0, 0, 0, 0, 1, 0, 0]
+TILE_SIZE = tl.constexpr(len(TILE_FIELDS))
+TILE_ROW, TILE_ROWS, TILE_POSITION, TILE_BASE, TILE_TAIL_FROM, TILE_CHUNK, TILE_SCRATCH, TILE_PAGE_FROM = (
+    tl.constexpr(i)
+    for i in range(len(TILE_FIELDS))  # where kernels find a field
+)
+_NO_TILE = [int(name == "chunk") for name in TILE_FIELDS]
 _IN_ORDER = 1 << 30  # as `tile_base`: no position is looked up in `tail`
 _CHUNK_TIERS = ((2048, 128), (8192, 256), (1 << 31, 512))  # up to this position: keys of a chunk
+
+
+@triton.jit
+def advance_rows(position, slot, tiles, i, inside):
+    """Moves the rows `i` one position on, in place. They have a tile each, in their order."""
+    tl.store(position + i, tl.load(position + i, mask=inside) + 1, mask=inside)
+    tl.store(slot + i, tl.load(slot + i, mask=inside) + 1, mask=inside)
+    tile_position = tiles + i * TILE_SIZE + TILE_POSITION
+    tl.store(tile_position, tl.load(tile_position, mask=inside) + 1, mask=inside)
 
 
 class CudaBatch:
@@ -37,7 +52,7 @@ class CudaBatch:
     page_from: torch.Tensor  # where the pages of the row's sequence begin in `pages`
     source: torch.Tensor  # for a draft: the row of the step before that chooses this row's token
     progress: torch.Tensor  # [2] for a draft: steps taken, streams
-    tiles: torch.Tensor  # [tiles * 8], as TILE_FIELDS
+    tiles: torch.Tensor  # [tiles * TILE_SIZE], as TILE_FIELDS
     tail: torch.Tensor
     pages: torch.Tensor
     logit_rows: torch.Tensor  # int64
@@ -189,7 +204,7 @@ class _Tiles:
         self.tail += tail
 
     def laid_out(self, max_chunks: int) -> list[int]:
-        """As the kernel wants them. Chunks are stretched where scratch has no room for all of them."""
+        """As TILE_FIELDS has them, tile after tile. Chunks are stretched where scratch has no room for all of them."""
         stretch = 1
         while sum(tile.num_chunks(stretch) for tile in self._tiles) > max_chunks:
             stretch *= 2

@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 
 from slipstream.backends.torch.batch import SequenceRows
+from slipstream.backends.torch.cuda.batch import advance_rows
 from slipstream.backends.torch.cuda.bucket import Bucket
 from slipstream.backends.torch.cuda.choose import RowChoice, settings_of
 from slipstream.backends.torch.cuda.linear import MAX_SKINNY_ROWS
@@ -49,9 +50,7 @@ def hand_on_kernel(
     tl.store(drafted + (step * 2 + 1) * MAX + i, tl.load(chosen + capacity + row, mask=inside, other=0), mask=inside)
     tl.store(tokens + i, tl.maximum(token, 0), mask=inside)  # -1 (no finite logits) is not in the embedding
     if ADVANCE:
-        tl.store(position + i, tl.load(position + i, mask=inside) + 1, mask=inside)
-        tl.store(slot + i, tl.load(slot + i, mask=inside) + 1, mask=inside)
-        tl.store(tiles + i * 8 + 2, tl.load(tiles + i * 8 + 2, mask=inside) + 1, mask=inside)  # its position
+        advance_rows(position, slot, tiles, i, inside)
     for part in tl.static_range(2):
         setting = tl.load(plan + ((step + 1) * MAX + i) * 2 + part, mask=inside)
         tl.store(settings + i * 2 + part, setting, mask=inside)

@@ -100,6 +100,8 @@ def linear_kernel(
     TMA: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
+    if GATED:  # only `total` is added up over the programs of a tile, not `up`
+        tl.static_assert(SPLIT == 1, "a gated product can't be split")
     row_tile = tl.program_id(0)
     n_tile = tl.program_id(1)
     r = row_tile * BLOCK_R + tl.arange(0, BLOCK_R)

@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 
 from slipstream.backends.torch.batch import SequenceRows
+from slipstream.backends.torch.cuda.batch import advance_rows
 from slipstream.backends.torch.cuda.bucket import Bucket
 from slipstream.backends.torch.cuda.choose import RowChoice
 from slipstream.backends.torch.kv_pool import PAGE_SIZE
@@ -31,9 +32,7 @@ def follow_kernel(chosen, tokens, position, slot, tiles, streams, CAPACITY: tl.c
     inside = i < streams
     token = tl.maximum(tl.load(chosen + i, mask=inside, other=0), 0)  # -1 (no finite logits) is not in the embedding
     tl.store(tokens + i, token, mask=inside)
-    tl.store(position + i, tl.load(position + i, mask=inside) + 1, mask=inside)
-    tl.store(slot + i, tl.load(slot + i, mask=inside) + 1, mask=inside)
-    tl.store(tiles + i * 8 + 2, tl.load(tiles + i * 8 + 2, mask=inside) + 1, mask=inside)
+    advance_rows(position, slot, tiles, i, inside)
 
 
 @dataclass(slots=True)

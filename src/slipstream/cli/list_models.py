@@ -1,0 +1,71 @@
+"""`slipstream list`: the models on this machine."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from slipstream.cli import options as opt
+
+if TYPE_CHECKING:
+    from slipstream.tasks.models_here import ListedModel
+
+
+def list_models(
+    search: Annotated[
+        list[Path] | None, typer.Option("--search", help="A folder to look in as well; may be repeated.")
+    ] = None,
+    as_json: opt.Json = False,
+) -> None:
+    """List the models on this machine, by the names that other commands take.
+
+    Looks in the hub cache, Ollama's store, the built-in models and the folders given.
+
+    [bold]Examples[/bold]
+
+      slipstream list
+
+      slipstream list --search ~/models
+    """
+    from slipstream.tasks.models_here import list_models as find_models
+
+    models = find_models(search or ())
+    if as_json:
+        print(json.dumps({"schema": "slipstream.list/1", "models": [model.to_dict() for model in models]}))
+    elif models:
+        _print(models)
+    else:
+        print("No models were found. Fetch one (slipstream pull, ollama pull) or name a folder with --search.")
+
+
+def _print(models: list[ListedModel]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 140)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in ("model", "on disk", "parameters", "format", "family"):
+        justify = "right" if column in ("on disk", "parameters") else "left"
+        table.add_column(column, justify=justify, overflow="fold", no_wrap=justify == "right")  # type: ignore[arg-type]
+    for model in models:
+        table.add_row(*map(Text, _cells(model)))
+    console.print(table)
+    for found in (model.found for model in models if model.found.problem):
+        console.print(f"{found.spec} can't be used: {found.problem}", markup=False)
+
+
+def _cells(model: ListedModel) -> list[str]:
+    found = model.found
+    return [
+        found.spec,
+        opt.shown_bytes(model.disk_bytes),
+        f"{found.sizes.num_parameters / 1e9:.2f} B" if found.sizes else "",
+        "can't be used" if found.problem else found.quantisation or found.format or "",
+        found.family or found.architecture or "",
+    ]
