@@ -1,4 +1,4 @@
-"""A whole benchmark: generators in, BenchResult out."""
+"""Runs a whole benchmark: from generators to a BenchResult."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def measure(
     synthetic: bool = False,
     forced_acceptance: bool = False,
 ) -> BenchResult:
-    """Runs the benchmark. `generators[0]` is plain decoding; `described` is what the user chose, for the record.
+    """Runs the benchmark. `generators[0]` is plain decoding; `described` has the user's settings, for the record.
 
-    Raises UnfinishedBenchError, which holds what was measured, where an answer or the summary fails.
+    Raises UnfinishedBenchError with the samples so far if an answer or the summary fails.
     """
     costs = measure_row_cost(model)
     samples, complete = run_bench(generators, prompts, settings, progress)
@@ -76,7 +76,7 @@ def _facts(model: Model, settings: BenchSettings, prompts: Sequence[Prompt]) -> 
 
 
 def _by_length(run: Run, costs: Sequence[RowCost]) -> list[DraftLengthPoint]:
-    """What each draft length would give, from the measured row costs and the acceptance by position."""
+    """The predicted speed-up of each draft length, from the measured row costs and the acceptance by position."""
     if run.drafter == PLAIN or run.kind != ALL_KINDS or not run.accepted_by_position:
         return []
     gains = {}
