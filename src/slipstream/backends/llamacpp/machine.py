@@ -1,4 +1,4 @@
-"""What this machine has for llama.cpp's CPU threads and caches."""
+"""CPU cores and free memory of this machine, for llama.cpp."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def physical_cores() -> int:
-    """Cores this process may use, each counted once: a second thread a core slows llama.cpp down."""
+    """Physical cores that this process may use: a second thread per core slows llama.cpp down."""
     usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
     cores = set()
     for cpu in usable:
