@@ -80,8 +80,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Ask", "AuditOptions", "AuditResult", "AutoPolicy", "BenchOptions", "BenchResult", "BlockedError",
-    "CapacityError", "ConcurrencyOptions", "ContextFullError", "DamagedModelError", "Diagnosis", "DoctorOptions", "DraftSources",
-    "DraftTree", "Drafter", "Engine", "EngineChoice", "EngineError", "EngineOptions",
+    "CapacityError", "ConcurrencyOptions", "ContextFullError", "DamagedModelError", "Diagnosis", "DoctorOptions",
+    "DraftSources", "DraftTree", "Drafter", "Engine", "EngineChoice", "EngineError", "EngineOptions",
     "EngineRequestError", "EngineStartError", "Finding", "FixedPolicy", "Generation", "LaunchOptions", "Launched",
     "Limits", "LlamaCppOptions", "LoadedModel", "MachineOptions", "MissingDependencyError", "ModelError",
     "ModelGroups", "ModelNotFoundError", "ModelOptions", "NonFiniteLogitsError", "Observation", "PairsOptions",

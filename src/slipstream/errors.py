@@ -3,25 +3,25 @@
 SlipstreamError                one clear line for the user; the command line prints it without a traceback
 ├── UsageError                 a wrong option, value or combination (exit 2)
 ├── ModelError                 a model that can't be found, read or used (exit 1)
-│   ├── ModelNotFoundError     nothing is where the spec points, and nothing could be fetched
-│   ├── DamagedModelError      the file is truncated, empty, a pointer, or contradicts its own header
-│   ├── UnsupportedModelError  sound, but of an architecture or with a value this project can't run
-│   └── NonFiniteLogitsError   it computed NaN or infinity instead of logits
-├── ContextFullError           the prompt does not fit the model's context (exit 1)
-├── CapacityError              the request can never fit the memory set aside for it (exit 1)
-├── UnfinishedBenchError       a benchmark failed after something was measured; keeps it (exit 1)
+│   ├── ModelNotFoundError     the model does not exist here, and could not be downloaded
+│   ├── DamagedModelError      the file is truncated, empty, a Git LFS pointer, or does not match its header
+│   ├── UnsupportedModelError  valid, but with an architecture or a value that Slipstream can't run
+│   └── NonFiniteLogitsError   the model computed NaN or infinity instead of logits
+├── ContextFullError           the prompt does not fit in the model's context (exit 1)
+├── CapacityError              the request can never fit in the reserved memory (exit 1)
+├── UnfinishedBenchError       a benchmark failed after some samples; keeps the samples (exit 1)
 ├── MissingDependencyError     an optional dependency is missing; names the pip command (exit 1)
-└── EngineError                an external engine, and what it did (exit 1)
+└── EngineError                an external engine failed (exit 1)
     ├── EngineStartError       it did not start, or did not become ready
-    ├── SilentFallbackError    it was asked to speculate, started, and decodes plainly
-    └── EngineRequestError     it could not be asked, refused, broke off or fell silent; keeps the partial text
+    ├── SilentFallbackError    it was configured to speculate, but runs without speculation
+    └── EngineRequestError     it could not be reached, refused, or stopped answering; keeps the partial text
 """
 
 from __future__ import annotations
 
 
 class SlipstreamError(Exception):
-    """Base of all errors raised on purpose. `exit_code` is what the command line exits with."""
+    """Base of all errors raised on purpose. `exit_code` is the exit code of the command line."""
 
     exit_code = 1
 
@@ -59,7 +59,7 @@ class CapacityError(SlipstreamError):
 
 
 class UnfinishedBenchError(SlipstreamError):
-    """`record` is what was measured, ready for JSON. The command line prints it."""
+    """`record` has the samples, ready for JSON. The command line prints it."""
 
     def __init__(self, message: str, record: dict[str, object]) -> None:
         self.record = record
@@ -83,7 +83,7 @@ class SilentFallbackError(EngineError):
 
 
 class EngineRequestError(EngineError):
-    """`status` is the HTTP status, None where there was no answer. `partial_text` is what had come until then."""
+    """`status` is the HTTP status; None if there was no response. `partial_text` is the text received so far."""
 
     def __init__(self, message: str, status: int | None = None, partial_text: str = "") -> None:
         self.status = status

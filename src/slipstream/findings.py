@@ -1,7 +1,7 @@
-"""Finding: one thing the doctor has to say. Rule: the kind of thing, with the words for it.
+"""Finding: one result of a doctor check. Rule: the kind of finding, with its texts.
 
-Every rule is declared once, next to the check that applies it, and registers itself: the documentation page is
-written from the register.
+Every rule is declared once, next to the check that applies it, and registers itself. The documentation page is
+generated from the registry.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TOPICS: tuple[Topic, ...] = ("vocabulary", "weights", "machine", "fit", "config"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`evidence` is what was seen, `cause` what it means in plain words, `fix` what to do: a command or a setting."""
+    """`evidence` is what was found, `cause` what it means, `fix` what to do: a command or a setting."""
 
     id: str
     severity: Severity
@@ -32,11 +32,11 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`cause` and `fix` are templates: names in braces are filled in by `finding`."""
+    """`cause` and `fix` are templates; `finding` fills in the names in braces."""
 
     id: str  # topic and name: vocabulary-size
     severity: Severity
-    title: str  # what it looks for, in a line
+    title: str  # what the check looks for, in one line
     cause: str
     fix: str
 
@@ -45,7 +45,9 @@ class Rule:
         return self.id.split("-", 1)[0]
 
     def finding(self, evidence: str, severity: Severity | None = None, **values: object) -> Finding:
-        """A finding in the rule's words. `severity` overrides the rule's, where an engine takes it harder."""
+        """A finding with the rule's texts. `severity` overrides the rule's severity, for engines where it is more or
+        less serious.
+        """
         return Finding(
             self.id, severity or self.severity, evidence, self.cause.format(**values), self.fix.format(**values)
         )
@@ -55,9 +57,9 @@ RULES: dict[str, Rule] = {}
 
 
 def rule(id: str, severity: Severity, title: str, cause: str, fix: str) -> Rule:
-    """Declares a rule. Its id begins with its topic. Raises ValueError for one that is there already."""
+    """Declares a rule. Its id begins with its topic. Raises ValueError if the id is already declared."""
     if id in RULES or id.split("-", 1)[0] not in TOPICS:
-        raise ValueError(f"rule {id!r} is declared twice, or its topic is none of {', '.join(TOPICS)}")
+        raise ValueError(f"rule {id!r} is declared twice, or its topic is not one of {', '.join(TOPICS)}")
     RULES[id] = Rule(id, severity, title, cause, fix)
     return RULES[id]
 

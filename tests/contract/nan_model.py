@@ -41,7 +41,7 @@ def assert_poison_stays_in_its_streams(model: TorchModel, folder: Path) -> None:
         for round_with_poison in range(3):
             for prompt in ([POISON], [*range(8, 80), POISON]):
                 bad = engine.generate(prompt, SAMPLINGS[round_with_poison], LIMITS)
-                with pytest.raises(NonFiniteLogitsError, match=r"model\.embed_tokens holds NaN"):
+                with pytest.raises(NonFiniteLogitsError, match=r"model\.embed_tokens has NaN"):
                     bad.result()
         model.forget_prompts()  # their pages go to others
         good += [engine.generate(p, s, LIMITS) for p in prompts for s in SAMPLINGS]

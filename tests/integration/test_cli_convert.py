@@ -88,9 +88,9 @@ def test_bad_use_is_one_clear_line_and_leaves_nothing(tmp_path: Path) -> None:
     other = tmp_path / "other.gguf"
     model_files.write_gguf(other, architecture="llama", metadata={"general.architecture": "mamba"})
     cases = {
-        (str(tiny), str(taken)): "exists already",
+        (str(tiny), str(taken)): "already exists",
         (str(other), str(tmp_path / "out")): "is a 'mamba' model",
-        (str(tmp_path / "absent.gguf"), str(tmp_path / "out")): "There is nothing at",
+        (str(tmp_path / "absent.gguf"), str(tmp_path / "out")): "does not exist",
         (str(tiny), str(tmp_path / "out"), "--dtype", "int8"): "expected bf16, fp32",
         (str(tiny), "/proc/out"): "its disk has 0.0 GB free",
     }

@@ -109,9 +109,9 @@ def test_a_short_draft_context_is_warned_of(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--draft", "x.gguf"), "give --target too"),
+        (("--draft", "x.gguf"), "add --target"),
         (("--engine", "vlm", "--target", "smollm2-135m"), "engine"),
-        (("--log", "/nowhere/log"), "can't be read"),
+        (("--log", "/nowhere/log"), "can't read"),
     ],
 )
 def test_a_case_that_can_not_be_is_bad_use(arguments: tuple[str, ...], message: str) -> None:

@@ -86,7 +86,7 @@ def test_a_plan_for_files_that_are_here(tmp_path: Path) -> None:
     stored = sum(file.stat().st_size for file in (tmp_path / "target").glob("*.safetensors"))
     assert data["target"]["weight_bytes"] == stored and data["target"]["num_layers"] == 4
     assert data["draft"]["name"] == "draft"
-    assert data["context"] == 8192 and any("made for 128 tokens" in note for note in data["notes"])
+    assert data["context"] == 8192 and any("is 128 tokens; the plan has" in note for note in data["notes"])
 
 
 @pytest.mark.parametrize(

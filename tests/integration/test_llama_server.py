@@ -267,7 +267,7 @@ def test_launch_detached_is_listed_examined_and_stopped(tiny):
         stopped = run("launch", "llama-server", "--stop", "--port", port)
     assert f"ended: llama-server at http://127.0.0.1:{port}" in stopped.stdout
     assert processes_on(int(port)) == []
-    assert "no detached engine runs" in run("launch", "--status").stdout
+    assert "no detached engine is running" in run("launch", "--status").stdout
 
 
 def test_bench_with_two_instances_under_load(tiny, prompt_file):

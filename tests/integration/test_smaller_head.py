@@ -45,5 +45,5 @@ def test_a_draft_with_a_smaller_head_changes_no_text() -> None:
 @pytest.mark.parametrize("head", [5, 100_000, 4097])
 def test_a_head_that_cannot_be_is_refused(head: int) -> None:
     model = load_smollm2()
-    with pytest.raises(UsageError, match=f"a head of {head} tokens"):
+    with pytest.raises(UsageError, match=f"head of {head} tokens"):
         slipstream.load(model, draft=model, drafter=f"model(head={head})")

@@ -40,7 +40,7 @@ def test_no_home_is_one_clear_error_and_leaves_nothing_behind(tmp_path: Path) ->
         locate("smollm2-135m")
     with pytest.raises(ModelNotFoundError, match="ollama pull x"):
         locate("ollama:x")
-    with pytest.raises(ModelNotFoundError, match="nothing at '~/x'"):
+    with pytest.raises(ModelNotFoundError, match="'~/x' does not exist"):
         locate("~/x")
     assert list(tmp_path.iterdir()) == []
 
@@ -52,7 +52,7 @@ def test_without_a_home_models_are_still_found(tmp_path: Path) -> None:
 
 
 def test_a_user_that_does_not_exist() -> None:
-    with pytest.raises(ModelNotFoundError, match="nothing at '~no-such-user/x'"):
+    with pytest.raises(ModelNotFoundError, match="'~no-such-user/x' does not exist"):
         locate("~no-such-user/x")
 
 

@@ -1,4 +1,4 @@
-"""Backends by name, imported when they are used, and which one a model goes to where nobody says."""
+"""Backends by name, imported when used, and the choice of a backend for a model."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     BackendOptions = TorchOptions | LlamaCppOptions
 
 AUTO = "auto"
-Report = Callable[[str, float], None]  # what is being loaded, and the share that is
+Report = Callable[[str, float], None]  # what is being loaded, and the share that is done
 
 
 @dataclass(frozen=True, slots=True)
 class MachineOptions:
-    """How models use the machine, whatever the backend; each backend makes its own options of it."""
+    """How models use the machine, for all backends; each backend converts it to its own options."""
 
     device: str = AUTO
     dtype: str = AUTO
@@ -47,7 +47,9 @@ def _torch_options(machine: MachineOptions) -> TorchOptions:
 
     for name, value, unset in (("--gpu-layers", machine.gpu_layers, None), ("--kv-type", machine.kv_type, AUTO)):
         if value != unset:
-            raise UsageError(f"{name} belongs to the llamacpp backend; this model is on torch (--backend llamacpp)")
+            raise UsageError(
+                f"{name} is an option of the llamacpp backend, but this model uses torch: add --backend llamacpp"
+            )
     return TorchOptions(
         device=machine.device,
         dtype=machine.dtype,
@@ -70,9 +72,13 @@ def _llamacpp_options(machine: MachineOptions) -> LlamaCppOptions:
     from slipstream.backends.llamacpp.options import LlamaCppOptions
 
     if machine.dtype != AUTO:
-        raise UsageError(f"--dtype {machine.dtype} belongs to the torch backend; llama.cpp keeps the file's own types")
+        raise UsageError(
+            f"--dtype {machine.dtype} is an option of the torch backend; llama.cpp uses the types in the file"
+        )
     if machine.device not in (AUTO, "cpu", "cuda"):
-        raise UsageError(f"--device {machine.device}: the llamacpp backend takes auto, cpu or cuda, and --gpu-layers")
+        raise UsageError(
+            f"--device {machine.device}: the llamacpp backend supports auto, cpu and cuda, and --gpu-layers"
+        )
     asked = {"cpu": 0, "cuda": -1}.get(machine.device)
     return LlamaCppOptions(
         n_gpu_layers=asked if machine.gpu_layers is None else machine.gpu_layers,
@@ -88,7 +94,7 @@ def _load_llamacpp(spec: str | Path, options: BackendOptions | None, report: Rep
     from slipstream.backends.llamacpp.load import load_model
     from slipstream.models.gguf_file import open_gguf_file
 
-    library()  # a missing extra is said before the file is read
+    library()  # report a missing extra before the file is read
     file = open_gguf_file(spec)
     model = load_model(file, options, lambda share: report(file.name, share))  # type: ignore[arg-type]
     return model, file.tokenizer
@@ -104,41 +110,41 @@ BACKENDS = {
 class BackendChoice:
     backend: str
     reason: str
-    was_open: bool = True  # there was something to choose: both backends could have taken it
+    was_open: bool = True  # there was a choice: both backends could run it
 
 
 def choose_backend(
     spec: str | Path, wanted: str = AUTO, device: str = AUTO, needs_layers: bool = False
 ) -> BackendChoice:
-    """Which backend a model goes to, and why. `needs_layers`: a drafter wants parts of the model, such as early-exit.
+    """The backend for a model, and the reason. `needs_layers`: a drafter needs parts of the model, such as early-exit.
 
-    Raises UsageError for an unknown name, ModelNotFoundError where the spec leads nowhere.
+    Raises UsageError for an unknown name, ModelNotFoundError if the model does not exist.
     """
     if wanted != AUTO:
         if wanted not in BACKENDS:
             raise UsageError(f"unknown backend {wanted!r}; expected {AUTO}, {', '.join(BACKENDS)}")
-        return BackendChoice(wanted, "as asked", was_open=False)
+        return BackendChoice(wanted, "as requested", was_open=False)
     from slipstream.models.builtin import BUILTIN_NAMES
     from slipstream.models.spec import locate
 
     if str(spec) in BUILTIN_NAMES:
-        return BackendChoice("torch", "the built-in model says the same on every machine there", was_open=False)
+        return BackendChoice("torch", "there the built-in model gives the same text on every machine", was_open=False)
     if find_spec("llama_cpp") is None:
         return BackendChoice("torch", "llama-cpp-python is not installed", was_open=False)
     path = locate(spec).path
     if path.is_dir():
         return BackendChoice("torch", "safetensors", was_open=False)
     if needs_layers:
-        return BackendChoice("torch", "the drafter uses parts of the model, which llama.cpp does not give out")
+        return BackendChoice("torch", "the drafter uses parts of the model, which llama.cpp does not provide")
     if device != "cpu" and _torch_sees_a_gpu():
         if _torch_can_run(path):
-            return BackendChoice("torch", "a dense model of the Llama family, and a GPU")
-        return BackendChoice("llamacpp", "a GGUF of a kind that the torch backend can't run")
-    return BackendChoice("llamacpp", "a GGUF file, and no GPU that torch could use")
+            return BackendChoice("torch", "a dense model of the Llama family, and the machine has a GPU")
+        return BackendChoice("llamacpp", "a GGUF file with an architecture that the torch backend can't run")
+    return BackendChoice("llamacpp", "a GGUF file, and there is no GPU that torch can use")
 
 
 def _torch_sees_a_gpu() -> bool:
-    if shutil.which("nvidia-smi") is None:  # spares the import of torch on most machines without one
+    if shutil.which("nvidia-smi") is None:  # avoids importing torch on most machines without a GPU
         return False
     import torch
 

@@ -1,9 +1,9 @@
-"""Well-known model families by vocabulary: what a vocabulary belongs to, and which published models would share it.
+"""Well-known model families by vocabulary: the family of a vocabulary, and the published models that share it.
 
-A family is recognised by the token strings at a few ids, which no other family here has in the same places. `source`
-says where the sample tokens are from: VERIFIED ones were read from the family's own tokenizer file with this project's
-readers, the others were not checked against a file. Sizes and contexts of members are as publicly known, unchecked.
-A match is a hint what to look for; whether two models fit is always decided by comparing their files.
+A family is recognised by the token strings at a few ids, which no other family here has at the same ids. `source` says
+where the sample tokens are from: VERIFIED ones were read from the family's own tokenizer file with Slipstream's
+readers, the others were not checked against a file. Sizes and contexts of members are from public sources, unchecked. A
+match is only a hint; whether two models are compatible is always decided by comparing their files.
 """
 
 from __future__ import annotations
@@ -36,15 +36,17 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Models that share a vocabulary. `vocab_sizes` are rows of the embedding: padding makes several of one."""
+    """Models that share a vocabulary. `vocab_sizes` are rows of the embedding; there are several if the padding
+    differs.
+    """
 
     name: str
-    kind: str  # of tokenizer
+    kind: str  # kind of tokenizer
     vocab_sizes: tuple[int, ...]
     samples: Mapping[int, str]
     source: Source
     members: tuple[Member, ...]
-    fingerprint: str | None = None  # of the vocabulary (`Vocabulary.fingerprint`), where a file was at hand
+    fingerprint: str | None = None  # of the vocabulary (`Vocabulary.fingerprint`), if a file was available
     note: str = ""
 
     def has(self, strings: Sequence[str | None]) -> bool:
@@ -52,18 +54,18 @@ class Family:
         return all(token_id < len(strings) and strings[token_id] == text for token_id, text in self.samples.items())
 
     def drafts_for(self, params_b: float) -> list[Member]:
-        """Members small enough to draft for a target of this size: well below half of it, the smallest first."""
+        """Members small enough to draft for a target of this size (well below half of it), smallest first."""
         return sorted((m for m in self.members if m.params_b <= params_b / 2.5), key=lambda m: m.params_b)
 
 
 def recognise(strings: Sequence[str | None]) -> Family | None:
-    """The family of a vocabulary, or None. Where one family's tokens contain another's, the larger one is meant."""
+    """The family of a vocabulary, or None. If one family's tokens contain another's, the larger family is returned."""
     matches = [family for family in FAMILIES if family.has(strings)]
     return max(matches, key=lambda family: max(family.samples), default=None)
 
 
 def member_named(name: str) -> Member | None:
-    """A member by its hub id or the part after the slash, in any case; None for one that is not in the table."""
+    """A member by its hub id or the part after the slash, case-insensitive; None if it is not in the table."""
     wanted = name.lower()
     members = (member for family in FAMILIES for member in family.members)
     return next((m for m in members if wanted in (m.repo.lower(), m.name.lower())), None)
@@ -92,9 +94,10 @@ FAMILIES: tuple[Family, ...] = (
             Member("meta-llama/Llama-2-70b-chat-hf", 69.0, 80, 8, 128, 4096),
             Member("152334H/miqu-1-70b-sf", 69.0, 80, 8, 128, 32764),
         ),
-        note="TinyLlama and Miqu are in this family: Miqu is said to be retrained from Llama 2 70B, "
-        "which was not checked. Merges and "
-        "requantised copies of Miqu carry one vocabulary or another: the doctor compares the file at hand.",
+        note=
+            "TinyLlama and Miqu are in this family: Miqu is said to be retrained from Llama 2 70B, which was not "
+            "checked. Merges and requantised copies of Miqu have different vocabularies: the doctor compares the "
+            "actual file.",
     ),
     Family(
         "CodeLlama", LLAMA2_BPE, (32016,), LLAMA2_SAMPLES | {32007: "▁<PRE>"}, DOCUMENTED,
@@ -125,8 +128,9 @@ FAMILIES: tuple[Family, ...] = (
             Member("mistralai/Mixtral-8x7B-Instruct-v0.1", 46.7, 32, 8, 128, 32768),
         ),
         fingerprint="c00b79c4b2cbcf775dbed8cb1ba6be9ed19ec7703ae27d73fef2de98b4e5e8ac",
-        note="As many ids as Llama 2 and other strings. No small model with this vocabulary was published by its "
-        "makers; without one, draft with n-grams (ExLlama: ngram, vLLM: ngram, Slipstream: suffix).",
+        note=
+            "The same number of ids as Llama 2, but different strings. Mistral published no small model with this "
+            "vocabulary; draft with n-grams instead (ExLlama: ngram, vLLM: ngram, Slipstream: suffix).",
     ),
     Family(
         "Mistral v0.3, Large, Codestral", LLAMA2_BPE, (32768,),
@@ -151,7 +155,7 @@ FAMILIES: tuple[Family, ...] = (
             Member("Qwen/Qwen2.5-72B-Instruct", 72.7, 80, 8, 128, 32768),
         ),
         fingerprint="2774de8441250caa0ef0d7245bef4682908e80d1083c2b8bacc8f6f8a342e8a4",
-        note="151,665 tokens; 151,936 and 152,064 rows differ in padding alone. Qwen2.5-Coder and -Math share it.",
+        note="151,665 tokens; 151,936 and 152,064 rows differ only in padding. Qwen2.5-Coder and -Math share it.",
     ),
     Family(
         "Qwen3", BYTE_LEVEL, (151936,), {279: "Ġthe", 785: "The", 151644: "<|im_start|>", 151667: "<think>"},
@@ -164,7 +168,7 @@ FAMILIES: tuple[Family, ...] = (
             Member("Qwen/Qwen3-14B", 14.8, 40, 8, 128, 40960),
             Member("Qwen/Qwen3-32B", 32.8, 64, 8, 128, 40960),
         ),
-        note="Qwen2.5's tokens and four more (<think>, </think> and two for tools).",
+        note="Qwen2.5's tokens plus four more (<think>, </think> and two for tools).",
     ),
     Family(
         "Gemma 2", "SentencePiece BPE with 256,000 ids", (256000,),
@@ -192,7 +196,7 @@ FAMILIES: tuple[Family, ...] = (
             Member("microsoft/Phi-3.5-mini-instruct", 3.82, 32, 32, 96, 131072),
             Member("microsoft/Phi-3-medium-128k-instruct", 14.0, 40, 10, 128, 131072),
         ),
-        note="Llama 2's tokens and its own control tokens.",
+        note="Llama 2's tokens plus its own control tokens.",
     ),
     Family(
         "Phi-4", BYTE_LEVEL, (100352,), {100257: "<|endoftext|>", 100264: "<|im_start|>", 100266: "<|im_sep|>"},
@@ -218,7 +222,7 @@ FAMILIES: tuple[Family, ...] = (
             Member("deepseek-ai/DeepSeek-R1-Distill-Qwen-14B", 14.8, 48, 8, 128, 131072),
             Member("deepseek-ai/DeepSeek-R1-Distill-Qwen-32B", 32.8, 64, 8, 128, 131072),
         ),
-        note="Qwen2.5's text tokens under other control tokens.",
+        note="Qwen2.5's text tokens with different control tokens.",
     ),
     Family(
         "SmolLM2", BYTE_LEVEL, (49152,), {0: "<|endoftext|>", 253: "Ġa", 260: "Ġthe", 49000: "ĠAntim"}, VERIFIED,

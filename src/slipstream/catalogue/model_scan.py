@@ -1,7 +1,7 @@
-"""The models on this machine: found in folders and stores, read as far as headers and vocabulary go.
+"""Finds the models on this machine in folders and stores, and reads their headers and vocabularies.
 
-What was read is remembered by path, size and time of change. A file that can't be read is listed with the reason; it
-never ends the scan.
+Results are cached by path, size and modification time. An unreadable file is listed with the reason; it never stops the
+scan.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from slipstream.predict.speed import Sizes
 from slipstream.vocabularies.token_strings import fingerprint, token_strings
 from slipstream.writing import write_whole
 
-CACHE_SCHEMA = 2  # rises when what is remembered changes its meaning
-MAX_ENTRIES = 50_000  # files looked at below a folder; a whole disk is not a folder of models
-NOT_MODELS = ("mmproj", "adapter", "lora")  # parts of GGUF file names that hold something else
+CACHE_SCHEMA = 2  # increase it when the cached values change their meaning
+MAX_ENTRIES = 50_000  # limit of files checked per folder; a whole disk is not a folder of models
+NOT_MODELS = ("mmproj", "adapter", "lora")  # parts of the names of GGUF files that are not models
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth")
 
 
 @dataclass(frozen=True, slots=True)
 class FoundModel:
-    """A model that was found. `spec` names it on any command line; `problem` says why it can't be used."""
+    """A model that was found. `spec` is its name on the command line; `problem` says why it can't be used."""
 
     spec: str
     path: Path
@@ -40,7 +40,7 @@ class FoundModel:
     architecture: str | None = None
     vocabulary: str | None = None  # fingerprint
     num_tokens: int = 0
-    family: str | None = None  # of the vocabulary, where it is a known one
+    family: str | None = None  # of the vocabulary, if it is a known one
     problem: str | None = None
     format: str | None = None  # "gguf", "safetensors", …
     quantisation: str | None = None  # "GGUF Q4_K_M", "AWQ 4 bits", "not quantised (BF16)"
@@ -52,7 +52,7 @@ class FoundModel:
 def find(search: Sequence[Path] = (), *, stores: bool = True) -> list[FoundModel]:
     """Models below the given folders and, with `stores`, in the hub cache, Ollama's store and the built-in's place.
 
-    Each model once, under the first name it was found by. Fetches nothing.
+    Each model once, with the first name found. Downloads nothing.
     """
     places: dict[Path, tuple[str, Path]] = {}  # by real path; read by the path found, which names parts of a split file
     for spec, path in (*_in_folders(search), *(_in_stores() if stores else ())):
@@ -62,7 +62,7 @@ def find(search: Sequence[Path] = (), *, stores: bool = True) -> list[FoundModel
 
 
 def candidate(spec: str) -> FoundModel:
-    """One model by its spec. Raises ModelNotFoundError when nothing is there."""
+    """One model by its spec. Raises ModelNotFoundError if it does not exist."""
     from slipstream.model_files.local_models import local_place
 
     place = local_place(spec)
@@ -85,7 +85,7 @@ def _below(root: Path) -> list[Path]:
             if number >= MAX_ENTRIES:
                 break
             found.append(path)
-    except OSError:  # a folder that is not ours to read
+    except OSError:  # no permission to read the folder
         pass
     return sorted(found)
 
@@ -113,7 +113,7 @@ def _in_stores() -> Iterator[tuple[str, Path]]:
 def _built_in() -> Iterator[tuple[str, Path]]:
     try:
         folder = cache_path("models")
-    except SlipstreamError:  # no home folder: nothing can be there
+    except SlipstreamError:  # no home folder, so no store
         return
     for name in BUILTINS:
         path = folder / f"{name}.gguf"
@@ -127,7 +127,7 @@ def _in_ollama() -> Iterator[tuple[str, Path]]:
     for name in installed_models():
         try:
             yield f"ollama:{name}", find_ollama_model(name)
-        except ModelError:  # a manifest whose blob is gone: Ollama's own leftover
+        except ModelError:  # a manifest without its blob, left over by Ollama
             continue
 
 
@@ -145,7 +145,7 @@ def _in_hub_cache() -> Iterator[tuple[str, Path]]:
 
 
 def _snapshot(folder: Path) -> Path | None:
-    """The one that `main` names, else the newest."""
+    """The snapshot that `main` points to, else the newest."""
     try:
         named = folder / "snapshots" / (folder / "refs" / "main").read_text().strip()
         if named.is_dir():
@@ -155,11 +155,11 @@ def _snapshot(folder: Path) -> Path | None:
     return max((folder / "snapshots").glob("*"), key=lambda path: path.stat().st_mtime, default=None)
 
 
-# -- reading, with a memory -------------------------------------------------------------------------------------------
+# -- reading, with a cache --------------------------------------------------------------------------------------------
 
 
 def read_candidate(spec: str, path: Path) -> FoundModel:
-    """Reads one model's headers and vocabulary. What is wrong with it is in `problem`; raises nothing."""
+    """Reads one model's headers and vocabulary. `problem` says what is wrong with it; raises nothing."""
     from slipstream.model_files.quantisation import label
     from slipstream.model_files.weights import check_weights, describe
     from slipstream.model_files.weights_gguf import check_gguf
@@ -185,7 +185,7 @@ def read_candidate(spec: str, path: Path) -> FoundModel:
         )
     except ModelError as error:
         return replace(found, problem=str(error))
-    except Exception as error:  # whatever a damaged file makes a reader do, the others are still to be listed
+    except Exception as error:  # a damaged file may raise anything; the other models must still be listed
         return replace(found, problem=f"reading it failed with {type(error).__name__}: {error}")
 
 
@@ -196,7 +196,9 @@ def short_name(spec: str) -> str:
 
 
 class _Memory:
-    """What earlier scans read, in the user's cache folder. One that can't be read or written costs time, no more."""
+    """Results of earlier scans, in the user's cache folder. If it can't be read or written, the scan only takes
+    longer.
+    """
 
     def __init__(self, path: Path | None, entries: dict[str, Any]) -> None:
         self._path = path
@@ -226,7 +228,7 @@ class _Memory:
     def candidate(self, spec: str, path: Path) -> FoundModel:
         try:
             stamp = _stamp(path)
-        except OSError:  # gone, or not ours to read
+        except OSError:  # deleted, or no permission to read it
             return read_candidate(spec, path)
         entry = self._entries.get(str(path))
         if isinstance(entry, dict) and entry.get("stamp") == stamp:
@@ -241,7 +243,7 @@ class _Memory:
 
 
 def _stamp(path: Path) -> list[list[Any]]:
-    """Name, size and time of change of every file of a model."""
+    """Name, size and modification time of every file of a model."""
     files = sorted(path.iterdir()) if path.is_dir() else [path]
     return [[file.name, (stat := file.stat()).st_size, stat.st_mtime_ns] for file in files if file.exists()]
 

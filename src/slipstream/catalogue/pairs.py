@@ -1,4 +1,4 @@
-"""Pairs: models grouped by what their token ids mean, and which of them can draft for a target, how fast."""
+"""Pairs: models grouped by vocabulary, which of them can draft for a target, and the predicted speed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["FoundModel", "Ranked", "candidate", "find", "groups", "rank", "sugge
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """A candidate as a draft: a prediction, or the reason why not."""
+    """A candidate as a draft: a prediction, or the reason why it can't draft."""
 
     candidate: FoundModel
     prediction: Prediction | None
@@ -29,7 +29,7 @@ class Ranked:
 
 
 def groups(candidates: Iterable[FoundModel]) -> dict[str, list[FoundModel]]:
-    """Readable models by vocabulary, the largest first in each group, the largest groups first."""
+    """Readable models by vocabulary: the largest model first in each group, the largest groups first."""
     by_vocabulary: dict[str, list[FoundModel]] = {}
     for found in candidates:
         if found.vocabulary and found.sizes:
@@ -47,10 +47,11 @@ def rank(
     *,
     as_stored: bool = True,
 ) -> list[Ranked]:
-    """The candidates as drafts for a target: the fastest first, then those that can't draft, each with the reason.
+    """The candidates as drafts for a target: fastest first, then those that can't draft, each with the reason.
 
-    `context`: the longest text of the workload; a draft trained for less is rejected, without it only noted.
-    `as_stored`: the engine computes with weights as the files have them, as llama.cpp does; Slipstream's expands them.
+    `context`: the longest text of the workload; a draft with a shorter context is rejected. Without it, a short context
+    is only noted. `as_stored`: the engine uses the weights as stored, like llama.cpp; Slipstream's engine dequantises
+    them.
     """
     others = [other for other in candidates if other.path.resolve() != target.path.resolve()]
     ranked = [_judged(target, other, machine, context, as_stored) for other in others]
@@ -63,7 +64,9 @@ def _judged(target: FoundModel, other: FoundModel, machine: Machine, context: in
     if target.vocabulary != other.vocabulary:
         return Ranked(other, None, difference(target.path, other.path))
     if other.sizes.num_parameters >= target.sizes.num_parameters:
-        return Ranked(other, None, f"not smaller: {_billions(other.sizes)} against {_billions(target.sizes)}")
+        return Ranked(
+            other, None, f"not smaller than the target: {_billions(other.sizes)}, target {_billions(target.sizes)}"
+        )
     limit = other.sizes.context_length
     if context and 0 < limit < context:
         return Ranked(other, None, f"context too short: trained for {limit:,} tokens, the workload has {context:,}")
@@ -72,14 +75,14 @@ def _judged(target: FoundModel, other: FoundModel, machine: Machine, context: in
     ours, theirs = (s if as_stored else expanded(machine, s) for s in (target.sizes, other.sizes))
     prediction = predict_pair(machine, ours, theirs, kind)
     notes = [
-        *(["not expected to pay here"] if prediction.speedup < WORTH_IT else []),
-        *([f"trained for {limit:,} tokens, of no use beyond"] if short else []),
+        *(["not expected to pay off here"] if prediction.speedup < WORTH_IT else []),
+        *([f"trained for {limit:,} tokens, does not help beyond that"] if short else []),
     ]
     return Ranked(other, prediction, note="; ".join(notes) or None)
 
 
 def difference(target: Path, draft: Path) -> str:
-    """How two vocabularies differ, in a sentence."""
+    """How two vocabularies differ, in one sentence."""
     ours, theirs = _strings(target), _strings(draft)
     differing = [
         (token_id, a, b)
@@ -108,14 +111,14 @@ def _billions(sizes: Sizes) -> str:
     return f"{sizes.num_parameters / 1e9:.2f} billion parameters"
 
 
-# -- when nothing local fits ------------------------------------------------------------------------------------------
+# -- when no local model fits -----------------------------------------------------------------------------------------
 
 
 def suggestions(target: FoundModel) -> tuple[Family | None, list[str]]:
-    """The family of a target's vocabulary, and lines that say which published models would share it."""
+    """The family of a target's vocabulary, and lines that list published models with the same vocabulary."""
     family = recognise(_strings(target.path)) if target.vocabulary else None
     if family is None or target.sizes is None:
-        return None, ["its vocabulary is none of the well-known families; draft without a model: --drafter suffix"]
+        return None, ["its vocabulary is not one of the known families; draft without a model: --drafter suffix"]
     lines = [
         f"{member.repo} ({member.params_b:g} B, context {member.context_length:,})"
         for member in family.drafts_for(target.sizes.num_parameters / 1e9)

@@ -1,4 +1,4 @@
-"""Sizes of a model that is not at hand: from what the user states, the rest from the table of families."""
+"""Sizes of a model that is not on this machine: from the user's options, the rest from the table of families."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from slipstream.predict.speed import ASSUMED_BITS, Sizes
 
 @dataclass(frozen=True, slots=True)
 class Stated:
-    """What a user knows of a model. `like` names a published one of the same shape."""
+    """What a user knows about a model. `like` names a published model of the same shape."""
 
     weights_gb: float
     like: str | None = None
@@ -21,7 +21,7 @@ class Stated:
 
 
 def sizes_from(stated: Stated, name: str) -> tuple[Sizes, list[str]]:
-    """The sizes, and a line for each assumption made. UsageError for an unknown name or no weights."""
+    """The sizes, and a line for each assumption. Raises UsageError for an unknown name or no weights."""
     if stated.weights_gb <= 0:
         raise UsageError(f"the weights of the {name} are {stated.weights_gb} GB; expected more than 0")
     weight_bytes = int(stated.weights_gb * 1e9)
@@ -40,9 +40,9 @@ def sizes_from(stated: Stated, name: str) -> tuple[Sizes, list[str]]:
     if stated.like or all_given:
         return sizes, []
     return sizes, [
-        f"{name}: {stated.weights_gb:g} GB taken as {ASSUMED_BITS} bits a weight, so shaped like {member.name} "
-        f"({sizes.num_layers} layers, {sizes.num_kv_heads} KV heads of {sizes.head_dim}); "
-        "say more with --like, or with --layers, --kv-heads and --head-dim"
+        f"{name}: {stated.weights_gb:g} GB at an assumed {ASSUMED_BITS} bits per weight has about the shape of "
+        f"{member.name} ({sizes.num_layers} layers, {sizes.num_kv_heads} KV heads of {sizes.head_dim}); for another "
+        "shape use --like, or --layers, --kv-heads and --head-dim"
     ]
 
 
@@ -52,5 +52,5 @@ def _member(stated: Stated, weight_bytes: int) -> Member:
     member = member_named(stated.like)
     if member is None:
         names = ", ".join(m.name for family in FAMILIES for m in family.members)
-        raise UsageError(f"no published model is called {stated.like!r} in the table; there are {names}")
+        raise UsageError(f"unknown published model {stated.like!r}; expected one of {names}")
     return member

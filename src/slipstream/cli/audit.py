@@ -1,4 +1,4 @@
-"""`slipstream audit`: prove that speculation does not change the text."""
+"""`slipstream audit`: checks that speculation does not change the text."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def audit(
     machine: MachineOptions = MachineOptions(),
     as_json: opt.Json = False,
 ) -> None:
-    """Compare speculative answers with plain ones, token by token. Exit 1 on a bug.
+    """Compare speculative answers with plain ones, token by token. The exit code is 1 if there is a bug.
 
-    A difference is a tie when the two tokens' logits lie so close that rounding decides, and a BUG otherwise.
+    A difference is a tie if the two tokens' logits are so close that rounding decides, and a BUG otherwise.
 
     [bold]Examples[/bold]
 
@@ -102,7 +102,7 @@ def _difference_line(f: AuditedAnswer, spell: Callable[[int], str] | None) -> st
     gap = "" if d.gap is None else f", logit gap {d.gap:.2g}"
     where = f"{f.outcome}: {f.drafter}, {f.prompt_id}, temperature {f.temperature}, seed {f.seed}"
     if spell is None:
-        return f"{where}: the texts part at character {d.position}{gap or ' (no probabilities to judge it by)'}"
+        return f"{where}: the texts differ from character {d.position} on{gap or ' (no probabilities to judge it by)'}"
     tokens = [repr(spell(t)) if t >= 0 else "the end" for t in (d.plain_token, d.other_token)]
     return (
         f"{where}: at token {d.position} plain decoding has {tokens[0]} ({d.plain_token}), "

@@ -1,4 +1,4 @@
-"""`slipstream bench`: does speculation pay, on this machine, for this model and this kind of text?"""
+"""`slipstream bench`: measures whether speculation pays off on this machine, for this model and this kind of text."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def bench(
     report: Annotated[Path | None, typer.Option("--report", help="Also write a self-contained HTML report.")] = None,
     as_json: opt.Json = False,
 ) -> None:
-    """Measure plain against speculative decoding: same loop, same timer, interleaved, text compared.
+    """Compare the speed and text of plain and speculative decoding: same loop, same timer, interleaved.
 
-    Ctrl-C ends it early and shows what was measured so far, labelled as partial.
+    Ctrl-C stops early and shows the results so far, labelled as partial.
 
     [bold]Examples[/bold]
 
@@ -73,7 +73,7 @@ def bench(
 
 
 def _finish(result: BenchResult, report: Path | None, as_json: bool) -> None:
-    """Prints the result, then writes the report: each also where the other fails. Exit 1 where texts differ."""
+    """Prints the result, then writes the report, each even if the other fails. Exit code 1 if texts differ."""
     try:
         print_result(result, as_json)
         sys.stdout.flush()

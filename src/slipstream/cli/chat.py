@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from slipstream.core.sampling import Sampling
     from slipstream.core.stream import Limits
 
-HELP = "/reset starts over, /stats shows figures, /tint colours drafted tokens, /quit leaves; Ctrl-C stops an answer."
+HELP = "/reset starts over, /stats shows statistics, /tint colours drafted tokens, /quit exits; Ctrl-C stops an answer."
 
 
 @grouped(raw=None)
@@ -27,7 +27,7 @@ def chat(
     machine: MachineOptions = MachineOptions(),
     tint: opt.Tint = False,
 ) -> None:
-    """Talk to a model. What was said before is not computed again.
+    """Chat with a model. Earlier messages stay in the cache and are not computed again.
 
     [bold]Examples[/bold]
 
@@ -93,7 +93,9 @@ class Conversation:
             print(f"unknown command {line}. {HELP}", file=sys.stderr)
 
     def _answer(self, line: str) -> None:
-        """Streams one answer. What can't be answered, or was stopped, leaves the conversation as it was or so far."""
+        """Streams one answer. A failed answer is not added to the conversation; a stopped one is added up to where it
+        stopped.
+        """
         from slipstream.cli.generate import stream_tokens
         from slipstream.errors import SlipstreamError
 

@@ -24,13 +24,13 @@ _COLOURS = {"regression": "red", "improvement": "green", "note": "yellow"}
 
 def compare(
     before: Annotated[Path, typer.Argument(metavar="BEFORE.json", help="A result of slipstream bench --json.")],
-    after: Annotated[Path, typer.Argument(metavar="AFTER.json", help="A later one.")],
+    after: Annotated[Path, typer.Argument(metavar="AFTER.json", help="A later result.")],
     as_json: opt.Json = False,
 ) -> None:
-    """Tell what changed between two benchmark results from what is only noise.
+    """Show what changed between two benchmark results, beyond noise.
 
-    A figure changed when the 95 % intervals don't overlap and the medians differ by more than 3 %.
-    Exits with 1 when something got worse, so that it can guard a build.
+    A figure changed if the 95 % intervals don't overlap and the medians differ by more than 5 %. The exit code is 1 if
+    something got worse, so it can be used in CI.
 
     [bold]Examples[/bold]
 
@@ -62,7 +62,7 @@ def compare(
 
 
 def _print_table(changes: list[Change]) -> None:
-    """Medians only, so that it fits a terminal; the intervals are in --json."""
+    """Shows medians only, so that it fits on a terminal; --json has the intervals."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table

@@ -1,4 +1,4 @@
-"""`slipstream convert`: a GGUF file, or any model, as a folder that vLLM, SGLang and transformers load."""
+"""`slipstream convert`: writes a GGUF file, or any model, as a folder that vLLM, SGLang and transformers can load."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from slipstream.errors import UsageError
 
 def convert(
     model: Annotated[str, typer.Argument(help=opt.MODEL_HELP)],
-    folder: Annotated[Path, typer.Argument(help="The folder to make; it must not exist yet.")],
+    folder: Annotated[Path, typer.Argument(help="The folder to create; it must not exist yet.")],
     dtype: Annotated[
-        str, typer.Option("--dtype", help="bf16, or fp32, which keeps dequantised weights to the bit.")
+        str, typer.Option("--dtype", help="bf16, or fp32, which keeps dequantised weights exactly.")
     ] = "bf16",
     as_json: opt.Json = False,
 ) -> None:
     """Write a model as a Hugging Face folder: safetensors, configuration, tokenizer with its chat template.
 
-    For engines that do not read GGUF. Quantised weights are written out in full, so the folder is larger.
+    For engines that do not read GGUF. Quantised weights are written dequantised, so the folder is larger.
 
     [bold]Examples[/bold]
 

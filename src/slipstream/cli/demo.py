@@ -1,4 +1,4 @@
-"""`slipstream demo`: the same prompts decoded plainly and speculatively, side by side."""
+"""`slipstream demo`: the same prompts with and without speculation, side by side."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from slipstream.tasks.options import BENCH_WORKLOAD, BenchOptions, ModelOptions,
 def demo(
     models: ModelOptions = ModelOptions(), workload: WorkloadOptions = BENCH_WORKLOAD, as_json: opt.Json = False
 ) -> None:
-    """See it work: prompts of eight kinds decoded plainly and speculatively, the text compared word for word.
+    """Decode prompts of eight kinds with and without speculation, and compare speed and text.
 
     [bold]Examples[/bold]
 

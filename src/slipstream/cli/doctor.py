@@ -1,4 +1,4 @@
-"""`slipstream doctor`: does this pair work on this engine and machine, and if not, why."""
+"""`slipstream doctor`: checks whether a pair works on an engine and this machine, and explains why if not."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _COLOURS = {"blocks": "red", "slows": "yellow", "note": "dim"}
     engine=opt.OptionSpec(
         "--engine -e", "slipstream, llama-server (llama.cpp), vllm, sglang, transformers, tabbyapi (exllama), ollama."
     ),
-    config=opt.OptionSpec("--config", "A command line, JSON, config.yml or Modelfile of an engine, to be checked."),
-    log=opt.OptionSpec("--log", "What an engine printed, to be explained; - reads standard input."),
-    context=opt.OptionSpec("--context", "Tokens of prompt and answer you need."),
+    config=opt.OptionSpec("--config", "An engine's command line, JSON, config.yml or Modelfile to check."),
+    log=opt.OptionSpec("--log", "An engine's log to explain; - reads standard input."),
+    context=opt.OptionSpec("--context", "Tokens of prompt and answer that you need."),
     batch=opt.OptionSpec("--batch", "Requests at the same time.", more={"min": 1}),
-    python=opt.OptionSpec("--python", "The Python of the engine's environment: its torch is tried on the files."),
-    measure=opt.OptionSpec("--measure", "Also run the target for a moment, and judge its speed."),
-    url=opt.OptionSpec("--url", "An engine that runs there: does it really speculate?"),
+    python=opt.OptionSpec("--python", "The Python of the engine's environment: its torch is tested on the files."),
+    measure=opt.OptionSpec("--measure", "Also run the target briefly, and check its speed."),
+    url=opt.OptionSpec("--url", "The URL of a running engine: check whether it really speculates."),
     plain_url=None,
 )
 def doctor(
@@ -43,9 +43,9 @@ def doctor(
     running: RunningEngineOptions = RunningEngineOptions(),
     as_json: opt.Json = False,
 ) -> None:
-    """Say before the first token whether a target, a draft, an engine and this machine work together.
+    """Check whether a target, a draft, an engine and this machine work together, before you run them.
 
-    Every finding names what was seen, what it means and what to do. Exit 1 when something blocks.
+    Every finding has the evidence, the cause and the fix. The exit code is 1 if a finding blocks.
 
     [bold]Examples[/bold]
 
@@ -72,19 +72,19 @@ def doctor(
 
 
 def _show_models(console: Console, here: Machine) -> None:
-    """What could be run here: models by vocabulary, and the best pair of each."""
+    """Models on this machine by vocabulary, and the best pair of each."""
     from slipstream.catalogue.model_scan import find
     from slipstream.catalogue.pairs import groups, rank
 
     for members in groups(find()).values():
         names = ", ".join(member.spec for member in members)
-        console.print(f"models of one vocabulary: {names}")
+        console.print(f"models with the same vocabulary: {names}")
         best = next((r for r in rank(members[0], members, here) if r.prediction), None)
         if best and best.prediction:
             p = best.prediction
             console.print(
                 f"  {members[0].spec} with {best.candidate.spec} as draft: {p.speedup:.1f}x predicted, "
-                f"{p.tokens_per_s:.0f} tokens/s; slipstream doctor --target … --draft … says more"
+                f"{p.tokens_per_s:.0f} tokens/s; for details: slipstream doctor --target … --draft …"
             )
 
 

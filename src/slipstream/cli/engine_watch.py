@@ -15,7 +15,7 @@ _EVERY_S = 2.0
 
 
 def watch(running: Running) -> None:
-    """Shows figures until Ctrl-C. Raises EngineError with its last lines where the engine ends by itself."""
+    """Shows figures until Ctrl-C. Raises EngineError with the engine's last lines if it exits by itself."""
     from rich.console import Console
 
     console = Console(stderr=True, highlight=False)
@@ -24,21 +24,21 @@ def watch(running: Running) -> None:
         while running.process.exit_code is None:
             time.sleep(_EVERY_S)
             counters, now = read(running), time.monotonic()
-            if counters is None:  # busy, or about to end
+            if counters is None:  # busy, or about to exit
                 continue
             line = figures(counters.since(before) if before else counters, counters, now - then)
             if line != shown:
                 console.print(f"\r{line}" if console.is_terminal else line, end="" if console.is_terminal else "\n")
             before, then, shown = counters, now, line
     except KeyboardInterrupt:
-        console.print("\nending it")
+        console.print("\nstopping it")
         return
     said = "\n".join(f"  {line}" for line in running.process.last_lines())
-    raise EngineError(f"{running.engine.name} ended by itself (status {running.process.exit_code}):\n{said}")
+    raise EngineError(f"{running.engine.name} exited by itself (status {running.process.exit_code}):\n{said}")
 
 
 def read(running: Running) -> Speculation | None:
-    """Its counters; all zero where it counts nothing, None where it does not answer just now."""
+    """The engine's counters; all zero if it has none, None if it does not respond now."""
     from slipstream.engines.engine_types import Speculation
 
     try:

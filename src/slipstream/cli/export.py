@@ -1,4 +1,4 @@
-"""`slipstream export`: tuned settings as the configuration of an engine, with the reason of every value."""
+"""`slipstream export`: writes tuned settings as an engine's configuration, with a reason for every value."""
 
 from __future__ import annotations
 
@@ -26,14 +26,20 @@ def export(
     models: ModelOptions = ModelOptions(),
     choice: EngineChoice = EngineChoice(),
     form: Annotated[
-        str, typer.Option("--format", help="engine (its own), or for vLLM: kubernetes, compose.", metavar="FORMAT")
+        str,
+        typer.Option(
+            "--format", help="engine (the engine's own format), or for vLLM: kubernetes, compose.", metavar="FORMAT"
+        ),
     ] = "engine",
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="A file instead of the terminal.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write to this file instead of the terminal.")
+    ] = None,
     as_json: opt.Json = False,
 ) -> None:
-    """Write what slipstream.yaml or the options say as an engine's own configuration. Nothing is started.
+    """Write the settings in slipstream.yaml or the options as an engine's own configuration. Starts nothing.
 
-    A shell script for vLLM, SGLang and llama-server, a config.yml for TabbyAPI, a Modelfile for Ollama.
+    The output is a shell script for vLLM, SGLang and llama-server, a config.yml for TabbyAPI, or a Modelfile for
+    Ollama.
 
     [bold]Examples[/bold]
 
@@ -65,7 +71,7 @@ def _written(form: str, engine: ExternalEngine, settings: EngineSettings, plan: 
 
 
 def own_format(engine: ExternalEngine, settings: EngineSettings, plan: StartPlan) -> str:
-    """Its configuration file, or a shell script where it takes everything on its command line."""
+    """The engine's configuration file, or a shell script if it is configured on the command line."""
     head = [
         f"Written by slipstream export for {engine.name} ({engine.version}): {settings.method} on {settings.model}.",
         *plan.notes,
@@ -78,17 +84,17 @@ def own_format(engine: ExternalEngine, settings: EngineSettings, plan: StartPlan
 
 
 def _left_out(plan: StartPlan) -> list[str]:
-    """What to put in by hand: keys are not written."""
+    """What the user has to add: API keys are not written."""
     from slipstream.engines.secrets import HIDDEN
 
-    lines = [f"{name}, which is not written here, holds keys: give it mode 600." for name in plan.secret_files]
+    lines = [f"{name}, which is not written here, has API keys: set its mode to 600." for name in plan.secret_files]
     if HIDDEN in " ".join(plan.argv):
-        lines.append(f"Keys are not written here: put them in where it says {HIDDEN}.")
+        lines.append(f"API keys are not written here: replace {HIDDEN} with the key.")
     return lines
 
 
 def _script(plan: StartPlan) -> str:
-    """One argument a line. A shell takes no comment after a line's backslash, so the reasons come first."""
+    """One argument per line. A shell allows no comment after a backslash, so the reasons come first."""
     width = max((len(" ".join(a.words)) for a in plan.arguments if len(" ".join(a.words)) <= 48), default=0)
     reasons = "".join(f"#   {' '.join(a.words):{width}}  {a.why}\n" for a in plan.arguments if a.why)
     exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in plan.env.items())

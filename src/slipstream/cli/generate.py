@@ -28,7 +28,8 @@ def generate(
     verifier: Annotated[
         str,
         typer.Option(
-            help="matching (same text, seed for seed) or rejection (same distribution).", rich_help_panel="Speculation"
+            help="matching (a seed gives the same text as plain decoding) or rejection (same distribution).",
+            rich_help_panel="Speculation",
         ),
     ] = "matching",
     sampling: SamplingOptions = SamplingOptions(),
@@ -39,7 +40,7 @@ def generate(
 ) -> None:
     """Answer one prompt.
 
-    The text goes to stdout, a line of figures to stderr.
+    The text goes to stdout, a line of statistics to stderr.
 
     [bold]Examples[/bold]
 
@@ -72,7 +73,7 @@ def _read_prompt(prompt: str | None) -> str:
 
     if prompt in (None, "-"):
         if sys.stdin.isatty():
-            raise UsageError('no prompt: give one, as in slipstream generate "Hello", or pipe it in')
+            raise UsageError('no prompt: pass one, as in slipstream generate "Hello", or pipe it in')
         prompt = sys.stdin.read()
     if not prompt:
         raise UsageError("the prompt is empty")
@@ -93,12 +94,12 @@ def stream_tokens(generation: Generation, tint: bool) -> None:
 
 
 def figures(generation: Generation, engine: Engine) -> str:
-    """One line on how it went."""
+    """One line of statistics."""
     stats, info = generation.stats, engine.target.info
     drafter = engine.drafter.name if engine.drafter else "none"
     return (
-        f"{stats.num_tokens} tokens, {stats.tokens_per_s:.1f} tokens/s, first after {stats.ttft_s:.2f} s; "
-        f"{stats.target_forwards} forwards, {stats.num_accepted} of {stats.num_drafted} drafted tokens accepted "
+        f"{stats.num_tokens} tokens, {stats.tokens_per_s:.1f} tokens/s, first token after {stats.ttft_s:.2f} s; "
+        f"{stats.target_forwards} forward passes, {stats.num_accepted} of {stats.num_drafted} drafted tokens accepted "
         f"({info.name}, {info.device}, {info.dtype}, drafter {drafter}; {engine.policy.explain().reason})"
     )
 

@@ -1,10 +1,10 @@
-"""Options of a command in groups: a parameter that is a dataclass stands for one option for each of its fields.
+"""Groups of command options: a parameter that is a dataclass becomes one option for each of its fields.
 
     @grouped()
     def bench(models: ModelOptions = ModelOptions(), machine: MachineOptions = MachineOptions()) -> None: ...
 
-has `--model`, `--draft` … `--device` …. How a field is written on the command line is in `options.OPTIONS`; its default
-is that of the parameter's default.
+has `--model`, `--draft` … `--device` …. `options.OPTIONS` has the flag of each field; its default is that of the
+parameter's default.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ Command = Callable[..., None]
 
 
 def grouped(**own: OptionSpec | None) -> Callable[[Command], Command]:
-    """`own`: options that differ from those of other commands, by field; None: this command does not have it."""
+    """`own`: options that differ from those of other commands, by field; None: this command does not have the
+    option.
+    """
     table = OPTIONS | own
 
     def group(command: Command) -> Command:
@@ -53,7 +55,7 @@ def grouped(**own: OptionSpec | None) -> Callable[[Command], Command]:
 
 
 def _parameter(name: str, kind: Any, default: Any, option: OptionSpec | None) -> inspect.Parameter:
-    """A tuple of values is an option that may be repeated."""
+    """A tuple of values becomes an option that may be repeated."""
     assert option is not None
     if _repeats(kind):
         kind, default = list[kind.__args__[0]] | None, list(default) or None

@@ -1,4 +1,4 @@
-"""`slipstream launch`: start an engine with speculation, and make sure that it is really on."""
+"""`slipstream launch`: starts an engine with speculation, and verifies that speculation is on."""
 
 from __future__ import annotations
 
@@ -28,14 +28,15 @@ def launch(
     choice: EngineChoice = EngineChoice(),
     keys: RunningEngineOptions = RunningEngineOptions(),
     options: LaunchOptions = LaunchOptions(),
-    stop: Annotated[bool, typer.Option("--stop", help="End detached engines.", rich_help_panel=PANEL)] = False,
+    stop: Annotated[bool, typer.Option("--stop", help="Stop detached engines.", rich_help_panel=PANEL)] = False,
     status: Annotated[bool, typer.Option("--status", help="List detached engines.", rich_help_panel=PANEL)] = False,
     as_json: opt.Json = False,
 ) -> None:
-    """Start vLLM, llama-server, SGLang, TabbyAPI or Ollama with speculation, watched.
+    """Start vLLM, llama-server, SGLang, TabbyAPI or Ollama with speculation, and watch it.
 
-    The doctor looks at it first. Once it is ready, its own counters must show that it drafts: engines fall back to
-    plain decoding without a word. It stays in the foreground with a line of figures; Ctrl-C ends it and all it started.
+    The doctor checks the setup first. When the engine is ready, its own counters must show that it drafts, because
+    engines can fall back to plain decoding silently. The engine runs in the foreground with a line of figures; Ctrl-C
+    stops it and all its processes.
 
     [bold]Examples[/bold]
 
@@ -59,7 +60,7 @@ def launch(
         typer.echo(json.dumps(launched.to_dict()) if as_json else f"{launched.url}  ({engine}, {method})")
         if options.detach:
             port = launched.running.settings.port
-            reporter.say(f"it runs on; end it with: slipstream launch {engine} --stop --port {port}")
+            reporter.say(f"it keeps running; stop it with: slipstream launch {engine} --stop --port {port}")
         else:
             watch(launched.running)
 
@@ -72,9 +73,9 @@ def _list_or_stop(engine: str | None, port: int | None, stop: bool, as_json: boo
         typer.echo(json.dumps([asdict(one) for one in chosen]))
         return
     for one in chosen:
-        typer.echo(f"{'ended' if stop else 'runs'}: {_line(one)}")
+        typer.echo(f"{'stopped' if stop else 'running'}: {_line(one)}")
     if not chosen:
-        typer.echo("no detached engine runs")
+        typer.echo("no detached engine is running")
 
 
 def _line(one: Detached) -> str:

@@ -18,7 +18,7 @@ MODEL_HELP = (
 
 @dataclass(frozen=True, slots=True)
 class OptionSpec:
-    """`--flag` (and `-f`), what help says of it, and the panel it is shown in."""
+    """`--flag` (and `-f`), its help text, and its help panel."""
 
     flags: str
     help: str
@@ -41,8 +41,8 @@ OPTIONS: dict[str, OptionSpec | None] = {
     ),
     "policy": OptionSpec(
         "--policy",
-        "How much to draft: auto (as much as pays, by measured cost and acceptance; the default), auto(N), fixed(N), "
-        "or one of an installed package.",
+        "How many tokens to draft: auto (as many as pay off, by measured cost and acceptance; the default), auto(N): "
+        "at most N, fixed(N): always N, or the name of an installed package's policy.",
         "Speculation",
     ),
     # the machine
@@ -50,79 +50,93 @@ OPTIONS: dict[str, OptionSpec | None] = {
     "dtype": OptionSpec("--dtype", "auto (fp32 on the CPU, bf16 on a GPU), fp32, bf16, fp16.", "Machine"),
     "context_length": OptionSpec("--context", "Tokens of prompt and answer; at most the model's own.", "Machine"),
     "threads": OptionSpec("--threads", "CPU threads; default: all cores.", "Machine"),
-    "exact": OptionSpec("--exact", "Bit-identical to plain decoding, at any price in speed.", "Speculation"),
+    "exact": OptionSpec("--exact", "Bit-identical to plain decoding, even if slower.", "Speculation"),
     "backend": OptionSpec(
         "--backend",
-        "auto (GGUF files go to llamacpp where it is installed and there is no GPU for torch), torch, llamacpp.",
+        "auto (llamacpp for GGUF files if it is installed and torch has no GPU, else torch), torch, llamacpp.",
         "Machine",
     ),
     "gpu_layers": OptionSpec("--gpu-layers", "llamacpp: layers on the GPU; 0 none, -1 all.", "Machine"),
-    "kv_type": OptionSpec("--kv-type", "llamacpp: keys and values as auto, f32, f16, q8_0, q4_0.", "Machine"),
+    "kv_type": OptionSpec("--kv-type", "llamacpp: type of the KV cache: auto, f32, f16, q8_0, q4_0.", "Machine"),
     # sampling
     "temperature": OptionSpec("--temperature -t", "0 is greedy.", "Sampling"),
     "temperatures": OptionSpec("--temperatures", "Separated by commas; 0 is greedy.", "Sampling"),
     "seed": OptionSpec("--seed -s", "The same seed gives the same text.", "Sampling"),
-    "top_k": OptionSpec("--top-k", "Only the K likeliest; 0 is off.", "Sampling"),
-    "top_p": OptionSpec("--top-p", "The likeliest that reach P together; 1 is off.", "Sampling"),
-    "min_p": OptionSpec("--min-p", "At least P times the likeliest; 0 is off.", "Sampling"),
-    "repetition_penalty": OptionSpec("--repetition-penalty", "Over prompt and answer; 1 is off.", "Sampling"),
-    "presence_penalty": OptionSpec("--presence-penalty", "Over the answer; 0 is off.", "Sampling"),
-    "frequency_penalty": OptionSpec("--frequency-penalty", "Over the answer; 0 is off.", "Sampling"),
+    "top_k": OptionSpec("--top-k", "Sample only from the K most likely tokens; 0 is off.", "Sampling"),
+    "top_p": OptionSpec(
+        "--top-p", "Sample only from the most likely tokens that together reach probability P; 1 is off.", "Sampling"
+    ),
+    "min_p": OptionSpec(
+        "--min-p", "Sample only tokens with at least P times the probability of the most likely; 0 is off.", "Sampling"
+    ),
+    "repetition_penalty": OptionSpec(
+        "--repetition-penalty", "Counts tokens of prompt and answer; 1 is off.", "Sampling"
+    ),
+    "presence_penalty": OptionSpec("--presence-penalty", "Counts tokens of the answer; 0 is off.", "Sampling"),
+    "frequency_penalty": OptionSpec("--frequency-penalty", "Counts tokens of the answer; 0 is off.", "Sampling"),
     "logit_bias": OptionSpec("--logit-bias", "Added to a token's logit.", "Sampling", {"metavar": "ID=BIAS"}),
     # answers and prompts
-    "max_tokens": OptionSpec("--max-tokens -n", "The longest answer.", "Answer"),
-    "stop": OptionSpec("--stop", "Ends the answer before this text; may be repeated.", "Answer"),
-    "ignore_eos": OptionSpec("--ignore-eos", "Go on past the model's end token.", "Answer"),
-    "raw": OptionSpec("--raw", "No chat template: continue the prompt as it is.", "Answer"),
+    "max_tokens": OptionSpec("--max-tokens -n", "Maximum tokens of the answer.", "Answer"),
+    "stop": OptionSpec("--stop", "Stop the answer before this text; may be repeated.", "Answer"),
+    "ignore_eos": OptionSpec("--ignore-eos", "Continue after the model's end token.", "Answer"),
+    "raw": OptionSpec("--raw", "Use no chat template: continue the prompt unchanged.", "Answer"),
     "system": OptionSpec("--system", "A system message.", "Answer"),
     "prompts": OptionSpec(
         "--prompts",
         "A file of prompts: Spec-Bench, HumanEval or messages as JSON lines, or text. Default: the project's own.",
         "Prompts",
     ),
-    "limit": OptionSpec("--limit", "Prompts to take, evenly over their kinds; 0 takes all.", "Prompts"),
+    "limit": OptionSpec("--limit", "Number of prompts, evenly over their kinds; 0 uses all.", "Prompts"),
     # measuring
-    "passes": OptionSpec("--passes", "Times each prompt is run by each drafter.", more={"min": 1}),
+    "passes": OptionSpec("--passes", "How often each drafter runs each prompt.", more={"min": 1}),
     "warm": OptionSpec("--warm", "Keep the prompt cache between answers."),
-    "repeat_prompts": OptionSpec("--repeat-prompts", "Let drafters that learn meet a prompt again."),
-    "random_weights": OptionSpec(
-        "--random-weights", "A shape instead of a model, for example llama-8b: synthetic figures."
+    "repeat_prompts": OptionSpec(
+        "--repeat-prompts", "Let drafters keep what they learned from a prompt for its next run."
     ),
-    "random_draft": OptionSpec("--random-draft", "A shape for the draft, for example llama-1b: synthetic."),
+    "random_weights": OptionSpec(
+        "--random-weights", "Random weights in this shape instead of a model, for example llama-8b: synthetic figures."
+    ),
+    "random_draft": OptionSpec(
+        "--random-draft", "Random weights in this shape for the draft, for example llama-1b: synthetic figures."
+    ),
     "synthetic_acceptance": OptionSpec(
-        "--synthetic-acceptance", "Accept each drafted token with this chance: synthetic figures."
+        "--synthetic-acceptance", "Accept each drafted token with this probability: synthetic figures."
     ),
     "seconds": OptionSpec("--seconds", "The time budget.", more={"min": 5}),
     "drafts": OptionSpec("--draft -d", "A draft model to try; may be repeated.", "Models"),
     # other engines
-    "engine": OptionSpec("--engine -e", f"Drive this engine instead of Slipstream's own: {ENGINES_HELP}.", "Engine"),
-    "program": OptionSpec("--program", "The engine's executable, where it is not on PATH.", "Engine"),
+    "engine": OptionSpec("--engine -e", f"Use this engine instead of Slipstream's own: {ENGINES_HELP}.", "Engine"),
+    "program": OptionSpec("--program", "The engine's executable, if it is not on PATH.", "Engine"),
     "engine_args": OptionSpec(
-        "--engine-args", "More arguments for it, as on its command line: '--threads 4'.", "Engine"
+        "--engine-args", "More arguments for the engine, as on its command line: '--threads 4'.", "Engine"
     ),
-    "start_limit": OptionSpec("--start-limit", "Seconds that its start may take.", "Engine", {"min": 1}),
-    "url": OptionSpec("--url", "Ask one that runs already, instead of starting it.", "Engine"),
+    "start_limit": OptionSpec("--start-limit", "Seconds to wait for the engine to start.", "Engine", {"min": 1}),
+    "url": OptionSpec("--url", "Use an engine that is already running, instead of starting one.", "Engine"),
     "plain_url": OptionSpec("--plain-url", "With --url: the same engine without speculation.", "Engine"),
     "api_key": OptionSpec(
         "--api-key",
-        "API key of the engine. Others can read a command line: better set the variable, or give --api-key-file.",
+        "API key of the engine. Other users can read a command line: set the variable or use --api-key-file instead.",
         "Engine",
         {"envvar": "SLIPSTREAM_API_KEY"},
     ),
-    "api_key_file": OptionSpec("--api-key-file", "A file that holds the API key.", "Engine"),
+    "api_key_file": OptionSpec("--api-key-file", "A file with the API key.", "Engine"),
     "streams": OptionSpec("--streams", "Requests at the same time.", more={"min": 1}),
-    "one_at_a_time": OptionSpec("--one-at-a-time", "With --engine: two starts instead of two instances.", "Engine"),
+    "one_at_a_time": OptionSpec(
+        "--one-at-a-time",
+        "With --engine: start the two instances one after the other instead of side by side.",
+        "Engine",
+    ),
     "context": OptionSpec("--context", "Tokens of prompt and answer; at most the model's own.", "Machine"),
     "draft_streams": OptionSpec(
-        "--draft-streams", "vLLM: plain decoding with more requests than this.", more={"min": 1}
+        "--draft-streams", "vLLM: turn speculation off with more requests than this.", more={"min": 1}
     ),
-    "host": OptionSpec("--host", "0.0.0.0 lets other machines in."),
+    "host": OptionSpec("--host", "Address to listen on; 0.0.0.0 allows other machines to connect."),
     "port": OptionSpec("--port", "Default: the engine's own.", more={"min": 1}),
     "tensor_parallel": OptionSpec("--tensor-parallel", "GPUs that share every layer."),
-    "pipeline_parallel": OptionSpec("--pipeline-parallel", "Groups of layers."),
+    "pipeline_parallel": OptionSpec("--pipeline-parallel", "Groups of layers, each on its own GPUs or machine."),
     "nodes": OptionSpec("--nodes", "Machines (vLLM with Ray).", more={"min": 1}),
-    "smoke": OptionSpec("--smoke/--no-smoke", "First compare a few answers with plain decoding's."),
-    "force": OptionSpec("--force", "Start although the doctor finds that it can't work."),
+    "smoke": OptionSpec("--smoke/--no-smoke", "First compare a few answers with those of plain decoding."),
+    "force": OptionSpec("--force", "Start even if the doctor has a blocking finding."),
     "detach": OptionSpec("--detach", "Leave it running.", "Detached engines"),
 }
 
@@ -138,7 +152,9 @@ ENGINE_DRAFTER = OptionSpec(
     "Default: slipstream.yaml, a draft model with --draft, else n-grams.",
     "Speculation",
 )
-ENGINE_POLICY = OptionSpec("--policy", "fixed(N) drafts N tokens a round; auto leaves it to the engine.", "Speculation")
+ENGINE_POLICY = OptionSpec(
+    "--policy", "fixed(N) drafts N tokens per step; auto leaves it to the engine.", "Speculation"
+)
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.", rich_help_panel="Output")]
 Tint = Annotated[bool, typer.Option("--tint", help="Colour the tokens that were drafted.", rich_help_panel="Output")]
@@ -153,7 +169,7 @@ def shown_bytes(num_bytes: int) -> str:
 
 
 def command_line() -> str:
-    """The command as it was given, for the record: without keys."""
+    """The command line, for the record, without keys."""
     from slipstream.engines.secrets import redacted
 
     return shlex.join(redacted(["slipstream", *sys.argv[1:]]))

@@ -1,4 +1,4 @@
-"""`slipstream pairs`: which models on this machine work together, and how fast."""
+"""`slipstream pairs`: which models on this machine work together, and the predicted speed."""
 
 from __future__ import annotations
 
@@ -25,20 +25,22 @@ if TYPE_CHECKING:
 
 @grouped(
     target=OptionSpec("--target -m", "Rank drafts for this model. Default: list all groups."),
-    search=OptionSpec("--search", "A folder to look in as well; may be repeated."),
-    context=OptionSpec("--context", "Tokens of the workload: drafts trained for less drop out.", more={"min": 1}),
-    measure=OptionSpec("--measure", "Run the best three for real, with Slipstream's own engine."),
+    search=OptionSpec("--search", "An additional folder to search; may be repeated."),
+    context=OptionSpec(
+        "--context", "Tokens of the workload: drafts with a shorter context are excluded.", more={"min": 1}
+    ),
+    measure=OptionSpec("--measure", "Also measure the best three with Slipstream's own engine."),
     engine=OptionSpec(
         "--engine",
-        "slipstream expands weights to 2 bytes (GPU) or 4 (CPU), others read them as stored. "
-        "Default: llama.cpp, and slipstream with --measure.",
+        "slipstream dequantises weights to 2 bytes (GPU) or 4 bytes (CPU), the others read them as stored. Default: "
+        "llama.cpp, and slipstream with --measure.",
     ),
 )
 def pairs(options: PairsOptions = PairsOptions(), as_json: opt.Json = False) -> None:
     """Find the models that share a vocabulary, and rank drafts for a target by predicted speed-up on this machine.
 
-    Looks in the hub cache, Ollama's store, the built-in models and the folders given. Exits with 1 when a target is
-    named and nothing can draft for it.
+    Searches the hub cache, Ollama's store, the built-in models and the given folders. The exit code is 1 if a target is
+    given and no model can draft for it.
 
     [bold]Examples[/bold]
 
@@ -71,9 +73,14 @@ def _show_groups(result: ModelGroups) -> None:
 
     console = Console(highlight=False)
     if not result.groups and not result.unreadable:
-        console.print("No models were found. Fetch one (slipstream pull, ollama pull) or name a folder with --search.")
+        console.print(
+            "No models were found. Download one (slipstream pull, ollama pull) or name a folder with --search."
+        )
     for members in result.groups.values():
-        first, together = members[0], "these work together" if len(members) > 1 else "no other model here shares it"
+        first, together = (
+            members[0],
+            "these work together" if len(members) > 1 else ("no other model here has this vocabulary"),
+        )
         console.print(f"{first.family or 'unknown family'}, {first.num_tokens:,} tokens: {together}", style="bold")
         for member in members:
             console.print(f"  {member.spec}  {_size(member)}", markup=False)
@@ -121,7 +128,10 @@ def _print(result: RankedDrafts) -> None:
     for entry in (entry for entry in result.ranked if entry.rejection):
         console.print(f"no: {entry.candidate.spec}: {entry.rejection}", markup=False)
     if any("another vocabulary" in (entry.rejection or "") for entry in result.ranked):
-        console.print("Slipstream can still draft across vocabularies, slower: --drafter translate", style="dim")
+        console.print(
+            "Slipstream can still draft with another vocabulary, with lower acceptance: --drafter translate",
+            style="dim",
+        )
     for pair in result.measured:
         console.print(
             f"measured: {pair.spec}: {pair.speedup:.2f}x (predicted {pair.predicted_speedup:.2f}x), "
@@ -137,7 +147,7 @@ def _headline(wanted: FoundModel, machine: Machine) -> str:
 
 def _cells(entry: Ranked) -> list[str]:
     prediction = entry.prediction
-    assert prediction is not None  # the caller shows only these
+    assert prediction is not None  # the caller passes only entries with a prediction
     return [
         entry.candidate.spec, f"{prediction.speedup:.2f}x", f"{prediction.tokens_per_s:.1f}", str(prediction.n_draft),
         f"{prediction.p_min:.2f}", f"{prediction.acceptance:.0%}", entry.note or "",
@@ -148,8 +158,8 @@ def _fine_print(machine: Machine, engine: str) -> str:
     speeds = [f"{gpu.name} {gpu.read_bandwidth / 1e9:.0f} GB/s" for gpu in machine.gpus]
     speeds.append(f"CPU {machine.cpu_read_bandwidth / 1e9:.0f} GB/s")
     return (
-        f"predicted from bytes read ({', '.join(speeds)}), weights as {engine} holds them, and a prior for acceptance; "
-        "--measure tells. n_draft and p_min: llama.cpp --spec-draft-n-max and --spec-draft-p-min"
+        f"predicted from the bytes read ({', '.join(speeds)}) with weights as {engine} stores them, and a typical "
+        "acceptance; --measure measures it. n_draft and p_min: llama.cpp --spec-draft-n-max and --spec-draft-p-min"
     )
 
 
@@ -157,8 +167,10 @@ def _print_suggestions(console: Console, wanted: FoundModel) -> None:
     from slipstream.catalogue.pairs import suggestions
 
     family, lines = suggestions(wanted)
-    console.print("nothing here can draft for it.", style="bold")
+    console.print("no model here can draft for it.", style="bold")
     if family:
-        console.print(f"Its vocabulary is {family.name}'s ({family.source}); these share it:")
+        console.print(
+            f"Its vocabulary is that of {family.name} ({family.source}). Published models with the same vocabulary:"
+        )
     for line in lines:
         console.print(f"  {line}", markup=False)

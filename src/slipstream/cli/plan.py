@@ -1,4 +1,4 @@
-"""`slipstream plan`: does it fit, and how is it split? Memory for a target and a draft on given GPUs."""
+"""`slipstream plan`: the memory of a target and a draft on given GPUs: whether it fits, and how to split it."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ if TYPE_CHECKING:
     from slipstream.tasks.plan import PlanResult
 
 BAR_COLUMNS = 40
-TARGET, DRAFT, SHAPE = "Target", "Draft", "Shape of a target that is not at hand"
+TARGET, DRAFT, SHAPE = "Target", "Draft", "Shape of a target that is not on this machine"
 _POSITIVE = {"min": 1}
 
 
 @grouped(
-    target=OptionSpec("--target -m", "The target, if it is here.", TARGET),
-    weights_gb=OptionSpec("--weights-gb", "The size of its weights, if it is not.", TARGET),
+    target=OptionSpec("--target -m", "The target, if it is on this machine.", TARGET),
+    weights_gb=OptionSpec("--weights-gb", "The size of the target's weights, if it is not on this machine.", TARGET),
     draft=OptionSpec("--draft -d", "The draft.", DRAFT),
-    draft_weights_gb=OptionSpec("--draft-weights-gb", "The size of its weights.", DRAFT),
-    draft_like=OptionSpec("--draft-like", "A published model of its shape.", DRAFT),
-    like=OptionSpec("--like", "A published model, for example Llama-3.3-70B-Instruct.", SHAPE),
+    draft_weights_gb=OptionSpec("--draft-weights-gb", "The size of the draft's weights.", DRAFT),
+    draft_like=OptionSpec("--draft-like", "A published model with the draft's shape.", DRAFT),
+    like=OptionSpec("--like", "A published model with the target's shape, for example Llama-3.3-70B-Instruct.", SHAPE),
     layers=OptionSpec("--layers", "Layers.", SHAPE, _POSITIVE),
     kv_heads=OptionSpec("--kv-heads", "KV heads.", SHAPE, _POSITIVE),
-    head_dim=OptionSpec("--head-dim", "Numbers of a head.", SHAPE, _POSITIVE),
+    head_dim=OptionSpec("--head-dim", "Dimensions per head.", SHAPE, _POSITIVE),
     context=OptionSpec("--context", "Tokens of prompt and answer.", more=_POSITIVE),
     kv=OptionSpec("--kv", "How the KV cache is stored: f16, q8 or q4."),
-    gpus=OptionSpec("--gpus", "Sizes of the GPUs as sold, for example 32,24. Default: those that are here."),
-    nodes=OptionSpec("--nodes", "Machines with these GPUs each (vllm, sglang).", more=_POSITIVE),
+    gpus=OptionSpec("--gpus", "Sizes of the GPUs as sold, for example 32,24. Default: the GPUs of this machine."),
+    nodes=OptionSpec("--nodes", "Number of machines, each with these GPUs (vllm, sglang).", more=_POSITIVE),
     engine=OptionSpec("--engine", "llama.cpp, ollama, exllama, tabbyapi, vllm, sglang, transformers, slipstream."),
 )
 def plan(options: PlanOptions = PlanOptions(), as_json: opt.Json = False) -> None:
-    """Plan the memory of a target and a draft: what fits, how to split it, the longest context.
+    """Plan the memory of a target and a draft: what fits, how to split it, and the longest context.
 
-    Weights count as stored and the KV cache to the byte; buffers and the engine's own share are typical values.
-    Exits with 1 when it does not fit.
+    Weights count as stored, and the KV cache is exact; buffers and the engine's own memory are typical values. The exit
+    code is 1 if the models do not fit.
 
     [bold]Examples[/bold]
 
@@ -87,7 +87,7 @@ def _print(result: PlanResult) -> None:
             console.print(f"machine {number // made.gpus_each + 1}", style="bold")
         console.print(_bar(number % made.gpus_each, gpu))
     console.print("█ target  ▓ draft  ▒ buffers and engine  · free", style="dim")
-    console.print(f"{'fits' if made.fits else 'does NOT fit'}: {made.total_bytes / 1e9:.1f} GB in all", style="bold")
+    console.print(f"{'fits' if made.fits else 'does NOT fit'}: {made.total_bytes / 1e9:.1f} GB in total", style="bold")
     console.print(f"longest context: {_context(made.max_context)}")
     if helper:
         console.print(f"without the draft: {_context(made.max_context_without_draft)}")
@@ -102,7 +102,7 @@ def _context(tokens: int) -> str:
 
 
 def _bar(number: int, gpu: GpuShare) -> Text:
-    """One GPU as a bar of target, draft, overhead and what is free."""
+    """One GPU as a bar of target, draft, overhead and free memory."""
     from rich.text import Text
 
     bar = Text(f"GPU {number} ")

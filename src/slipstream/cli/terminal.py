@@ -1,4 +1,4 @@
-"""TerminalReporter: what a task says, on stderr. Bars on a terminal, a line now and then elsewhere."""
+"""TerminalReporter: the progress of a task on stderr. Bars on a terminal, occasional lines elsewhere."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from slipstream.tasks.reporter import Reporter
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-_LINE_EVERY = 0.25  # of the work, where there is no terminal
+_LINE_EVERY = 0.25  # share of the work between two lines, if there is no terminal
 
 
 class TerminalReporter(Reporter):
-    """`title` is what the task does: "measuring". Its bars are there until `close`, or the end of its block."""
+    """`title` is what the task does: "measuring". Its bars stay until `close`, or the end of the `with` block."""
 
     def __init__(self, title: str = "working") -> None:
         self._title = title
@@ -35,7 +35,7 @@ class TerminalReporter(Reporter):
             print(f"{self._title}: {done:.0f} of {total:.0f}", file=sys.stderr)
 
     def close(self) -> None:
-        """Takes the bars off the terminal."""
+        """Removes the bars from the terminal."""
         if self._bars:
             self._bars.stop()
             self._bars, self._tasks = None, {}
@@ -47,7 +47,7 @@ class TerminalReporter(Reporter):
         self.close()
 
     def _show(self, title: str, done: float, total: float, what: str) -> None:
-        """A bar for each title; one that is full goes away."""
+        """One bar per title; a full bar is removed."""
         if not sys.stderr.isatty():
             return
         if self._bars is None:

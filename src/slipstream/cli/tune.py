@@ -1,4 +1,4 @@
-"""`slipstream tune`: find the fastest settings here, and keep them in slipstream.yaml."""
+"""`slipstream tune`: finds the fastest settings on this machine and writes them to slipstream.yaml."""
 
 from __future__ import annotations
 
@@ -34,15 +34,17 @@ DRAFTERS = opt.OptionSpec(
 def tune(
     options: TuneOptions = TuneOptions(),
     workload: WorkloadOptions = TUNE_WORKLOAD,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Where the settings go.")] = Path(FILE_NAME),
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the choice, write nothing.")] = False,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write the settings to.")] = Path(
+        FILE_NAME
+    ),
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the choice without writing it.")] = False,
     engine: EngineOptions = EngineOptions(),
     machine: MachineOptions = MachineOptions(),
     as_json: opt.Json = False,
 ) -> None:
-    """Search drafter, draft length, p_min, tree width and draft model, "off" included, within a time budget.
+    """Find the fastest drafter, draft length, p_min, tree width and draft model within a time budget.
 
-    Ctrl-C ends the search; the best so far is kept.
+    Plain decoding is a candidate too. Ctrl-C ends the search and keeps the best settings so far.
 
     [bold]Examples[/bold]
 
@@ -64,9 +66,9 @@ def tune(
 
 
 def _finish(result: TuneResult, where: FileSettings, output: Path | None, as_json: bool) -> None:
-    """Shows the choice, then writes it to `output`, where there is one: also where showing fails.
+    """Shows the choice, then writes it to `output` if given, also if showing fails.
 
-    `where`: the model, and what runs it. A search that failed is shown and not written; raises SlipstreamError.
+    `where`: the model and the engine. A failed search is shown but not written; raises SlipstreamError.
     """
     model = where.model or ""
     try:
@@ -82,18 +84,18 @@ def _finish(result: TuneResult, where: FileSettings, output: Path | None, as_jso
             write_settings(chosen, output, _comments(result, model))
     if result.error:
         raise SlipstreamError(
-            f"the search failed, and the scores shown are what it had measured: {type(result.error).__name__}: "
+            f"the search failed; the scores shown were measured before: {type(result.error).__name__}: "
             f"{result.error}. Nothing was written"
         ) from result.error
     if output and not as_json:
-        print(f"written to {output}; every command run in this folder reads it")
+        print(f"written to {output}; every slipstream command in this folder reads it")
 
 
 def _comments(result: TuneResult, model: str) -> list[str]:
     best = result.best
     return [
         f"Written by slipstream tune on {date.today().isoformat()}{'' if result.complete else ' (interrupted)'}.",
-        f"{best.candidate.label}: {best.speedup:.2f}x plain decoding of {model} here "
+        f"{best.candidate.label}: {best.speedup:.2f}x the speed of plain decoding of {model} here "
         f"({len(best.replayed)} prompts replayed, {len(best.ratios)} run).",
     ]
 
@@ -123,18 +125,18 @@ def _cells(score: Score, result: TuneResult) -> list[str]:
 
 
 def explanation(result: TuneResult) -> str:
-    """The choice and the runner-up in words, and what the rule of thumb would have chosen."""
+    """The choice, the runner-up, and what the rule of thumb would have chosen."""
     best, rule = result.best, result.rule_of_thumb()
     others = [s for s in result.scores[1:] if s.speedup]
-    lines = [f"chosen: {best.candidate.label}, {best.speedup:.2f}x plain decoding"]
+    lines = [f"chosen: {best.candidate.label}, {best.speedup:.2f}x the speed of plain decoding"]
     if others:
         lines.append(f"runner-up: {others[0].candidate.label}, {others[0].speedup:.2f}x")
     four = next((c for c in result.cost_by_rows if c.rows == 4), None)
     if four:
-        lines.append(f"4 rows cost {four.over_one:.2f}x one row here")
+        lines.append(f"verifying 4 tokens takes {four.over_one:.2f}x as long as one here")
     if rule:
         lines.append(
-            f"the rule of thumb (above 70 % accepted: longer, below 50 %: shorter) ends at {rule.candidate.label}, "
-            f"{rule.speedup:.2f}x"
+            "the rule of thumb (above 70 % accepted: longer, below 50 %: shorter) would choose "
+            f"{rule.candidate.label}, {rule.speedup:.2f}x"
         )
     return "; ".join(lines)

@@ -1,4 +1,4 @@
-"""Checks of what a caller hands in: the type and range of a number, with an error that names the field."""
+"""Checks of a caller's arguments: the type and range of a number, with an error that names the field."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def token_ids(name: str, value: Any) -> list[int]:
 
 
 def wrong_value(name: str, value: object, expected: str) -> UsageError:
-    """The error for a field with a wrong value, which is shown in at most 80 characters."""
+    """The error for a field with a wrong value. The value is shown with at most 80 characters."""
     try:
         shown = repr(value)
     except Exception as error:  # an int of thousands of digits, or an object whose repr is broken

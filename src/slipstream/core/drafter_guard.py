@@ -1,7 +1,7 @@
-"""DrafterGuard: calls drafters so that a broken one never hurts a stream.
+"""DrafterGuard: calls drafters, and keeps their errors away from streams.
 
-The text does not depend on the drafter. So a stream whose drafter raises, or returns what is no draft, goes on without
-it; other streams keep it, and later ones start with it again.
+The text does not depend on the drafter. If a drafter raises or returns an invalid draft, the stream continues without
+it. Other streams keep the drafter, and later streams start with it again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class DrafterGuard:
     def __init__(self, vocab_size: int, clock: Callable[[], float] = time.perf_counter) -> None:
         self._vocab_size = vocab_size
         self._clock = clock
-        self._begun: set[int] = set()  # streams that have not ended for their drafter
+        self._begun: set[int] = set()  # streams whose drafter was not yet told that they ended
         self._warned: set[tuple[str, type[Exception]]] = set()  # each kind of failure is logged once
 
     def begin(self, stream: Stream) -> None:
@@ -52,8 +52,9 @@ class DrafterGuard:
         return trees, draft_s
 
     def _ask(self, asks: Sequence[Ask]) -> list[DraftTree]:
-        """One stream may be what a drafter fails on: after a failure each is asked for alone, and only those are given
-        up on which it fails again."""
+        """A drafter may fail because of one stream. After a failure it is asked for each stream alone, and is dropped
+        only for streams where it fails again.
+        """
         try:
             proposals = asks[0].drafter.propose([ask.stream for ask in asks], [ask.budget for ask in asks])
             return [checked(t, ask.budget, self._vocab_size) for t, ask in zip(proposals, asks, strict=True)]
@@ -67,7 +68,7 @@ class DrafterGuard:
         for drafter, members in _by_drafter([None if o.stream.done else o.stream for o in observations]):
             try:
                 drafter.observe([observations[i] for i in members])
-            except Exception as error:  # for which stream is unknown, and a second call would report the others twice
+            except Exception as error:  # the failing stream is unknown, and a second call would report the others twice
                 for i in members:
                     self._give_up(observations[i].stream, error)
 
@@ -76,12 +77,12 @@ class DrafterGuard:
             self._begun.discard(stream.id)
             try:
                 stream.drafter.end(stream)
-            except Exception as error:  # the stream is over: this harms nobody, but may leak what was held for it
+            except Exception as error:  # the stream is over: no stream is affected, but memory held for it may leak
                 self._warn(stream.drafter, f"could not end a stream: {_told(error)}", error)
 
     def _give_up(self, stream: Stream, error: Exception) -> None:
         assert stream.drafter is not None
-        message = self._warn(stream.drafter, f"failed, the stream goes on without it: {_told(error)}", error)
+        message = self._warn(stream.drafter, f"failed, the stream continues without it: {_told(error)}", error)
         self.end(stream)
         stream.drafter = None
         stream.stats.drafter_error = message
@@ -96,13 +97,13 @@ class DrafterGuard:
 
 
 def checked(tree: object, budget: int, vocab_size: int) -> DraftTree:
-    """What a drafter returned, as a draft that nothing downstream can fail on: ids and confidences are plain numbers,
-    within the budget, cut before the first token that the target does not have.
+    """The drafter's result as a valid draft: ids and confidences are plain numbers, within the budget, cut before the
+    first token that the target does not have.
 
-    Raises TypeError or ValueError where it is no draft.
+    Raises TypeError or ValueError if it is not a draft.
     """
     if not isinstance(tree, DraftTree):
-        raise TypeError(f"a proposal is a {type(tree).__name__}; expected a DraftTree")
+        raise TypeError(f"the proposal is a {type(tree).__name__}; expected a DraftTree")
     if not tree:
         return EMPTY_TREE
     if not _is_sound(tree):
@@ -121,7 +122,7 @@ def checked(tree: object, budget: int, vocab_size: int) -> DraftTree:
 
 
 def _is_sound(tree: DraftTree) -> bool:
-    """Whether nothing has to be converted. Asked in every round, so it loops in C alone; a sum shows any NaN."""
+    """Whether nothing has to be converted. This runs in every round, so it loops only in C; a sum shows any NaN."""
     tokens, parents, confidence = tree.tokens, tree.parents, tree.confidence
     if len(parents) != len(tokens) or {*map(type, tokens), *map(type, parents)} != {int}:
         return False
@@ -142,14 +143,16 @@ def _chance(confidence: Any) -> float:
 
 
 def _check_proposal(token: int, proposal: Any) -> None:
-    """The rejection verifier divides by it: it has to be the distribution that the token was drawn from."""
+    """The rejection verifier divides by it, so it has to be the distribution from which the token was drawn."""
     if proposal is None:
         return
     if not isinstance(proposal, np.ndarray) or proposal.ndim != 1 or not 0 <= token < len(proposal):
         raise ValueError(f"the distribution of token {token} has shape {np.shape(proposal)}; expected [vocab]")
     total = float(proposal.sum())  # within 1e-3: float32 sums of large vocabularies are off by about 1e-5
     if not abs(total - 1) < 1e-3 or float(proposal.min()) < 0 or not proposal[token] > 0:
-        raise ValueError(f"the distribution of token {token} is invalid: its sum is {total}, or the token has no share")
+        raise ValueError(
+            f"the distribution of token {token} is invalid: its sum is {total}, or the token has probability 0"
+        )
 
 
 def _told(error: Exception) -> str:

@@ -19,7 +19,7 @@ Conversation = Sequence[Mapping[str, Any]]
 @dataclass(frozen=True, slots=True)
 class Answer:
     text: str
-    tokens: tuple[int, ...]  # empty where the engine does not tell
+    tokens: tuple[int, ...]  # empty if the engine does not report it
     finish_reason: str
     stats: Stats
 
@@ -27,11 +27,11 @@ class Answer:
 class Generator(Protocol):
     @property
     def label(self) -> str:
-        """How it is named in tables: the drafter and its settings; `none` is plain decoding."""
+        """Its name in tables: the drafter and its settings; `none` is plain decoding."""
         ...
 
     def answer(self, prompt: str | Conversation, sampling: Sampling, limits: Limits) -> Answer:
-        """One whole answer. A string is continued as it is; messages go through the chat template."""
+        """One whole answer. A string is continued unchanged; messages go through the chat template."""
         ...
 
     def forget_prompts(self) -> None:

@@ -1,7 +1,7 @@
 """Counter-based noise: the same (seed, position, token) gives the same number, on any device, in any order.
 
-The generator is SplitMix64 used as a hash: one stream per (seed, position, domain), one draw per token id. Nothing
-is kept between draws, so only the tokens that can win ever need a number.
+The generator is SplitMix64 used as a hash: one stream per (seed, position, domain), one draw per token id. Draws keep
+no state, so numbers are only computed for tokens that can win.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _mix(x: int) -> int:
 
 
 def stream_key(seed: int, position: int, domain: Domain = Domain.TARGET) -> int:
-    """What the numbers of one position are made from."""
+    """The key for the numbers of one position."""
     key = _mix((seed + _GOLDEN) & _MASK)
     key = _mix((key + position * _GOLDEN) & _MASK)
     return _mix((key + int(domain) * _GOLDEN) & _MASK)
@@ -79,12 +79,12 @@ def coupled_argmax(
 ) -> int:
     """The token id that maximises z + gumbel: one exact sample of softmax(z). Ties go to the lower id.
 
-    Logarithms are taken only where a token can still win: a token 8 below the best needs noise that one number
-    in three thousand brings, and the number itself shows that.
+    Logarithms are computed only for tokens that can still win: a token 8 below the best needs noise that only one
+    number in three thousand gives, and the number itself shows that.
     """
     numbers = hash32(seed, position, tokens, domain)
     best = int(z.argmax())
-    floor = float(z[best] + gumbel_of(numbers[best : best + 1])[0])  # what a winner has to beat
+    floor = float(z[best] + gumbel_of(numbers[best : best + 1])[0])  # the value that a winner has to exceed
     likely = (z >= z[best] - 8.0) | (numbers >= _number_for(max(floor - float(z[best]) + 8.0, -2.0)))
     rows = np.flatnonzero(likely)
     values = z[rows] + gumbel_of(numbers[rows])

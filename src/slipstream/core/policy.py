@@ -1,4 +1,4 @@
-"""Policy: what a round drafts. The engine asks for a plan, follows it, and hands back one record of what came of it."""
+"""Policy: what a round drafts. The engine asks for a plan, follows it, and passes back one record of the result."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from slipstream.core.tree import EMPTY_TREE, DraftTree
 
 @dataclass(frozen=True, slots=True)
 class RoundView:
-    """What a policy is told of the round to come. Streams that read their prompts are left out."""
+    """What a policy knows about the next round. Streams that still read their prompts are not included."""
 
     streams: Sequence[Stream]
     rooms: Sequence[int]  # tokens that may be drafted for each stream
-    max_nodes: int  # drafted tokens that one forward can take, over all streams
-    is_announced: bool = False  # the device is at this round already, as a plain one: no draft can be scored in it
-    can_run_ahead: bool = False  # the device could start the next round before it is asked to
-    reads_prompts: bool = False  # prompts are read in the same forward
+    max_nodes: int  # drafted tokens that one forward pass can score, over all streams
+    is_announced: bool = False  # the device already runs this round as a plain one, so no draft can be scored in it
+    can_run_ahead: bool = False  # the device can start the next round before the host asks for it
+    reads_prompts: bool = False  # prompts are read in the same forward pass
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A draft of at most `budget` tokens, wanted of one of a stream's drafters."""
+    """A request for a draft of at most `budget` tokens from one of a stream's drafters."""
 
     stream: Stream
     drafter: Drafter
@@ -32,14 +32,14 @@ class Ask:
 
 
 class RoundPlan(Protocol):
-    next_is_plain: bool  # after `keep`: no draft will be scored in the next round, so the device may start on it
+    next_is_plain: bool  # after `keep`: no draft will be scored in the next round, so the device may start it
 
     def asks(self) -> Sequence[Ask]:
-        """What to ask now, given what was proposed so far. Empty when that is enough."""
+        """What to ask now, given the proposals so far. Empty if no more are needed."""
         ...
 
     def receive(self, asks: Sequence[Ask], proposals: Sequence[DraftTree], draft_s: float) -> None:
-        """What was proposed, and the seconds it took."""
+        """Records proposals and the seconds they took."""
         ...
 
     def keep(self) -> list[DraftTree]:
@@ -49,17 +49,17 @@ class RoundPlan(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RoundOutcome:
-    """What a round took and brought."""
+    """The cost and the result of a round."""
 
     rows: int  # of the forward, over all streams
     num_streams: int
     draft_s: Mapping[str, float]  # by the name of the drafter
     score_s: float
     total_s: float
-    has_prefill: bool  # prompt chunks were in it, so it measures no decoding
-    was_announced: bool  # the device had started on it before it was asked to
+    has_prefill: bool  # it included prompt chunks, so it does not measure decoding
+    was_announced: bool  # the device started it before the host asked for it
     observations: Sequence[Observation] = ()
-    plan: RoundPlan | None = None  # that was followed; None where none was made, or it failed
+    plan: RoundPlan | None = None  # the plan that was followed; None if there was none, or if it failed
 
     @property
     def drafting_s(self) -> float:
@@ -76,13 +76,13 @@ class RoundOutcome:
 
 @dataclass(frozen=True, slots=True)
 class PolicyReport:
-    """A policy's account of itself."""
+    """A policy's report."""
 
     policy: str
-    budget: float  # mean drafted tokens per stream and round, lately
+    budget: float  # recent mean of drafted tokens per stream and round
     reason: str
-    predicted_speedup: float | None  # of the last choice, over plain decoding; None where it was not compared
-    observed_speedup: float | None  # lately, over plain rounds as they were measured
+    predicted_speedup: float | None  # of the last choice, over plain decoding; None if it was not compared
+    observed_speedup: float | None  # recent, over measured plain rounds
     cost_by_rows_s: dict[int, float] = field(default_factory=dict)
     acceptance_by_depth: list[float] = field(default_factory=list)
 
@@ -126,7 +126,7 @@ class PlainPlan:
 
 
 class PlainPolicy:
-    """Drafts nothing: the engine's own, where nobody gives it another."""
+    """Drafts nothing: the engine's default policy."""
 
     name = "plain"
 
@@ -144,7 +144,7 @@ class PlainPolicy:
 
 
 def fit(trees: Sequence[DraftTree], max_nodes: int) -> list[DraftTree]:
-    """Cuts the last nodes of the drafts so that all together have `max_nodes` at most."""
+    """Cuts the last nodes of the drafts, so that all drafts together have at most `max_nodes`."""
     fitted = []
     for tree in trees:
         keep = max(0, min(len(tree), max_nodes))

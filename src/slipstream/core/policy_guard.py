@@ -1,7 +1,7 @@
-"""PolicyGuard: follows a policy so that a broken one never hurts a stream.
+"""PolicyGuard: follows a policy, and keeps its errors away from streams.
 
-The text does not depend on the policy. So where it raises, or keeps what can't be scored, the round is a plain one; the
-next round asks it again.
+The text does not depend on the policy. If the policy raises, or keeps drafts that can't be scored, the round is a plain
+one; the next round asks it again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ log = logging.getLogger("slipstream")
 
 @dataclass(frozen=True, slots=True)
 class RoundDraft:
-    """What a round scores, and how it came about."""
+    """What a round scores, and how it was chosen."""
 
     trees: Sequence[DraftTree]  # one for each stream of the view
     draft_s: Mapping[str, float] = field(default_factory=dict)  # by the name of the drafter
@@ -34,11 +34,11 @@ class PolicyGuard:
     def __init__(self, policy: Policy, drafters: DrafterGuard, stats: Stats) -> None:
         self._policy = policy
         self._drafters = drafters
-        self._stats = stats  # takes note of failures
+        self._stats = stats  # records failures
         self._warned: set[type[Exception]] = set()  # each kind of failure is logged once
 
     def draft(self, view: RoundView) -> RoundDraft:
-        """Asks drafters as the policy plans it. Without any drafter there is nothing to plan."""
+        """Asks drafters according to the policy's plan. Without drafters there is nothing to plan."""
         plain = [EMPTY_TREE] * len(view.streams)
         if not any(stream.drafter for stream in view.streams):
             return RoundDraft(plain, next_is_plain=True)
@@ -53,14 +53,14 @@ class PolicyGuard:
             _check(trees, view)
             return RoundDraft(trees, draft_s, bool(plan.next_is_plain), plan)
         except Exception as error:
-            self._warn("the round goes on without a draft", error)
+            self._warn("the round continues without a draft", error)
             return RoundDraft(plain, draft_s)
 
     def record(self, outcome: RoundOutcome) -> None:
-        self._call(lambda: self._policy.record(outcome), "it learned nothing of a round")
+        self._call(lambda: self._policy.record(outcome), "it could not learn from a round")
 
     def forget(self, stream: Stream) -> None:
-        self._call(lambda: self._policy.forget(stream), "it could not forget a stream")
+        self._call(lambda: self._policy.forget(stream), "it could not release a stream")
 
     def _call(self, call: Callable[[], None], consequence: str) -> None:
         try:
@@ -77,9 +77,11 @@ class PolicyGuard:
 
 
 def _check(trees: Sequence[DraftTree], view: RoundView) -> None:
-    """Raises ValueError where a plan keeps what no forward can score."""
+    """Raises ValueError if a plan keeps more than a forward pass can score."""
     sizes = [len(tree) for tree in trees]
     if len(sizes) != len(view.streams):
         raise ValueError(f"it keeps {len(sizes)} drafts for {len(view.streams)} streams")
     if sum(sizes) > (0 if view.is_announced else view.max_nodes) or any(map(int.__gt__, sizes, view.rooms)):
-        raise ValueError(f"it keeps drafts of {sizes} tokens where {view.rooms} fit, {view.max_nodes} of them at once")
+        raise ValueError(
+            f"it keeps drafts of {sizes} tokens; the limits are {view.rooms} per stream and {view.max_nodes} in all"
+        )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 
 def common_prefix(a: list[int] | str, b: list[int] | str) -> int:
-    """Its length. By halving, since slices compare at C speed."""
+    """The length of the common beginning. Uses bisection, since slices compare at C speed."""
     limit = min(len(a), len(b))
     if a[:limit] == b[:limit]:
         return limit
-    low, high = 0, limit  # the first `low` agree, the first `high` do not
+    low, high = 0, limit  # the first `low` are equal, the first `high` are not
     while low < high - 1:
         middle = (low + high) // 2
         if a[low:middle] == b[low:middle]:

@@ -1,6 +1,6 @@
-"""What the core asks of a backend: Model, KVSequence, Scores.
+"""What the core needs from a backend: Model, KVSequence, Scores.
 
-The engine knows no backend and a backend no engine: they speak token ids, trees and paths. Masks, slots, pages and
+The engine and the backends do not know each other: they exchange token ids, trees and paths. Masks, slots, pages and
 positions stay inside a backend.
 """
 
@@ -19,7 +19,7 @@ from slipstream.core.tree import EMPTY_TREE, DraftTree
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """What a model says of itself."""
+    """The properties of a model."""
 
     name: str
     backend: str
@@ -27,13 +27,13 @@ class ModelInfo:
     dtype: str
     vocab_size: int  # columns of the logits, padding included
     context_length: int
-    weight_bytes: int  # read from memory in one forward
-    batch_invariant: bool  # a row's logits never depend, bit for bit, on what else is scored with it
-    max_rows: int  # the most rows one forward takes
-    extends: bool = False  # goes on by itself for several tokens: it is an ExtendingModel
-    runs_ahead: bool = False  # a request that `continues` is started on before it is made
-    num_readable: int | None = None  # token ids it can read, where it can say only some of them
-    decoding_rows: int | None = None  # rows of a decoding step at most: more take the slower path of prompts
+    weight_bytes: int  # bytes read from memory in one forward pass
+    batch_invariant: bool  # a row's logits have the same bits regardless of what else is scored with it
+    max_rows: int  # the most rows of one forward pass
+    extends: bool = False  # it can generate several tokens by itself: it is an ExtendingModel
+    runs_ahead: bool = False  # a request that `continues` is started before it is made
+    num_readable: int | None = None  # token ids it can read, if it can generate only some of them
+    decoding_rows: int | None = None  # maximum rows of a decoding step; more use the slower path for prompts
 
     def can_read(self, token: int) -> bool:
         return 0 <= token < (self.num_readable or self.vocab_size)
@@ -47,12 +47,13 @@ class Scores(Protocol):
         ...
 
     def argmax(self, node: int) -> int:
-        """The likeliest token after `node`; ties go to the lower id."""
+        """The most likely token after `node`; ties go to the lower id."""
         ...
 
     def chosen(self, node: int) -> int | None:
-        """The target's own token after `node`, by the request's sampling. None where the host has to choose, negative
-        where the logits are not finite."""
+        """The target's own token after `node`, by the request's sampling. None if the host has to choose, negative if
+        the logits are not finite.
+        """
         ...
 
 
@@ -77,7 +78,7 @@ class KVSequence(Protocol):
         ...
 
     def close(self) -> None:
-        """Gives the place back. What it held may serve a later `open`. Closing twice is harmless."""
+        """Frees the place. Its tokens may be reused by a later `open`. Closing twice is harmless."""
         ...
 
 
@@ -85,9 +86,9 @@ class KVSequence(Protocol):
 class ScoreRequest:
     """Tokens to append (at least one) and the draft that follows the last of them.
 
-    With `sampling`, a backend may choose the target's own tokens where the logits are; `position` is that of the
-    first of them in the answer. `continues` says that the next request will be the chosen token alone, unless the
-    stream ends: a backend may start on it before it is asked, and then keeps no logits.
+    With `sampling`, a backend may choose the target's own tokens on its device; `position` is that of the first of them
+    in the answer. `continues`: the next request will be the chosen token alone, unless the stream ends. A backend may
+    then start it early, and keeps no logits.
     """
 
     sequence: KVSequence
@@ -109,10 +110,10 @@ class Model(Protocol):
     def info(self) -> ModelInfo: ...
 
     def open(self, tokens: Sequence[int] = (), reserve: int = 0) -> KVSequence:
-        """A place for a stream that begins with `tokens` and will hold `reserve` tokens at most.
+        """A place for a stream that begins with `tokens` and will have at most `reserve` tokens.
 
-        Its `length` says how many of `tokens` are there already from earlier streams (always fewer than all).
-        Raises CapacityError when there is no room now.
+        Its `length` is the number of `tokens` already cached by earlier streams (always fewer than all). Raises
+        CapacityError if there is no room now.
         """
         ...
 
@@ -121,21 +122,21 @@ class Model(Protocol):
         ...
 
     def forget_prompts(self) -> None:
-        """Drops what closed streams left for reuse."""
+        """Drops the cached tokens of closed streams."""
         ...
 
     def score(self, requests: Sequence[ScoreRequest]) -> list[Scores]:
-        """ONE forward for all requests, at most `info.max_rows` rows. Commits nothing."""
+        """ONE forward pass for all requests, at most `info.max_rows` rows. Commits nothing."""
         ...
 
     def diagnose(self) -> str:
-        """Why its logits may be NaN or infinite, for an error message: which tensor of which file, or what to try."""
+        """Why its logits may be NaN or infinite, for an error message: the tensor and file, or what to try."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ExtendRequest:
-    """Tokens to append, and how many tokens to go on for, each chosen by `sampling`."""
+    """Tokens to append, and how many further tokens to generate, each chosen by `sampling`."""
 
     sequence: KVSequence
     pending: Sequence[int]
@@ -152,15 +153,15 @@ class Extension:
 
 class ExtendingModel(Model, Protocol):
     def extend(self, requests: Sequence[ExtendRequest]) -> list[Extension]:
-        """Goes on by itself, the host left out. Keeps what was pending and all but the last of its own tokens.
+        """Generates tokens without the host. Keeps the pending tokens and all but the last of its own.
 
-        Penalties and biases are not looked at.
+        Penalties and biases are ignored.
         """
         ...
 
 
 def prefill(model: Model, sequence: KVSequence, tokens: Sequence[int]) -> None:
-    """Feeds `tokens` in pieces the model takes, and keeps them."""
+    """Feeds `tokens` in chunks of the model's size, and keeps them."""
     step = model.info.max_rows
     for start in range(0, len(tokens), step):
         model.score([ScoreRequest(sequence, tokens[start : start + step])])

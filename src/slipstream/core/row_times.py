@@ -1,4 +1,4 @@
-"""The seconds of forwards of n rows, measured."""
+"""Measures the seconds of forward passes of n rows."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from slipstream.core.turn import TURN
 def measure_rows(
     model: Model, sizes: Sequence[int], *, context: int, repeats: int, limit_s: float
 ) -> dict[int, list[float]]:
-    """Interleaved forwards of each size that the model takes, behind `context` tokens.
+    """Times forward passes of each size, interleaved, after `context` tokens.
 
-    Ends early, with what it has, after `limit_s`. Raises CapacityError where the cache has no room for it.
+    Stops after `limit_s` with the results so far. Raises CapacityError if the cache is too small.
     """
     with TURN.taken():
         return _measure(model, sizes, context, repeats, limit_s)

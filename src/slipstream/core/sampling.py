@@ -15,16 +15,16 @@ from slipstream.core.noise import Domain, coupled_argmax
 from slipstream.errors import NonFiniteLogitsError
 
 Row = npt.NDArray[np.float32]  # [vocab] logits of one node
-LEAST_TEMPERATURE = 1e-6  # here noise decides only between logits that differ in their last bits; below is greedy
-MOST_BIAS = 1e9  # far above any logit, far below what float32 holds; -1e9 is how people forbid a token
+LEAST_TEMPERATURE = 1e-6  # here noise only decides between nearly equal logits; lower values are greedy
+MOST_BIAS = 1e9  # far above any logit, far below the float32 limit; -1e9 is often used to forbid a token
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """How the target chooses. Order: penalties, bias, temperature, top-k, top-p, min-p.
 
-    Repetition penalty looks at prompt and answer, presence and frequency penalties at the answer alone.
-    Raises UsageError for a value out of range.
+    The repetition penalty counts prompt and answer, presence and frequency penalties only the answer. Raises UsageError
+    for a value out of range.
     """
 
     temperature: float = 0.0  # 0 is greedy
@@ -65,7 +65,7 @@ class Sampling:
 
     @property
     def narrows(self) -> bool:
-        """Whether some tokens are left out of the choice."""
+        """Whether some tokens are excluded from sampling."""
         return not self.is_greedy and (self.top_k > 0 or self.top_p < 1 or self.min_p > 0)
 
     @property
@@ -84,7 +84,7 @@ def _penalty(name: str, value: float) -> float:
 
 
 def _checked_bias(bias: Mapping[int, float]) -> dict[int, float]:
-    """Ids may come as text, as JSON has them."""
+    """Ids may be text, as in JSON."""
     if not isinstance(bias, Mapping):
         raise wrong_value("logit_bias", bias, "token ids and numbers, as in {42: -5.0}")
     checked = {}
@@ -98,7 +98,7 @@ def _checked_bias(bias: Mapping[int, float]) -> dict[int, float]:
 
 
 class History:
-    """Which tokens a stream holds, counted: what the penalties look at."""
+    """How often each token occurs in a stream, for the penalties."""
 
     def __init__(self, prompt: Iterable[int] = ()) -> None:
         self._prompt = set(prompt)
@@ -109,9 +109,9 @@ class History:
             self._answer[token] += 1
 
     def penalise(self, row: Row, sampling: Sampling, path: Sequence[int]) -> None:
-        """Applies the penalties to `row` in place, as they stand after this stream's tokens and then `path`.
+        """Applies the penalties to `row` in place, counting this stream's tokens and then `path`.
 
-        The row may have fewer columns than the stream has ids: a draft model may say only some of them.
+        The row may have fewer columns than the stream has ids: a draft model may generate only some of them.
         """
         answer = self._answer + Counter(path) if path else self._answer
         if sampling.repetition_penalty != 1:
@@ -129,7 +129,7 @@ class History:
 
 
 def processed(row: Row, sampling: Sampling, history: History, path: Sequence[int]) -> Row:
-    """The logits after penalties and bias. The row itself where nothing changes it, else a copy."""
+    """The logits after penalties and bias. The row itself if nothing changes, else a copy."""
     if not sampling.changes_logits:
         return row
     row = row.copy()
@@ -143,7 +143,7 @@ def processed(row: Row, sampling: Sampling, history: History, path: Sequence[int
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """The tokens that top-k, top-p and min-p leave, and their scaled logits."""
+    """The tokens that remain after top-k, top-p and min-p, and their scaled logits."""
 
     tokens: npt.NDArray[np.int64]
     z: npt.NDArray[np.float64]
@@ -161,7 +161,7 @@ class Candidates:
 
 
 def candidates(row: Row, sampling: Sampling) -> Candidates:
-    """What may be sampled. The temperature must not be 0."""
+    """The tokens that may be sampled. The temperature must not be 0."""
     z = row.astype(np.float64) / sampling.temperature
     left = Candidates(np.arange(len(row), dtype=np.int64), z)
     if 0 < sampling.top_k < len(row):
@@ -174,7 +174,7 @@ def candidates(row: Row, sampling: Sampling) -> Candidates:
 
 
 def _nucleus(left: Candidates, top_p: float) -> npt.NDArray[np.int64]:
-    """The fewest likeliest tokens that reach `top_p` together, in the order of their ids."""
+    """The smallest set of most likely tokens whose sum reaches `top_p`, in the order of their ids."""
     probabilities = left.probabilities()
     # Tokens below this share cannot sum to 1 - top_p, so the nucleus lies in the rest: sort only that.
     rest = np.flatnonzero(probabilities >= (1 - top_p) / len(probabilities))
@@ -187,7 +187,7 @@ def _nucleus(left: Candidates, top_p: float) -> npt.NDArray[np.int64]:
 def likeliest(row: Row) -> int:
     """The token with the largest logit; ties go to the lower id.
 
-    Floats above zero are in the order of their bits, and numpy searches integers in half the time.
+    Positive floats sort like their bits, and numpy searches integers in half the time.
     """
     token = int(row.view(np.int32).argmax())
     return token if row[token] > 0 else int(row.argmax())
@@ -200,7 +200,7 @@ def _finite(logit: float) -> float:
 
 
 def sample(row: Row, sampling: Sampling, position: int, domain: Domain = Domain.TARGET) -> int:
-    """One token of processed logits: greedy, or coupled to the noise of (seed, position).
+    """One token from processed logits: greedy, or coupled to the noise of (seed, position).
 
     Raises NonFiniteLogitsError.
     """
@@ -214,7 +214,7 @@ def sample(row: Row, sampling: Sampling, position: int, domain: Domain = Domain.
 
 
 def distribution(row: Row, sampling: Sampling) -> npt.NDArray[np.float64]:
-    """[vocab] the probabilities that `sample` draws from."""
+    """[vocab] the probabilities from which `sample` draws."""
     full = np.zeros(len(row), np.float64)
     if sampling.is_greedy:
         full[sample(row, sampling, 0)] = 1.0

@@ -1,7 +1,8 @@
-"""RoundRecord and Stats: what a round did, and what rounds add up to.
+"""RoundRecord and Stats: what one round did, and the sums over rounds.
 
-Words, the same everywhere: *drafted* tokens were scored by the target; *accepted* ones were drafted and kept; the
-*bonus* token is the target's own, one a round. Acceptance rate leaves the bonus out; mean accepted length counts it.
+Terms used everywhere: *drafted* tokens were scored by the target; *accepted* tokens were drafted and kept; the *bonus*
+token is the target's own, one per round. The acceptance rate excludes the bonus token; the mean accepted length
+includes it.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class RoundRecord:
-    """One round of one stream. The seconds are its share: an equal part of the round's for each stream in it."""
+    """One round of one stream. The seconds of a round are divided equally among its streams."""
 
     num_drafted: int
     num_accepted: int
-    num_tokens: int  # what the stream gained: accepted + bonus, fewer where it stopped inside
+    num_tokens: int  # tokens gained: accepted + bonus, fewer if the stream stopped inside the draft
     accepted_depth: int
     drafted_depth: int
     draft_s: float
@@ -35,14 +36,14 @@ class Stats:
     target_forwards: int = 0  # prompt chunks included
     num_drafted: int = 0
     num_accepted: int = 0
-    prefill_s: float = 0.0  # the target's forwards over the prompt
-    draft_s: float = 0.0  # of decoding, as the next two
+    prefill_s: float = 0.0  # time of the target's forward passes over the prompt
+    draft_s: float = 0.0  # time of decoding, like the next two
     score_s: float = 0.0
     rest_s: float = 0.0
     ttft_s: float = 0.0  # from submission to the first token
     total_s: float = 0.0  # from submission to the last token
-    drafted_at: Counter[int] = field(default_factory=Counter)  # rounds that drafted this deep
-    accepted_at: Counter[int] = field(default_factory=Counter)  # rounds that accepted this deep
+    drafted_at: Counter[int] = field(default_factory=Counter)  # rounds that drafted to this depth
+    accepted_at: Counter[int] = field(default_factory=Counter)  # rounds that accepted to this depth
     drafter_error: str | None = None
     policy_error: str | None = None  # of a whole engine
 
@@ -61,17 +62,17 @@ class Stats:
 
     @property
     def acceptance_rate(self) -> float:
-        """Accepted / drafted, the bonus token left out. 0 where nothing was drafted."""
+        """Accepted / drafted, without the bonus token. 0 if nothing was drafted."""
         return self.num_accepted / self.num_drafted if self.num_drafted else 0.0
 
     @property
     def mean_accepted_length(self) -> float:
-        """Tokens a round, the bonus token counted. Plain decoding has 1."""
+        """Tokens per round, including the bonus token. Plain decoding has 1."""
         return self.num_tokens / self.rounds if self.rounds else 0.0
 
     @property
     def tokens_per_s(self) -> float:
-        """Tokens after the first over the time after the first: the speed of decoding itself."""
+        """Tokens after the first, divided by the time after the first: the decoding speed."""
         seconds = self.total_s - self.ttft_s
         return (self.num_tokens - 1) / seconds if self.num_tokens > 1 and seconds > 0 else 0.0
 

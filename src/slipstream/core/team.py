@@ -1,4 +1,4 @@
-"""DrafterTeam: several drafters for one stream. Which of them is asked, and for how much, is the policy's choice."""
+"""DrafterTeam: several drafters for one stream. The policy chooses which to ask, and for how many tokens."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class DrafterTeam:
             raise UsageError("chained needs at least one drafter, for example chained:suffix,model")
         names = [drafter.name for drafter in members]
         if len(set(names)) < len(names):
-            raise UsageError(f"chained:{','.join(names)}: each drafter once, told apart by name")
+            raise UsageError(f"chained:{','.join(names)}: each drafter may be named only once")
         self.members = list(members)
 
     @property
@@ -32,7 +32,7 @@ class DrafterTeam:
             drafter.begin(stream)
 
     def propose(self, streams: Sequence[Stream], budgets: Sequence[int]) -> list[DraftTree]:
-        """For whoever asks the team as a whole: the first draft that there is."""
+        """Asked as a whole, the team returns the first non-empty draft."""
         trees = self.members[0].propose(streams, budgets)
         for drafter in self.members[1:]:
             left = [i for i, tree in enumerate(trees) if not tree]
@@ -47,7 +47,7 @@ class DrafterTeam:
 
     def end(self, stream: Stream) -> None:
         for drafter in self.members:
-            with suppress(Exception):  # one that can't tidy up must not keep the others from it
+            with suppress(Exception):  # a drafter that fails here must not keep the others from cleaning up
                 drafter.end(stream)
 
 

@@ -1,4 +1,4 @@
-"""TextAssembler: token ids in, text out, with stop strings found across token borders."""
+"""TextAssembler: turns token ids into text, and finds stop strings across token boundaries."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class TokenDecoder(Protocol):
-    """Turns ids into text as they come, holding back unfinished characters."""
+    """Turns ids into text as they arrive, and holds back incomplete characters."""
 
     def push(self, token: int) -> str: ...
 
@@ -15,7 +15,7 @@ class TokenDecoder(Protocol):
 
 
 class TextAssembler:
-    """Releases text as soon as no stop string can begin in it."""
+    """Releases text as soon as it can't be part of a stop string."""
 
     def __init__(self, decoder: TokenDecoder, stops: Sequence[str] = ()) -> None:
         self._decoder = decoder
@@ -24,7 +24,9 @@ class TextAssembler:
         self.stopped = False
 
     def push(self, token: int) -> str:
-        """Text that is now certain. Sets `stopped` when a stop string is complete; nothing after it is released."""
+        """Text that can be released now. Sets `stopped` when a stop string is complete; nothing after it is
+        released.
+        """
         self._held += self._decoder.push(token)
         ends = [at for stop in self._stops if (at := self._held.find(stop)) >= 0]
         if ends:
@@ -36,14 +38,14 @@ class TextAssembler:
         return released
 
     def flush(self) -> str:
-        """What was held back, at the end of the stream. Empty after a stop string."""
+        """The text held back, at the end of the stream. Empty after a stop string."""
         if self.stopped:
             return ""
         released, self._held = self._held + self._decoder.flush(), ""
         return released
 
     def _overlap(self) -> int:
-        """Length of the longest end of the held text that begins a stop string."""
+        """Length of the longest suffix of the held text that is a prefix of a stop string."""
         longest = 0
         for stop in self._stops:
             for size in range(min(len(stop) - 1, len(self._held)), longest, -1):

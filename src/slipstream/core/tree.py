@@ -1,4 +1,4 @@
-"""DraftTree: the tokens a drafter proposes. A chain is a tree, and empty is legal."""
+"""DraftTree: the tokens a drafter proposes. A chain is a tree, and a tree may be empty."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-ROOT = -1  # the last pending token: what the first drafted token follows
+ROOT = -1  # the last pending token, which the first drafted token follows
 
 
 @dataclass(frozen=True, slots=True)
 class DraftTree:
     """Drafted tokens in topological order: `parents[i] < i`, and ROOT for those that follow the stream itself.
 
-    `confidence[i]` is the drafter's own guess that the target takes node i given that it took the parent.
-    `proposals[i]` is the distribution node i was sampled from, for the rejection verifier; None stands for a
-    certain proposal (n-gram, greedy). Both are empty where the drafter has none.
+    `confidence[i]` is the drafter's own estimate that the target accepts node i if it accepted the parent.
+    `proposals[i]` is the distribution from which node i was sampled, for the rejection verifier; None means a certain
+    proposal (n-gram, greedy). Both are empty if the drafter has none.
 
     Raises ValueError for a parent that is not earlier, or two siblings with the same token.
     """
@@ -39,9 +39,9 @@ class DraftTree:
         depths: list[int] = []
         for node, (token, parent) in enumerate(zip(self.tokens, self.parents, strict=True)):
             if not ROOT <= parent < node:
-                raise ValueError(f"node {node} has parent {parent}: parents come before their children")
+                raise ValueError(f"node {node} has parent {parent}: parents must come before their children")
             if (parent, token) in children:
-                raise ValueError(f"token {token} is drafted twice after node {parent}: siblings are distinct")
+                raise ValueError(f"token {token} is drafted twice after node {parent}: siblings must be distinct")
             children[parent, token] = node
             depths.append(1 if parent == ROOT else depths[parent] + 1)
         object.__setattr__(self, "_children", children)
@@ -64,7 +64,7 @@ class DraftTree:
         return bool(self.tokens)
 
     def child(self, node: int, token: int) -> int | None:
-        """The node that carries `token` after `node`, or None."""
+        """The child of `node` with this token, or None."""
         return self._children.get((node, token))
 
     def children(self, node: int) -> list[int]:
@@ -91,7 +91,7 @@ class DraftTree:
         return [self.tokens[i] for i in self.path(node)]
 
     def keep(self, nodes: Iterable[int]) -> DraftTree:
-        """The tree of these nodes only. Raises ValueError when a kept node's parent is left out."""
+        """The tree of these nodes only. Raises ValueError if the parent of a kept node is missing."""
         order = sorted(set(nodes))
         if not order or len(order) == len(self):
             return self if order else EMPTY_TREE
@@ -108,7 +108,7 @@ class DraftTree:
 
 
 class TreeBuilder:
-    """Grows a DraftTree node by node; adding a token that is already there returns its node."""
+    """Builds a DraftTree node by node; adding a token that already exists returns its node."""
 
     def __init__(self) -> None:
         self._tokens: list[int] = []

@@ -1,10 +1,10 @@
-"""Verifiers: which of the drafted tokens the target agrees with, and the token it adds itself.
+"""Verifiers: which drafted tokens are accepted, and the token that the target adds.
 
-`matching` (the default) keeps the promise seed for seed: the target's own token is computed at each node, and the
-draft is followed for as long as it carries that token. The answer is the one plain decoding gives, whatever the draft.
+`matching` (the default) gives the same text for a seed as plain decoding: the target's own token is computed at each
+node, and drafted tokens are accepted for as long as they match it. This holds for any draft.
 
-`rejection` accepts more of a draft that samples: with p the target's distribution and q the one a token was drawn
-from, it is kept with probability min(1, p/q), and on a refusal p becomes the normalised max(p - q, 0). The answer
+`rejection` accepts more of a draft that samples: with p the target's distribution and q the one a token was drawn from,
+it is accepted with probability min(1, p/q), and after a rejection p becomes the normalised max(p - q, 0). The answer
 has the target's distribution, but not the text that plain decoding has for the same seed.
 """
 
@@ -33,7 +33,7 @@ class Verdict:
     next_token: int
 
     def tokens(self, tree: DraftTree) -> list[int]:
-        """What the stream gains this round: the accepted tokens, then the target's."""
+        """The tokens that the stream gains in this round: the accepted ones, then the target's."""
         tokens = [tree.tokens[node] for node in self.path]
         tokens.append(self.next_token)
         return tokens
@@ -41,14 +41,14 @@ class Verdict:
 
 @dataclass(slots=True)
 class SamplingState:
-    """How one stream chooses at this moment: its settings, its past, and the position of the next token."""
+    """How one stream samples now: its settings, its history, and the position of the next token."""
 
     sampling: Sampling
     history: History
     position: int
 
     def row(self, tree: DraftTree, scores: Scores, node: int) -> Row:
-        """Processed logits at a node, the history taken along the path to it."""
+        """Processed logits at a node; the history includes the path to it."""
         if not self.sampling.changes_logits:
             return scores.row(node)
         return processed(scores.row(node), self.sampling, self.history, tree.path_tokens(node))
@@ -73,18 +73,19 @@ def verify_matching(tree: DraftTree, scores: Scores, choice: SamplingState) -> V
 
 
 def _own_token(tree: DraftTree, scores: Scores, choice: SamplingState, node: int, depth: int) -> int:
-    """What the target says after a node, where the device has chosen it or by the logits."""
+    """The target's token after a node: chosen by the device if it did, else from the logits."""
     token = scores.chosen(node)
     if token is None:
         return sample(choice.row(tree, scores, node), choice.sampling, choice.position + depth)
     if token < 0:
-        raise NonFiniteLogitsError("none of them is a number")
+        raise NonFiniteLogitsError("no logit is a number")
     return token
 
 
 def _up_to(tree: DraftTree, path: list[int], error: NonFiniteLogitsError) -> Verdict:
-    """The verdict on a path after which the logits are not finite: it ends with its last token, so that the answer has
-    it as plain decoding would, and the next round fails at its start. Raises the error where nothing was accepted."""
+    """The verdict for a path after which the logits are not finite. It ends with its last token, as in plain decoding,
+    and the next round fails at its start. Raises the error if nothing was accepted.
+    """
     if not path:
         raise error
     return Verdict(tuple(path[:-1]), tree.tokens[path[-1]])
@@ -111,7 +112,7 @@ def verify_rejection(tree: DraftTree, scores: Scores, choice: SamplingState) -> 
 def _accept_one(
     tree: DraftTree, node: int, p: Probabilities, seed: int, position: int
 ) -> tuple[int | None, Probabilities]:
-    """The first child that passes its coin, or None and what is left of p after all of them failed."""
+    """The first accepted child, or None and the rest of p after all of them were rejected."""
     for turn, child in enumerate(tree.children(node)):
         token = tree.tokens[child]
         q = tree.proposals[child] if tree.proposals else None
@@ -130,16 +131,16 @@ def _residual(p: Probabilities, q: Probabilities | None, token: int) -> Probabil
         left[: len(q)] -= q[: len(left)]
         np.maximum(left, 0.0, out=left)
     total = left.sum()
-    return left / total if total > 0 else p  # p == q: a refusal that has no probability
+    return left / total if total > 0 else p  # p == q: a rejection with probability 0
 
 
 @dataclass(frozen=True, slots=True)
 class Verifier:
-    """How drafts are judged, and what that asks of them.
+    """How drafts are verified, and what the method needs from them.
 
-    `couples`: a draft agrees most often when it samples with the target's own noise, and may be cut anywhere. Where
-    it does not, a draft samples independently, hands over its distributions, and is scored as it was drawn.
-    `judges_unscored`: whether a draft would have been taken shows from the target's tokens alone.
+    `couples`: a draft matches most often if it samples with the target's own noise, and it may be cut anywhere. If
+    false, a draft samples independently, passes on its distributions, and is scored as drawn. `judges_unscored`: the
+    target's tokens alone show whether a draft would have been accepted.
     """
 
     name: str

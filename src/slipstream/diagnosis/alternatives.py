@@ -1,4 +1,4 @@
-"""What would make a model faster where speculation can't: each with the gain expected from this machine's figures."""
+"""What makes a model faster where speculation does not: each alternative with the gain expected on this machine."""
 
 from __future__ import annotations
 
@@ -8,58 +8,57 @@ from slipstream.findings import Finding, rule
 from slipstream.predict.machine import Machine
 from slipstream.predict.speed import DeviceSpeed, KvType, Sizes, kv_bytes_per_token
 
-WORTH_SAYING = 1.05  # gains below this are not worth a line
-TARGET_BITS = 4.85  # Q4_K_M: the smallest quantisation that hardly shows in answers
+WORTH_SAYING = 1.05  # smaller gains are not reported
+TARGET_BITS = 4.85  # Q4_K_M: the smallest quantisation with little effect on answers
 STREAMS = 8
 
 GPU_OFFLOAD = rule(
-    "fit-try-gpu", "note", "What the GPU would bring",
-    "Decoding reads all weights for each token: {cpu:.0f} GB/s from main memory, {gpu:.0f} GB/s from {name}.",
+    "fit-try-gpu", "note", "Run the model on the GPU",
+    "Decoding reads all weights for each token: at {cpu:.0f} GB/s from main memory, at {gpu:.0f} GB/s on {name}.",
     "llama.cpp: -ngl 99; Ollama: `ollama ps` must say GPU; Slipstream: --device cuda. Expected: {gain:.1f}x.",
 )  # fmt: skip
 PARTIAL_OFFLOAD = rule(
-    "fit-try-partial-offload", "note", "What a part of the layers on the GPU would bring",
-    "{share:.0%} of the weights fit {name}; the rest stays in main memory and sets the speed.",
-    "llama.cpp: -ngl {layers}. Expected: {gain:.1f}x over the processor alone.",
+    "fit-try-partial-offload", "note", "Run part of the layers on the GPU",
+    "{share:.0%} of the weights fit on {name}; the rest stays in main memory and limits the speed.",
+    "llama.cpp: -ngl {layers}. Expected: {gain:.1f}x over the CPU alone.",
 )  # fmt: skip
 PROMPT_CACHE = rule(
-    "fit-try-prompt-cache", "note", "What keeping repeated prompts would bring",
-    "Reading {prompt:,} tokens of prompt takes about {prompt_s:.1f} s before the first token, {share:.0%} of an answer "
-    "of {answer} tokens. Repeated contexts need not be read again.",
-    "Keep what repeats at the front of the prompt. vLLM: --enable-prefix-caching; llama-server: --cache-reuse 256; "
-    "Slipstream keeps prompts by itself. Expected: up to {gain:.1f}x for whole answers.",
+    "fit-try-prompt-cache", "note", "Cache repeated prompts",
+    "Reading a prompt of {prompt:,} tokens takes about {prompt_s:.1f} s before the first token. That is {share:.0%} "
+    "of the time of an answer of {answer} tokens. A prompt cache skips the part that repeats.",
+    "Put the repeated text at the beginning of the prompt. vLLM: --enable-prefix-caching; llama-server: --cache-reuse "
+    "256; Slipstream caches prompts by default. Expected: up to {gain:.1f}x for whole answers.",
 )  # fmt: skip
 KV_TYPE = rule(
-    "fit-try-kv-type", "note", "What a smaller KV cache would bring",
-    "At {context:,} tokens the cache is {kv:.1f} GB beside {weights:.1f} GB of weights, and is read for each token "
-    "as well.",
+    "fit-try-kv-type", "note", "Use a smaller KV cache",
+    "At {context:,} tokens the KV cache has {kv:.1f} GB, the weights {weights:.1f} GB. Both are read for each token.",
     "llama.cpp: -ctk q8_0 -ctv q8_0 (with -fa on); vLLM: --kv-cache-dtype fp8; TabbyAPI: cache_mode: Q8. "
     "Expected: {gain:.2f}x at full context, and half the memory.",
 )  # fmt: skip
 FLASH_ATTENTION = rule(
-    "fit-try-flash-attention", "note", "What flash attention would bring",
-    "Without it a chunk of 512 tokens of prompt keeps about {scores:.1f} GB of attention scores at {context:,} tokens, "
-    "and a quantised KV cache is not possible in llama.cpp.",
-    "llama.cpp: -fa on; vLLM and SGLang use it by themselves from compute capability 8.0 on.",
+    "fit-try-flash-attention", "note", "Use flash attention",
+    "Without it, reading 512 prompt tokens needs about {scores:.1f} GB for attention scores at {context:,} tokens, "
+    "and llama.cpp can't use a quantised KV cache.",
+    "llama.cpp: -fa on; vLLM and SGLang use it by default from compute capability 8.0 on.",
 )  # fmt: skip
 RIGHT_SIZE = rule(
-    "fit-try-right-size", "note", "What a context and max_tokens that fit the task would bring",
-    "{context:,} tokens of context reserve {kv:.1f} GB for each stream, whether used or not; {answer:,} tokens are the "
-    "longest answer allowed.",
+    "fit-try-right-size", "note", "Set the context and max_tokens to what the task needs",
+    "A context of {context:,} tokens reserves {kv:.1f} GB for each stream, used or not. The longest answer allowed is "
+    "{answer:,} tokens.",
     "Set the context to what the longest prompt and answer need (llama.cpp: -c, vLLM: --max-model-len) and max_tokens "
-    "to the task: 512 instead of {answer:,} ends a runaway answer {factor:.0f}x sooner.",
+    "to the task: with 512 instead of {answer:,}, an answer that does not end by itself stops {factor:.0f}x sooner.",
 )  # fmt: skip
 MORE_STREAMS = rule(
-    "fit-try-more-streams", "note", "What answering several requests at once would bring",
-    "One stream reads all weights for one token; {streams} streams share the reading.",
-    "For throughput send requests at once: vLLM --max-num-seqs {streams}, llama-server -np {streams}. "
-    "Expected: {gain:.1f}x tokens/s over all streams; a single answer gets no faster.",
+    "fit-try-more-streams", "note", "Answer several requests at the same time",
+    "One stream reads all weights for one token; {streams} streams read them once for {streams} tokens.",
+    "For throughput, send requests at the same time: vLLM --max-num-seqs {streams}, llama-server -np {streams}. "
+    "Expected: {gain:.1f}x the tokens/s over all streams; a single answer does not get faster.",
 )  # fmt: skip
 QUANTISATION = rule(
-    "fit-try-quantisation", "note", "What another quantisation would bring",
-    "The weights take {bits:.1f} bits each; at Q4_K_M ({target:.2f} bits) there is less to read for each token.",
-    "Take a Q4_K_M GGUF, AWQ or 4-bit EXL2 of this model. Expected: {gain:.1f}x. The answers change slightly: "
-    "another quantisation is another model.",
+    "fit-try-quantisation", "note", "Use a smaller quantisation",
+    "Each weight takes {bits:.1f} bits. With Q4_K_M ({target:.2f} bits) there is less to read for each token.",
+    "Use a Q4_K_M GGUF, AWQ or 4-bit EXL2 version of this model. Expected: {gain:.1f}x. Another quantisation changes "
+    "the answers slightly.",
 )  # fmt: skip
 
 
@@ -67,7 +66,7 @@ QUANTISATION = rule(
 class Workload:
     """A typical request."""
 
-    context: int = 8192  # what the engine is told to hold
+    context: int = 8192  # the context length set for the engine
     prompt_tokens: int = 1024
     answer_tokens: int = 256
     max_tokens: int = 2048
@@ -77,9 +76,9 @@ class Workload:
 def alternatives(
     machine: Machine, sizes: Sizes, workload: Workload | None = None, on_gpu: bool = True
 ) -> list[Finding]:
-    """What would help instead of speculation, in the order in which to try it.
+    """What helps instead of speculation, in the order to try it.
 
-    `on_gpu`: whether the model runs on the GPU now, where there is one with room for it.
+    `on_gpu`: whether the model runs on the GPU now, if there is one with enough memory.
     """
     work = workload or Workload()
     device = DeviceSpeed.of(machine, sizes.weight_bytes, allow_gpu=on_gpu)
@@ -156,7 +155,7 @@ def _kv_type(sizes: Sizes, work: Workload) -> Finding | None:
 
 
 def _flash_attention(sizes: Sizes, work: Workload) -> Finding | None:
-    # Query heads are not among the sizes; four to a KV head is the most common.
+    # The number of query heads is not known here; four per KV head is the most common.
     scores = 512 * work.context * sizes.num_kv_heads * 4 * 4
     if scores < 1 << 30:
         return None

@@ -1,4 +1,4 @@
-"""Reads shell text as a shell would, far enough to know what an engine was given: words, quotes, variables."""
+"""Parses shell text to find what an engine was given: words, quotes, variables."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from slipstream.engines.flags import Table
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 _NUMBER = re.compile(r"-?\.?\d")
-_CONTINUATION = re.compile(r"[\\^`]\r?\n")  # of POSIX shells, of cmd, of PowerShell
-_EXPANDED = "\0"  # goes before the value of a variable that stood outside quotes
+_CONTINUATION = re.compile(r"[\\^`]\r?\n")  # POSIX shells, cmd, PowerShell
+_EXPANDED = "\0"  # marks the value of a variable that was not quoted
 
 
 class ShellError(ValueError):
-    """A quote that is never closed. `line` and `column` are where it opens."""
+    """A quote that is never closed. `line` and `column` are those of the opening quote."""
 
     def __init__(self, quote: str, line: int, column: int) -> None:
         super().__init__(f"the quote {quote} is never closed")
@@ -25,7 +25,7 @@ class ShellError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """`bare`: brackets or commas stood outside quotes. `pieces`: how many words it is to the shell, when not one."""
+    """`bare`: brackets or commas were not quoted. `pieces`: how many words the shell makes of it, if not one."""
 
     text: str
     line: int
@@ -49,7 +49,7 @@ class Call:
     positionals: list[Word]
 
     def last(self, name: str) -> Option | None:
-        """The one that counts: the last given."""
+        """The option that takes effect: the last one given."""
         return next((option for option in reversed(self.options) if option.name == name), None)
 
     def value(self, name: str) -> str | None:
@@ -57,7 +57,7 @@ class Call:
         return option.value.text if option and option.value else None
 
     def number(self, name: str) -> float | None:
-        """The value as a number; None where it is not given or none (that is another finding)."""
+        """The value as a number; None if it is missing or not a number (another finding reports that)."""
         try:
             return float(self.value(name) or "")
         except ValueError:
@@ -69,7 +69,7 @@ class Call:
 
 @dataclass(slots=True)
 class _ShellReader:
-    """Where the reading stands. Words of the statement so far, variables set before it."""
+    """The parser's position, the words of the current statement, and the variables set before it."""
 
     text: str
     at: int = 0
@@ -108,7 +108,7 @@ def _end_of_statement(reader: _ShellReader) -> bool:
 
 
 def _finished(reader: _ShellReader) -> Iterator[list[Word]]:
-    """The statement that ends here. One of assignments only sets variables."""
+    """Ends the current statement. A statement with only assignments sets variables."""
     words, reader.words = reader.words, []
     start = next((i for i, word in enumerate(words) if not _ASSIGNMENT.match(word.text)), len(words))
     if words and words[0].text == "export":
@@ -121,7 +121,7 @@ def _finished(reader: _ShellReader) -> Iterator[list[Word]]:
 
 
 def _read_word(reader: _ShellReader) -> None:
-    """Reads one word, or the several words that an unquoted variable falls apart into."""
+    """Reads one word, or the several words that an unquoted variable expands to."""
     text, line = reader.text, reader.line
     parts: list[tuple[str, bool]] = []  # piece, quoted
     while reader.at < len(text) and not text[reader.at].isspace() and text[reader.at] not in ";|&":
@@ -196,7 +196,7 @@ def _canonical(written: str, table: Table) -> str:
 
 
 def _value(words: list[Word], at: int, *, json: bool) -> tuple[Word | None, int]:
-    """The value at `at` and where to go on. JSON that the shell took apart is put together again."""
+    """The value at `at`, and the next position. JSON that the shell split into words is joined again."""
     if at >= len(words) or (words[at].text.startswith("-") and not _NUMBER.match(words[at].text)):
         return None, at
     value = words[at]

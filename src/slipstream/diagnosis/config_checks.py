@@ -10,99 +10,99 @@ from slipstream.diagnosis.command_line import Option, Word
 from slipstream.engines.flags import Flag, Table
 from slipstream.findings import Finding, Severity, rule
 
-MAX_EVIDENCE = 200  # characters of a value that are quoted
-MAX_CHOICES = 16  # choices that are listed
+MAX_EVIDENCE = 200  # characters of a value to quote
+MAX_CHOICES = 16  # choices to list
 
 SYNTAX = rule(
     "config-syntax",
     "blocks",
-    "text that can't be read: JSON, YAML, shell quotes, a Modelfile",
-    "The configuration can't be read: {what}.",
+    "The configuration is not valid JSON, YAML, shell or Modelfile syntax",
+    "The configuration can't be parsed: {what}.",
     "Correct it at {where}. {hint}",
 )
 QUOTES = rule(
     "config-shell-quotes",
     "blocks",
-    "JSON on a command line that the shell took apart",
-    "The shell took the JSON apart before {engine} saw it: {what}.",
-    "Put the whole JSON in single quotes, with double quotes inside: {option} '{example}'. A variable goes in double "
+    "The shell splits the JSON on the command line",
+    "The shell changes the JSON before {engine} reads it: {what}.",
+    "Put the whole JSON in single quotes, with double quotes inside: {option} '{example}'. Put a variable in double "
     'quotes: {option} "$SPEC".',
 )
 UNKNOWN = rule(
     "config-unknown-key",
     "blocks",
-    "a flag or key that the engine doesn't have",
+    "The engine has no such flag or key",
     "{engine} has no {name} ({version}); {effect}.",
     "{fix}",
 )
 REMOVED = rule(
     "config-removed",
     "blocks",
-    "a flag or key that newer versions no longer take",
-    "{name} was removed: {version} doesn't take it.",
+    "The flag or key was removed",
+    "{name} was removed: {version} does not accept it.",
     "Use {successor}.",
 )
 DEPRECATED = rule(
     "config-deprecated",
     "note",
-    "a flag, key or value that is still taken but on its way out",
-    "{name} is deprecated ({version}): taken with a warning, or without effect.",
+    "The flag, key or value is deprecated",
+    "{name} is deprecated ({version}): it is accepted with a warning, or has no effect.",
     "Use {successor}.",
 )
 TYPE = rule(
     "config-type",
     "blocks",
-    "a value of the wrong type",
-    "{name} takes {expected}, and was given something else.",
-    "Set {name} to {expected}, without quotes around a number and in one piece.",
+    "The value has the wrong type",
+    "{name} must be {expected}, and the value given is not.",
+    "Set {name} to {expected}. Numbers have no quotes and no spaces.",
 )
 RANGE = rule(
     "config-range",
     "blocks",
-    "a number outside the range that is taken",
-    "{name} takes {expected}.",
-    "Set {name} to a value within {expected}.",
+    "The number is out of range",
+    "{name} must be {expected}.",
+    "Set {name} to a value in this range: {expected}.",
 )
 CHOICE = rule(
     "config-choice",
     "blocks",
-    "a value that is none of the choices",
-    "{name} has no choice {value!r} ({version}).",
+    "The value is not one of the choices",
+    "{name} does not accept {value!r} ({version}).",
     "{near}Choices: {choices}.",
 )
 MISSING = rule(
     "config-missing",
     "blocks",
-    "a setting that the others need",
+    "A required setting is missing",
     "{what} is missing: {why}.",
     "Add {fix}.",
 )
 CONFLICT = rule(
     "config-conflict",
     "blocks",
-    "settings that exclude each other",
-    "These settings exclude each other: {why}.",
+    "Settings contradict each other",
+    "These settings can't be used together: {why}.",
     "{fix}.",
 )
 ORDER = rule(
     "config-order",
     "blocks",
-    "a minimum above its maximum",
-    "The minimum {low} = {low_value} is above the maximum {high} = {high_value}, so nothing can satisfy both.",
+    "A minimum is above its maximum",
+    "The minimum {low} = {low_value} is above the maximum {high} = {high_value}, so no value satisfies both.",
     "Lower {low} or raise {high}.",
 )
 NO_EFFECT = rule(
     "config-no-effect",
     "slows",
-    "a setting that changes nothing as the others are",
+    "The setting has no effect",
     "{name} has no effect here: {why}.",
     "{fix}.",
 )
 SPECULATION_OFF = rule(
     "config-speculation-off",
     "slows",
-    "a draft is configured, and the engine will run without it and say nothing",
-    "{engine} will run without speculation: {why}.",
+    "A draft is configured, but the engine silently runs without it",
+    "{engine} runs without speculation: {why}.",
     "{fix}.",
 )
 
@@ -110,7 +110,7 @@ _KINDS = {
     "text": "text",
     "int": "a whole number",
     "float": "a number",
-    "size": "a whole number, which may end in k, M or G",
+    "size": "a whole number, optionally with k, M or G at the end",
     "bool": "true or false",
     "json": "a JSON object",
     "list": "a list",
@@ -126,7 +126,7 @@ def shorten(text: str) -> str:
 
 
 def unknown(name: str, table: Table, evidence: str, *, dropped: bool = False, hint: str = "") -> Finding:
-    """A name that the table doesn't have. `dropped`: the engine passes over it instead of refusing."""
+    """A name that is not in the table. `dropped`: the engine ignores it instead of refusing to start."""
     gone = table.gone_name(name)
     severity: Severity | None = "slows" if dropped else None
     if gone:
@@ -145,15 +145,17 @@ def unknown(name: str, table: Table, evidence: str, *, dropped: bool = False, hi
         engine=table.engine,
         name=name,
         version=table.version,
-        effect="it passes over it without a word" if dropped else "it refuses to start",
-        fix=hint or (f"Did you mean {near}?" if near else "Remove it, or look the name up in the engine's help."),
+        effect="it ignores it silently" if dropped else "it refuses to start",
+        fix=hint or (f"Did you mean {near}?" if near else "Remove it, or check the name in the engine's help."),
     )
 
 
 def check_value(flag: Flag, value: object, evidence: str, table: Table, *, converts: bool = False) -> Iterator[Finding]:
-    """Type, range and choices of one value. `converts`: the engine reads 5 from "5", so that it is only a note."""
+    """Checks type, range and choices of one value. `converts`: the engine converts "5" to 5, so a wrong type is only a
+    note.
+    """
     if isinstance(value, str) and (value in flag.words or value.startswith("$")):
-        return  # a word that is taken, or a variable that can't be known here
+        return  # a word that is accepted, or a variable with an unknown value
     if not _has_kind(flag, value):
         severity: Severity | None = "note" if converts and _would_convert(flag, value) else None
         yield TYPE.finding(evidence, severity, name=flag.name, expected=_expected(flag))
@@ -165,7 +167,7 @@ def check_value(flag: Flag, value: object, evidence: str, table: Table, *, conve
 
 
 def _has_kind(flag: Flag, value: object) -> bool:
-    """Whether a value (from JSON or YAML: typed, from a command line: text) is what the flag takes."""
+    """Whether a value has the flag's type. Values from JSON or YAML are typed, those from a command line are text."""
     match flag.kind:
         case "int":
             return isinstance(value, int) and not isinstance(value, bool)
@@ -184,7 +186,7 @@ def _has_kind(flag: Flag, value: object) -> bool:
 
 
 def _would_convert(flag: Flag, value: object) -> bool:
-    """Whether an engine that converts would take it: 5 as "5" or 5.0, a number as text."""
+    """Whether an engine that converts types would accept it: 5 as "5" or 5.0, a number as text."""
     if flag.kind in ("int", "float") and isinstance(value, str | float):
         number = as_number(str(value))
         return number is not None and (flag.kind == "float" or number == int(number))
@@ -200,7 +202,7 @@ def as_number(text: str) -> float | None:
 
 
 def typed(flag: Flag, text: str) -> object:
-    """The value that a command line's text stands for; the text itself where it stands for none."""
+    """The typed value of a command line's text; the text itself if it has no typed value."""
     if flag.kind == "int":
         return int(text) if re.fullmatch(r"[+-]?\d{1,18}", text) else text
     if flag.kind == "float":
@@ -243,7 +245,7 @@ def _check_choice(flag: Flag, value: str, evidence: str, table: Table) -> Iterat
 
 
 def check_options(options: list[Option], table: Table) -> Iterator[Finding]:
-    """Names and values of a command line. JSON values are left to the engine's own checks."""
+    """Checks names and values of a command line. The module of each engine checks JSON values."""
     for option in options:
         evidence = shown(option)
         flag = table.flag(option.name)
@@ -264,22 +266,22 @@ def shown(option: Option) -> str:
 
 
 def read_json(value: Word, option: str, engine: str, example: str) -> tuple[object, list[Finding]]:
-    """The JSON in a word, or the finding that says why it is none: bad JSON, or quotes that the shell took."""
+    """The JSON in a word, or a finding: invalid JSON, or quotes removed by the shell."""
     evidence = f"line {value.line}: {option} {shorten(value.text)}"
     if value.pieces > 1:
-        what = f"it arrives as {value.pieces} words, since it stands outside quotes"
+        what = f"it is not quoted, so the engine gets {value.pieces} words"
         return None, [QUOTES.finding(evidence, engine=engine, what=what, option=option, example=example)]
     try:
         return json.loads(value.text), []
     except (ValueError, RecursionError) as error:
         if '"' not in value.text and value.text.startswith("{"):
-            what = "its double quotes are gone" if "'" not in value.text else "it has single quotes inside"
+            what = "its double quotes are removed" if "'" not in value.text else "it has single quotes inside"
             return None, [QUOTES.finding(evidence, engine=engine, what=what, option=option, example=example)]
         return None, [bad_json(error, evidence)]
 
 
 def bad_json(error: Exception, evidence: str) -> Finding:
-    where = f"line {error.lineno} column {error.colno}" if isinstance(error, json.JSONDecodeError) else "its nesting"
+    where = f"line {error.lineno} column {error.colno}" if isinstance(error, json.JSONDecodeError) else "deep nesting"
     what = error.msg if isinstance(error, json.JSONDecodeError) else "it is nested too deeply"
-    hint = "JSON takes double quotes, true and false in small letters, and no comma after the last entry."
-    return SYNTAX.finding(evidence, what=f"no valid JSON at {where}: {what}", where=where, hint=hint)
+    hint = "JSON needs double quotes, true and false in lower case, and no comma after the last entry."
+    return SYNTAX.finding(evidence, what=f"invalid JSON at {where}: {what}", where=where, hint=hint)

@@ -1,4 +1,4 @@
-"""Engine configurations: what an engine would refuse, drop without a word, or run without speculation for."""
+"""Engine configurations: settings that an engine refuses, ignores silently, or that turn speculation off."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from slipstream.findings import Finding
 
 @dataclass(frozen=True, slots=True)
 class _Program:
-    """How an engine's command is recognised, and who checks it. `start` matches the word after which flags come."""
+    """How an engine's command is recognised, and the function that checks it. `start` matches the word before the
+    flags.
+    """
 
     start: re.Pattern[str]
     lint: Callable[[list[Word]], list[Finding]]
@@ -50,12 +52,12 @@ ENGINES = (*_PROGRAMS, *_FILES)
 
 
 def lint(engine: str, text: str) -> list[Finding]:
-    """What is wrong with a configuration of an engine: a command line or shell script, JSON, YAML, a Modelfile.
+    """The problems of an engine's configuration: a command line or shell script, JSON, YAML, or a Modelfile.
 
-    A sound one gives an empty list. Raises UsageError for an engine that is not known.
+    Empty if there are none. Raises UsageError for an unknown engine.
     """
     if engine not in ENGINES:
-        raise UsageError(f"no engine {engine!r}; known are {', '.join(ENGINES)}")
+        raise UsageError(f"unknown engine {engine!r}; expected one of {', '.join(ENGINES)}")
     text = text.removeprefix("\ufeff")
     if not text.strip():
         return []
@@ -72,7 +74,7 @@ def _lint_shell(program: _Program, text: str) -> list[Finding]:
     except ShellError as error:
         where = f"line {error.line} column {error.column}"
         line = text.splitlines()[error.line - 1]
-        hint = "Single quotes hold everything up to the next single quote."
+        hint = "A single-quoted text ends at the next single quote."
         return [SYNTAX.finding(f"line {error.line}: {shorten(line)}", what=str(error), where=where, hint=hint)]
     found = [arguments for words in commands if (arguments := _arguments(program, words)) is not None]
     if not found:  # flags alone
@@ -81,7 +83,7 @@ def _lint_shell(program: _Program, text: str) -> list[Finding]:
 
 
 def _arguments(program: _Program, words: list[Word]) -> list[Word] | None:
-    """The words that the engine's program is given; None where a command doesn't start it."""
+    """The arguments of the engine's program; None if the command doesn't start it."""
     start = next((at + 1 for at in range(len(words)) if _starts(program, words, at)), None)
     if start is None:
         return None
@@ -91,7 +93,9 @@ def _arguments(program: _Program, words: list[Word]) -> list[Word] | None:
 
 
 def _starts(program: _Program, words: list[Word], at: int) -> bool:
-    """Whether the word at `at` starts the program: the bare name only with a subcommand, not in pip install vllm."""
+    """Whether the word at `at` starts the program. The bare name counts only with a subcommand, unlike in `pip install
+    vllm`.
+    """
     if not program.start.match(words[at].text):
         return False
     bare = bool(program.skip) and words[at].text.rsplit("/", 1)[-1].removesuffix(".exe") in _PROGRAMS
@@ -99,7 +103,7 @@ def _starts(program: _Program, words: list[Word], at: int) -> bool:
 
 
 def guess_engine(text: str, file_name: str = "") -> str | None:
-    """The engine that a configuration is for, from its file's name and what stands in it; None when neither says."""
+    """The engine of a configuration, from its file name and its text; None if neither says."""
     name = PurePath(file_name).name.lower()
     if name.startswith("modelfile") or name.endswith(".modelfile"):
         return "ollama"
@@ -123,7 +127,7 @@ def _guess_json(text: str) -> str | None:
 
 
 def _guess_command(text: str) -> str | None:
-    """By the program that is started; for flags alone by the engine that knows most of them."""
+    """The engine by the program that is started; for flags alone, the engine that has most of them."""
     try:
         commands = list(statements(text))
     except ShellError:

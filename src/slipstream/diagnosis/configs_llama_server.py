@@ -1,4 +1,4 @@
-"""llama-server: flags that contradict each other, and drafts that it would load and never use."""
+"""llama-server: flags that contradict each other, and drafts that it loads but never uses."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def lint_command(words: list[Word]) -> list[Finding]:
 
 
 def _types(call: Call) -> list[str]:
-    """The types of speculation asked for, from every --spec-type: they add up."""
+    """The requested types of speculation, from all --spec-type options together."""
     given = [option.value.text for option in call.options if option.name == "--spec-type" and option.value]
     return [kind.strip() for kinds in given for kind in kinds.split(",") if kind.strip() not in ("", "none")]
 
@@ -47,20 +47,20 @@ def _check_draft(call: Call) -> Iterator[Finding]:
         yield SPECULATION_OFF.finding(
             shown(draft),
             engine="llama-server",
-            why="--spec-type is none unless given, so that a plain draft model is loaded and never asked (builds from "
-            "before --spec-type draft-simple drafted with -md alone; MTP, DFlash and DSpark files are recognised)",
+            why="the default of --spec-type is none, so a plain draft model is loaded but never used (older builds "
+            "without --spec-type draft-simple drafted with -md alone; MTP, DFlash and DSpark files are recognised)",
             fix="Add --spec-type draft-simple (for an EAGLE-3 head: draft-eagle3)",
         )
     needing = [kind for kind in types if kind in known.NEEDS_DRAFT_MODEL]
     if needing and not draft:
         option = call.last("--spec-type")
-        why = f"{needing[0]} drafts with a model of its own"
+        why = f"{needing[0]} needs a draft model"
         evidence = shown(option) if option else ""
         yield MISSING.finding(evidence, what="The draft model", why=why, fix="-md DRAFT.gguf (or -hfd USER/REPO)")
     if draft and types and not any(kind in known.DRAFT_TYPES for kind in types):
-        why = f"--spec-type {','.join(types)} drafts from the text alone, so the draft model is loaded for nothing"
+        why = f"--spec-type {','.join(types)} drafts from the text alone, so the draft model is loaded but not used"
         yield NO_EFFECT.finding(
-            shown(draft), name=draft.written, why=why, fix="Add draft-simple to --spec-type, or drop it"
+            shown(draft), name=draft.written, why=why, fix="Add draft-simple to --spec-type, or remove the draft model"
         )
     yield from _check_draft_settings(call, types, has_draft=draft is not None)
 
@@ -70,12 +70,12 @@ def _check_draft_settings(call: Call, types: list[str], *, has_draft: bool) -> I
     for name in _ONLY_FOR_DRAFTS:
         option = call.last(name)
         if option and not drafting:
-            why = "no draft model is given (-md, -hfd), and n-grams have settings of their own"
-            fix = "Give a draft with -md and --spec-type draft-simple, or use the --spec-ngram-* settings"
+            why = "there is no draft model (-md, -hfd), and n-gram drafting has its own settings"
+            fix = "Add a draft model with -md and --spec-type draft-simple, or use the --spec-ngram-* settings"
             yield NO_EFFECT.finding(shown(option), name=option.written, why=why, fix=fix)
     layers = call.last("--spec-draft-ngl")
     if layers and call.number("--spec-draft-ngl") == 0 and call.number("--gpu-layers") != 0:
-        why = "0 layers keep the draft on the CPU, where it is slower than the target that it should help"
+        why = "with 0 layers the draft runs on the CPU, where it is slower than the target"
         yield NO_EFFECT.finding(shown(layers), name=layers.written, why=why, fix="Set -ngld all")
 
 
@@ -98,7 +98,5 @@ def _check_cache(call: Call) -> Iterator[Finding]:
         option = call.last(name)
         kind = call.value(name) or "f16"
         if option and kind not in ("f32", "f16", "bf16") and attention in ("off", "0", "false"):
-            why = f"a value cache of {kind} needs flash attention, which is off"
-            yield CONFLICT.finding(
-                f"{shown(option)}, -fa {attention}", why=why, fix="Set -fa on, or keep the cache in f16"
-            )
+            why = f"a value cache of type {kind} needs flash attention, which is off"
+            yield CONFLICT.finding(f"{shown(option)}, -fa {attention}", why=why, fix="Set -fa on, or use an f16 cache")

@@ -25,10 +25,10 @@ from slipstream.findings import Finding, rule
 DRAFT_PATH = rule(
     "config-draft-path",
     "blocks",
-    "a DRAFT line with the name of a model instead of a file",
-    "DRAFT takes a file or folder on this machine; {value} looks like the name of a model, which only FROM takes.",
-    "Give the draft's file: DRAFT ./draft.gguf. The FROM line of `ollama show --modelfile {value}` has the path of one "
-    "that Ollama already holds.",
+    "DRAFT names a model instead of a file",
+    "DRAFT needs a file or folder on this machine. {value} looks like a model name, which only FROM accepts.",
+    "Use the path of the draft's file: DRAFT ./draft.gguf. For a model that Ollama already has, the FROM line of "
+    "`ollama show --modelfile {value}` shows the path.",
 )
 
 _COMMANDS = Table("ollama", PARAMETERS.version, "", tuple(Flag(name) for name in INSTRUCTIONS))
@@ -54,23 +54,23 @@ def lint_file(text: str) -> list[Finding]:
             lines.append(line)
             findings += _check_line(line)
     except _OpenQuoteError as error:
-        what = f"the quotes that open in line {error} are never closed"
-        hint = 'A text over several lines stands between """ and """.'
+        what = f"the quotes opened in line {error} are never closed"
+        hint = 'Put text of several lines between """ and """.'
         findings.append(SYNTAX.finding(f"line {error}", what=what, where=f"line {error}", hint=hint))
     if lines and not any(line.command == "FROM" for line in lines):
         findings.append(
-            MISSING.finding(lines[0].shown, what="FROM", why="every Modelfile names its model", fix="FROM MODEL")
+            MISSING.finding(lines[0].shown, what="FROM", why="every Modelfile needs a model", fix="FROM MODEL")
         )
     findings += _check_draft(lines)
     return findings
 
 
 class _OpenQuoteError(ValueError):
-    """Three quotes that are never closed; its text is the number of the line."""
+    """Triple quotes that are never closed. The error's text is the line number."""
 
 
 def _instructions(text: str) -> Iterator[_Line]:
-    """The instructions with the lines they begin in; texts in three quotes are passed over."""
+    """The instructions with their first line numbers; text in triple quotes is skipped."""
     opened = 0
     for number, raw in enumerate(text.splitlines(), 1):
         line = raw.strip()
@@ -124,14 +124,14 @@ def _check_draft(lines: list[_Line]) -> Iterator[Finding]:
     count = next((line for line in lines if line.rest.startswith("draft_num_predict ")), None)
     off = count is not None and count.rest.split()[-1] == "0"
     if draft and target and draft.rest == target.rest:
-        why = "DRAFT and FROM are the same model, and a draft must be smaller"
-        yield CONFLICT.finding(f"{draft.shown}; {target.shown}", why=why, fix="Give a smaller model after DRAFT")
+        why = "DRAFT and FROM are the same model, but a draft must be smaller"
+        yield CONFLICT.finding(f"{draft.shown}; {target.shown}", why=why, fix="Use a smaller model for DRAFT")
     elif draft and _MODEL_NAME.fullmatch(draft.rest) and (":" in draft.rest or not re.search(r"[./]", draft.rest)):
         yield DRAFT_PATH.finding(draft.shown, value=draft.rest)
     if draft and count and off:
-        why = "draft_num_predict 0 switches the draft off"
+        why = "draft_num_predict 0 turns the draft off"
         yield SPECULATION_OFF.finding(count.shown, engine="Ollama", why=why, fix="Set PARAMETER draft_num_predict 4")
     if count and not draft and not off:
-        why = "there is no DRAFT line, so it only counts for a model with prediction layers (MTP) of its own"
-        fix = "Add DRAFT ./draft.gguf with a small model of the same vocabulary, unless the model is an MTP one"
+        why = "there is no DRAFT line, so it only affects a model with its own prediction layers (MTP)"
+        fix = "Add DRAFT ./draft.gguf with a small model of the same vocabulary, unless the model has MTP layers"
         yield NO_EFFECT.finding(count.shown, "note", name="draft_num_predict", why=why, fix=fix)

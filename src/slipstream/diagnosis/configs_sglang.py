@@ -20,9 +20,10 @@ from slipstream.findings import Finding, rule
 TREE_SIZE = rule(
     "config-tree-size",
     "blocks",
-    "more draft tokens than the draft's tree can hold",
-    "{steps} steps with top-{topk} make at most {most} draft tokens (the first step {topk}, each further one "
-    "{topk} x {topk}, and the root), and {tokens} are asked for: the choice of the best ones fails at run time.",
+    "More draft tokens are requested than the draft tree can hold",
+    "{steps} steps with top-{topk} give at most {most} draft tokens (the first step {topk}, each further step {topk} "
+    "x {topk}, and the root), but {tokens} are requested. SGLang then fails at run time when it selects the best "
+    "tokens.",
     "Set --speculative-num-draft-tokens to at most {most}, or raise the steps or the top-k.",
 )
 
@@ -50,14 +51,16 @@ def _check_draft(call: Call, algorithm: str) -> Iterator[Finding]:
         yield SPECULATION_OFF.finding(
             shown(others[0]),
             engine="SGLang",
-            why="no --speculative-algorithm is given, and without it the other settings are not looked at",
+            why="--speculative-algorithm is missing, and without it SGLang ignores the other settings",
             fix="Add --speculative-algorithm STANDALONE (a plain draft model), EAGLE3, EAGLE, NEXTN or NGRAM",
         )
     if option and algorithm in known.NEEDS_DRAFT_MODEL and not draft:
-        why = f"{algorithm} drafts with a model of its own"
+        why = f"{algorithm} needs a draft model"
         yield MISSING.finding(shown(option), what="The draft model", why=why, fix=f"{_DRAFT} MODEL")
     if option and algorithm == "UNO" and not call.has("--uno-lora-path"):
-        yield MISSING.finding(shown(option), what="The adapter", why="UNO drafts with one", fix="--uno-lora-path PATH")
+        yield MISSING.finding(
+            shown(option), what="The adapter", why="UNO needs one to draft", fix="--uno-lora-path PATH"
+        )
     if draft and algorithm in known.WITHOUT_DRAFT_MODEL:
         why = f"{algorithm} drafts from the text alone"
         fix = f"Remove {_DRAFT}, or use --speculative-algorithm STANDALONE"
@@ -68,7 +71,10 @@ def _check_tree(call: Call) -> Iterator[Finding]:
     steps, topk, tokens = (_whole(call, name) for name in (_STEPS, _TOPK, _TOKENS))
     given = call.last(_TOPK) or call.last(_TOKENS)
     if not call.has(_STEPS, "--speculative-adaptive") and given:
-        why = "top-k and the number of draft tokens are taken together with the steps, or all three are chosen for you"
+        why = (
+            "set the steps, top-k and the number of draft tokens together, or none of them; SGLang then chooses all "
+            "three"
+        )
         yield MISSING.finding(shown(given), what=_STEPS, why=why, fix=f"{_STEPS} 3 {_TOPK} 1 {_TOKENS} 4")
     option = call.last(_TOKENS)
     if steps is None or topk is None or tokens is None or option is None or min(steps, topk, tokens) < 1:
@@ -81,7 +87,7 @@ def _check_tree(call: Call) -> Iterator[Finding]:
 
 
 def _adjusted(option: Option, steps: int) -> Finding:
-    why = f"with top-k 1 the draft is a chain, and SGLang takes steps + 1 = {steps + 1} instead"
+    why = f"with top-k 1 the draft is a chain, and SGLang uses steps + 1 = {steps + 1} instead"
     return NO_EFFECT.finding(
         shown(option), "note", name=_TOKENS, why=why, fix=f"Set {_TOKENS} {steps + 1}, or change the steps"
     )
@@ -101,11 +107,11 @@ def _check_sampling(call: Call, algorithm: str) -> Iterator[Finding]:
         why = f"rejection sampling works with {', '.join(known.REJECTION_SAMPLING)}, not with {algorithm}"
         yield CONFLICT.finding(shown(option), why=why, fix=f"Remove {option.name}")
     elif option and (_whole(call, _TOPK) or 1) > 1:
-        why = "rejection sampling verifies a chain, and top-k above 1 drafts a tree"
+        why = "rejection sampling verifies a chain, but top-k above 1 drafts a tree"
         yield CONFLICT.finding(shown(option), why=why, fix=f"Set {_TOPK} 1")
     sink = call.last("--speculative-draft-sink-size")
     if sink and not call.has("--speculative-draft-window-size"):
-        why = "the sink goes with a window"
+        why = "the sink size needs a window size"
         yield MISSING.finding(shown(sink), what="The window", why=why, fix="--speculative-draft-window-size N")
 
 

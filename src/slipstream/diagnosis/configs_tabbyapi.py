@@ -1,4 +1,4 @@
-"""TabbyAPI: config.yml. Sections and keys that it doesn't know it drops silently, so they matter most."""
+"""TabbyAPI: config.yml. TabbyAPI silently ignores unknown sections and keys, so these checks matter most."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from slipstream.findings import Finding, rule
 SECTION = rule(
     "config-section",
     "slows",
-    "a section of a configuration file that the engine doesn't read",
-    "TabbyAPI reads no section {name!r}: all that stands in it is dropped without a word{effect}.",
+    "The engine does not read this section of the configuration",
+    "TabbyAPI has no section {name!r} and silently ignores everything in it{effect}.",
     "{fix}",
 )
 
@@ -42,8 +42,10 @@ def lint_file(text: str) -> list[Finding]:
     if config is None:
         return []
     if not isinstance(config, dict):
-        what = "the file is no set of sections"
-        return [SYNTAX.finding(shorten(text), what=what, where="line 1", hint="It begins with `model:` and the like.")]
+        what = "the file has no sections"
+        return [
+            SYNTAX.finding(shorten(text), what=what, where="line 1", hint="The file needs sections such as `model:`.")
+        ]
     findings: list[Finding] = []
     for name, section in config.items():
         findings += _check_section(str(name), section)
@@ -55,12 +57,12 @@ def lint_file(text: str) -> list[Finding]:
 def _bad_yaml(error: Exception, text: str) -> Finding:
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     problem = getattr(error, "problem", None) or str(error)
-    where = f"line {mark.line + 1} column {mark.column + 1}" if mark else "its nesting"
+    where = f"line {mark.line + 1} column {mark.column + 1}" if mark else "deep nesting"
     lines = text.splitlines()
     evidence = lines[mark.line] if mark and mark.line < len(lines) else text
-    hint = "YAML is indented with spaces, never tabs, and has a space after each colon."
+    hint = "Indent YAML with spaces, not tabs, and put a space after each colon."
     return SYNTAX.finding(
-        f"{where}: {shorten(evidence)}", what=f"no valid YAML at {where}: {problem}", where=where, hint=hint
+        f"{where}: {shorten(evidence)}", what=f"invalid YAML at {where}: {problem}", where=where, hint=hint
     )
 
 
@@ -81,7 +83,7 @@ def _check_section(name: str, section: object) -> Iterator[Finding]:
 def _unknown_section(name: str) -> Finding:
     known = Table("tabbyapi", "", "", tuple(Flag(section) for section in SECTIONS))
     right = SECTION_NAMES.get(name) or known.nearest(name)
-    effect = ", and it runs without speculation" if right == "draft_model" else ""
+    effect = ", so it runs without speculation" if right == "draft_model" else ""
     fix = f"Rename the section to `{right}:`." if right else f"Sections: {', '.join(SECTIONS)}."
     return SECTION.finding(f"{name}:", name=name, effect=effect, fix=fix)
 
@@ -98,7 +100,7 @@ def _check_key(section: str, table: Table, key: str, value: object) -> Iterator[
 
 
 def _other_section(section: str, key: str) -> str:
-    """Where the key belongs, when another section has it."""
+    """A hint to move the key, if another section has it."""
     home = next((name for name, table in SECTIONS.items() if name != section and table.flag(key)), None)
     return f"Move it to the section `{home}:`." if home else ""
 
@@ -106,7 +108,7 @@ def _other_section(section: str, key: str) -> str:
 def _check_cache_mode(key: str, value: str, evidence: str, table: Table) -> Iterator[Finding]:
     if value not in CACHE_MODES and not _BITS.fullmatch(value):
         near = next((f"Did you mean {mode}? " for mode in CACHE_MODES if mode.lower() == value.lower()), "")
-        choices = ", ".join(CACHE_MODES) + "; for ExLlamaV3 also bits of keys and values such as 8,8"
+        choices = ", ".join(CACHE_MODES) + "; for ExLlamaV3 also bits of keys and values, such as 8,8"
         yield CHOICE.finding(evidence, name=key, value=value, version=table.version, near=near, choices=choices)
 
 
@@ -122,7 +124,7 @@ def _check_draft(config: dict[Any, Any]) -> Iterator[Finding]:
         yield SPECULATION_OFF.finding(
             shorten(f"draft_model: {section}"),
             engine="TabbyAPI",
-            why="draft_model_name is empty, and without a name the draft is disabled",
+            why="draft_model_name is empty, which disables the draft",
             fix="Set draft_model_name to a folder in draft_model_dir, or draft_mode: ngram to draft without a model",
         )
     model = config.get("model")
@@ -131,7 +133,7 @@ def _check_draft(config: dict[Any, Any]) -> Iterator[Finding]:
         yield SPECULATION_OFF.finding(
             shorten(f"draft_model.draft_mode: {mode}"),
             engine="TabbyAPI",
-            why=f"the draft mode {mode} is one of ExLlamaV3, and model.backend is exllamav2",
+            why=f"the draft mode {mode} needs ExLlamaV3, but model.backend is exllamav2",
             fix="Set draft_mode: model, with a draft_model_name",
         )
 

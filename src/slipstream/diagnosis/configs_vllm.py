@@ -28,26 +28,26 @@ from slipstream.findings import Finding, rule
 METHOD_IMPLIED = rule(
     "config-method-implied",
     "note",
-    "a draft model without a method",
-    "Without a method vLLM looks at the draft's own config, and takes it for a plain draft model when that names none; "
-    "versions that know no plain draft models refuse it.",
-    'Name the method: "method": "draft_model" (or "eagle3", "medusa", "mtp": what the model is).',
+    "A draft model is given without a method",
+    "Without a method, vLLM reads the method from the draft's own config, and uses it as a plain draft model if there "
+    "is none. Versions without support for plain draft models refuse it.",
+    'Set the method: "method": "draft_model" (or "eagle3", "medusa", "mtp", depending on the model).',
 )
 DRAFT_DTYPE = rule(
     "config-draft-dtype",
     "blocks",
-    "a dtype of its own for the draft",
-    "vLLM has no dtype for the draft: it runs in the target's. A bfloat16 draft beside a float16 (AWQ, GPTQ) target is "
-    "loaded as float16.",
+    "A dtype is set for the draft",
+    "vLLM has no dtype setting for the draft: it uses the target's. A bfloat16 draft with a float16 (AWQ, GPTQ) "
+    "target is loaded as float16.",
     "Remove the key. Set one dtype for both with --dtype; on GPUs below compute capability 8.0 (T4: 7.5) use "
     "--dtype half.",
 )
 QUANT_DTYPE = rule(
     "config-quant-dtype",
     "slows",
-    "AWQ or GPTQ weights with bfloat16",
-    "{quantization} kernels are made for float16: earlier versions of vLLM refuse bfloat16 with them, and GPUs below "
-    "compute capability 8.0 (T4: 7.5) have no bfloat16 at all.",
+    "AWQ or GPTQ weights are used with bfloat16",
+    "{quantization} kernels are for float16: earlier versions of vLLM refuse bfloat16 with them, and GPUs below "
+    "compute capability 8.0 (T4: 7.5) do not support bfloat16.",
     "Use --dtype half.",
 )
 
@@ -58,7 +58,7 @@ _FLOAT16_ONLY = ("awq", "gptq")
 
 
 def lint_json(text: str) -> list[Finding]:
-    """The JSON of --speculative-config on its own, as in a file."""
+    """Checks the JSON of --speculative-config alone, as in a file."""
     try:
         settings = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -85,7 +85,7 @@ def _is_dotted(option: Option) -> bool:
 
 
 def _speculative_settings(call: Call) -> tuple[Any, list[Finding]]:
-    """The settings from all places that a command line has for them; None without any."""
+    """The settings from all options that can set them; None if there are none."""
     settings: Any = None
     findings: list[Finding] = []
     given = call.last("--speculative-config")
@@ -100,7 +100,7 @@ def _speculative_settings(call: Call) -> tuple[Any, list[Finding]]:
         if settings is None:
             settings = {}
         if isinstance(settings, dict) and key in settings:
-            why = f"{option.written} and the key {key!r} of --speculative-config say the same"
+            why = f"{option.written} and the key {key!r} of --speculative-config set the same value"
             findings.append(CONFLICT.finding(shown(option), why=why, fix=f"Keep one of them, {key!r} in the JSON"))
         elif isinstance(settings, dict):
             settings[key] = _json_or_text(option.value.text)
@@ -157,7 +157,7 @@ def _check_method(settings: dict[str, Any]) -> Iterator[Finding]:
             yield MISSING.finding(
                 _shown(settings),
                 what="The method",
-                why="neither a method nor a model is given",
+                why="there is neither a method nor a model",
                 fix='"method": "ngram" (no model), or "method": "draft_model" with "model"',
             )
         elif model not in ("ngram", "[ngram]"):
@@ -175,20 +175,20 @@ def _check_method(settings: dict[str, Any]) -> Iterator[Finding]:
 def _check_needs(settings: dict[str, Any], method: MethodNeeds) -> Iterator[Finding]:
     model = settings.get("model")
     if method.model == "required" and model is None:
-        why = f"the method {method.name} drafts with one"
+        why = f"the method {method.name} needs one"
         yield MISSING.finding(_shown(settings), what="The draft's model", why=why, fix='"model": "..."')
     if method.model == "unused" and model not in (None, method.name, "[ngram]"):
         why = f"the method {method.name} drafts without a model, so {model!r} is never loaded"
         fix = 'Remove "model", or set "method": "draft_model" to draft with it'
         yield CONFLICT.finding(_shown(settings, "method", "model"), why=why, fix=fix)
     if method.tokens == "required" and "num_speculative_tokens" not in settings:
-        why = f"the method {method.name} doesn't say how many tokens to draft in a round"
+        why = f"the method {method.name} has no default number of draft tokens"
         yield MISSING.finding(
             _shown(settings), what="num_speculative_tokens", why=why, fix='"num_speculative_tokens": 5'
         )
     for key, methods in KEYS_OF_METHODS.items():
         if key in settings and method.name not in methods:
-            why = f"only the method {' or '.join(methods)} looks at it"
+            why = f"only the method {' or '.join(methods)} uses it"
             fix = f'Remove it, or set "method": "{methods[0]}"'
             yield NO_EFFECT.finding(_shown(settings, key), name=key, why=why, fix=fix)
     yield from _check_vocabulary(settings, method)
@@ -219,7 +219,7 @@ def _check_lookup(settings: dict[str, Any]) -> Iterator[Finding]:
 
 
 def _check_schedule(settings: dict[str, Any]) -> Iterator[Finding]:
-    """num_speculative_tokens_per_batch_size: [first batch size, last, tokens] in rising order."""
+    """num_speculative_tokens_per_batch_size: [first batch size, last, tokens] in increasing order."""
     key = "num_speculative_tokens_per_batch_size"
     schedule = settings.get(key)
     if not isinstance(schedule, list):
@@ -233,8 +233,11 @@ def _check_schedule(settings: dict[str, Any]) -> Iterator[Finding]:
             return
         start, end, tokens = entry
         if start <= last_end or end < start or tokens < 0:
-            why = f"the entry {entry} overlaps the one before it, ends before it begins, or drafts fewer than 0"
-            fix = f'Give rising ranges: "{key}": [[1, 8, 5], [9, 32, 2]]'
+            why = (
+                f"the entry {entry} overlaps the one before it, ends before it begins, or has a negative number of "
+                "tokens"
+            )
+            fix = f'Use increasing ranges: "{key}": [[1, 8, 5], [9, 32, 2]]'
             yield CONFLICT.finding(_shown(settings, key), why=why, fix=fix)
         last_end = end
 
@@ -242,7 +245,7 @@ def _check_schedule(settings: dict[str, Any]) -> Iterator[Finding]:
 def _check_parallel(settings: dict[str, Any], target: dict[str, float]) -> Iterator[Finding]:
     draft, whole = settings.get("draft_tensor_parallel_size"), target.get("tensor_parallel_size")
     if isinstance(draft, int) and whole and draft not in (1, whole):
-        why = f"the draft is over {draft} GPUs and the target over {whole:g}; a draft takes 1 or as many as the target"
+        why = f"the draft uses {draft} GPUs and the target {whole:g}; a draft must use 1 GPU or as many as the target"
         fix = f'Set "draft_tensor_parallel_size" to 1 or {whole:g}'
         yield CONFLICT.finding(_shown(settings, "draft_tensor_parallel_size"), why=why, fix=fix)
 

@@ -1,4 +1,4 @@
-"""The examination: everything the doctor can check for one case, in one list of findings and a verdict."""
+"""Runs all checks of the doctor for one case, and returns the findings and a verdict."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from slipstream.predict.speed import Prediction, Sizes
 from slipstream.vocabularies import checks as vocabulary
 
 Role = Literal["target", "draft"]
-_WITH_CONFIGS = {"llama.cpp": "llama-server", "exllama": "tabbyapi"}  # what reads the configuration of an engine
+_WITH_CONFIGS = {"llama.cpp": "llama-server", "exllama": "tabbyapi"}  # engine -> the name used for its configuration
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is asked about. All of it may be left out: the machine alone is looked at then."""
+    """What to check. Every field is optional; without any, only the machine is checked."""
 
     target: str | None = None
     draft: str | None = None
     engine: str = "slipstream"
     config: Path | None = None
     log: Path | None = None
-    context: int | None = None  # tokens of prompt and answer that the work needs
+    context: int | None = None  # tokens of prompt and answer that the workload needs
     batch: int = 1  # requests at the same time
     sampling: Sampling = field(default_factory=Sampling)
-    python: str = sys.executable  # of the environment whose torch and safetensors are tried on sound files
+    python: str = sys.executable  # interpreter of the environment whose torch and safetensors are tested on valid files
 
 
 @dataclass(slots=True)
@@ -55,22 +55,23 @@ class Diagnosis:
 
     @property
     def verdict(self) -> str:
-        """In a sentence."""
+        """The result in one sentence."""
         worst = worst_first(self.findings)
         if self.is_blocked:
             return f"blocked: {worst[0].cause}"
         gain = self._gain()
         if any(finding.severity == "slows" for finding in worst):
-            return f"works, but slower than it could: {worst[0].cause}{gain}"
-        return f"nothing stands in the way{gain}"
+            return f"works, but slower than possible: {worst[0].cause}{gain}"
+        return f"no problems found{gain}"
 
     def _gain(self) -> str:
         p = self.prediction
         if p is None:
             return ""
+        noun = "token" if p.n_draft == 1 else "tokens"
         return (
-            f". Predicted: {p.plain_tokens_per_s:.0f} tokens/s plain, {p.tokens_per_s:.0f} ({p.speedup:.1f}x) with "
-            f"{p.n_draft} drafted tokens a round"
+            f". Predicted: {p.plain_tokens_per_s:.0f} tokens/s plain, {p.tokens_per_s:.0f} tokens/s ({p.speedup:.1f}x) "
+            f"with {p.n_draft} drafted {noun} per step"
         )
 
     def __repr__(self) -> str:
@@ -89,10 +90,10 @@ class Diagnosis:
 
 
 def examine(case: Case, say: Say = lambda line: None) -> Diagnosis:
-    """Looks at everything the case names. Bad files are findings; raises UsageError for a case that can't be."""
+    """Checks everything in the case. Bad files are findings. Raises UsageError for a case that makes no sense."""
     if case.draft and not case.target:
-        raise UsageError("a draft is examined with its target: give --target too")
-    say("looking at the machine")
+        raise UsageError("a draft can only be checked with its target: add --target")
+    say("checking the machine")
     result = Diagnosis(case, inspect())
     result.findings += machine_checks.check(result.machine, case.engine)
     for role, spec in _models(case):
@@ -114,12 +115,12 @@ def _models(case: Case) -> Iterator[tuple[Role, str]]:
 
 
 def _check_model(result: Diagnosis, role: Role, spec: str) -> list[Finding]:
-    """Its files, and whether this engine on this machine takes them."""
+    """Checks the files of a model, and whether this engine on this machine supports them."""
     found = weights.check_weights(spec)
     try:
         facts = result.facts[role] = describe(spec)
     except ModelError as error:
-        return found or [MISSING.finding(str(error), meaning="it was not found.", fix="Check its name.")]
+        return found or [MISSING.finding(str(error), meaning="the model was not found.", fix="Check its name or path.")]
     if not found and facts.format == "safetensors":
         found += weights.load_one_tensor(spec, result.case.python)
     found += quantisation.check_quantisation(facts, result.case.engine, role)
@@ -131,7 +132,7 @@ def _check_model(result: Diagnosis, role: Role, spec: str) -> list[Finding]:
 
 
 def _check_fit(result: Diagnosis) -> list[Finding]:
-    """Sizes, contexts and settings against each other; what else would help where speculation can't pay."""
+    """Checks sizes, contexts and settings, and lists alternatives if speculation is not expected to pay off."""
     case, found = result.case, pair_checks.check_sampling(result.case.sampling) if result.case.draft else []
     if case.context:
         found += [f for facts in result.facts.values() for f in pair_checks.check_rope(facts, case.context)]
@@ -163,7 +164,7 @@ def _check_texts(case: Case, say: Say) -> list[Finding]:
         text = _read(case.config)
         engine = _named_engine(case) or configs.guess_engine(text, case.config.name)
         if engine is None:
-            raise UsageError(f"{case.config} is of no engine that is known here: name it with --engine")
+            raise UsageError(f"can't tell which engine {case.config} is for: name the engine with --engine")
         found += configs.lint(engine, text)
     if case.log:
         say(f"reading {case.log}")
@@ -172,7 +173,7 @@ def _check_texts(case: Case, say: Say) -> list[Finding]:
 
 
 def _named_engine(case: Case) -> str | None:
-    """The program whose files are meant; Slipstream has none of its own, so there the text has to tell."""
+    """The engine whose files are checked; None for Slipstream, which has no such files: the text then decides."""
     return None if case.engine == "slipstream" else _WITH_CONFIGS.get(case.engine, case.engine)
 
 
@@ -180,4 +181,4 @@ def _read(path: Path) -> str:
     try:
         return path.read_text(errors="replace")
     except OSError as error:
-        raise UsageError(f"{path} can't be read: {error.strerror}") from error
+        raise UsageError(f"can't read {path}: {error.strerror}") from error

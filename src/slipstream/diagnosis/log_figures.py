@@ -1,4 +1,4 @@
-"""What the figures in a log say: a GPU machine that answers at a CPU's speed, drafts verified one by one."""
+"""Problems that the numbers in a log show: CPU speed on a machine with a GPU, drafts verified one token at a time."""
 
 from __future__ import annotations
 
@@ -11,34 +11,35 @@ from slipstream.findings import Finding, rule
 SLOW_AS_A_CPU = rule(
     "log-cpu-speed",
     "slows",
-    "tokens come at the speed of a CPU",
-    "{tokens:g} tokens in {seconds:.1f} s are {rate:.1f} tokens/s{bandwidth}: what a CPU does, not a GPU. No layer is "
-    "reported on the GPU.",
-    "If this machine has a GPU, put the model on it first (-ngl 99; llama-cpp-python: n_gpu_layers=-1 and a build with "
-    "GPU support; verbose=True must say `offloaded N/N layers`); that gives more than any draft. Check: slipstream "
-    "doctor.",
+    "The speed is that of a CPU",
+    "{tokens:g} tokens in {seconds:.1f} s are {rate:.1f} tokens/s{bandwidth}. This is the speed of a CPU, not of a "
+    "GPU. The log reports no layer on the GPU.",
+    "If this machine has a GPU, put the model on it first (-ngl 99; llama-cpp-python: n_gpu_layers=-1 and a build "
+    "with GPU support; verbose=True must say `offloaded N/N layers`); that gains more than any draft. To check: "
+    "slipstream doctor.",
 )
 ONE_BY_ONE = rule(
     "log-one-by-one",
     "slows",
-    "drafts are verified one token at a time",
-    "The target ran {forwards} times for {tokens} tokens{detail}. One run verifies a whole draft, so there must be far "
-    "fewer runs than tokens: this loop asks the target once for each drafted token, and drafts on top of that.",
-    "Score all drafted tokens in one forward pass: [last token] + draft as one batch, logits of every row, then keep "
-    "the longest prefix that agrees. Slipstream does so: slipstream bench --target T --draft D.",
+    "Drafts are verified one token at a time",
+    "The target ran {forwards} times for {tokens} tokens{detail}. One forward pass can verify a whole draft, so there "
+    "should be far fewer passes than tokens. This loop runs the target once for each drafted token, and spends time "
+    "on drafting as well.",
+    "Score all drafted tokens in one forward pass: [last token] + draft as one batch, logits for every position, then "
+    "keep the longest prefix that matches. Slipstream does this: slipstream bench --target T --draft D.",
 )
 DRAFT_NEVER_USED = rule(
     "log-draft-unused",
     "slows",
-    "llama-server loads a draft and never drafts",
-    "The draft model is loaded, and no type of speculation is chosen: llama-server serves without it. A draft alone "
-    "(-md) is not enough.",
+    "llama-server loads a draft but never uses it",
+    "The draft model is loaded, but no type of speculation is selected, so llama-server runs without it. A draft "
+    "model (-md) alone is not enough.",
     "Add --spec-type draft-simple (an EAGLE-3 head: draft-eagle3; prediction layers: draft-mtp).",
 )
 
-CPU_TOKENS_PER_S = 8.0  # below this a model of unknown size looks like CPU work
-CPU_BANDWIDTH_GB = 130.0  # desktops read 20 to 100 GB/s, GPUs 200 and more
-_MIN_TOKENS = 8  # fewer say nothing about speed
+CPU_TOKENS_PER_S = 8.0  # below this, a model of unknown size is assumed to run on the CPU
+CPU_BANDWIDTH_GB = 130.0  # desktop memory reads 20 to 100 GB/s, GPUs 200 and more
+_MIN_TOKENS = 8  # fewer tokens do not show the speed
 
 _EVAL = re.compile(
     r"(?<!prompt )\beval time =\s*(?P<ms>[\d.]+) ms /\s*(?P<tokens>\d+) (?:tokens|runs)\s*\(.{0,80}tokens per second"
@@ -53,7 +54,7 @@ _ON_GPU = re.compile(r"offloaded (?P<layers>[1-9]\d*)/\d+ layers to GPU")
 
 
 def slow_as_a_cpu(text: str) -> Iterator[tuple[Hit, Callable[[str], Finding]]]:
-    """The first timing line that only a CPU explains. Nothing where layers are on the GPU."""
+    """The first timing line with CPU speed. Nothing if layers are on the GPU."""
     if first_hit(text, ("offloaded ",), _ON_GPU):
         return
     size_gb = _model_gb(text)
@@ -73,7 +74,7 @@ def _slow_maker(tokens: float, seconds: float, bandwidth: str) -> Callable[[str]
 
 
 def _timings(text: str) -> Iterator[tuple[Hit, float, float]]:
-    """Lines that time generation: the hit, seconds, tokens."""
+    """Lines with timings of generation: the hit, seconds, tokens."""
     for hit in hits(text, "eval time =", _EVAL):
         yield from _timing(hit, hit.groups["ms"], "ms", hit.groups["tokens"])
     for piece in (" tokens in ", "s for ", "s per "):
@@ -89,7 +90,7 @@ def _timing(hit: Hit, time: str, unit: str, tokens: str) -> Iterator[tuple[Hit, 
 
 
 def _number(text: str) -> float:
-    """The number in a text with commas between thousands; 0 where there is none."""
+    """The number in a text with commas between thousands; 0 if there is none."""
     return float(text.replace(",", "") or 0) if re.fullmatch(r"[\d,]*\.?\d*", text) and text != "." else 0.0
 
 
@@ -101,9 +102,10 @@ def _model_gb(text: str) -> float:
 
 
 def one_by_one(target_forwards: int, tokens: int, accepted: int | None = None, rounds: int | None = None) -> bool:
-    """Whether counters show a loop that asks the target for each drafted token, from the best of what is known.
+    """Whether counters show a loop that runs the target for each drafted token, judged by the most precise counters
+    available.
 
-    A round needs one forward of the target; without speculation's bonus a token needs one at most.
+    A round needs one forward pass of the target; without speculation, a token needs one at most.
     """
     if tokens <= 0 or target_forwards <= 0:
         return False
@@ -119,11 +121,11 @@ _COUNTER = re.compile(
     r"rounds|iterations|(?:tokens?[_ ])?accepted(?:[_ ](?:draft[_ ])?tokens)?|drafted(?:[_ ]tokens)?|draft[_ ]tokens|"
     r"(?:generated|output|completion|total|new)[_ ]tokens|tokens(?:[_ ]generated)?)\W{1,6}(?P<count>\d{1,9})\b"
 )
-_COUNTERS_NEAR = 600  # characters around the target's counter in which the others stand
+_COUNTERS_NEAR = 600  # characters around the target's counter in which to look for the others
 
 
 def one_by_one_in(text: str) -> Iterator[tuple[Hit, Callable[[str], Finding]]]:
-    """Counters of a speculative loop, in one place of the log, whose target ran once for each token."""
+    """Finds counters of a speculative loop, in one place of the log, whose target ran once for each token."""
     for piece in ("target_forward", "target forward", "target_calls", "target calls", "Target forward", "target_runs"):
         for hit in hits(text, piece, None):
             counters = _counters(text[max(0, hit.at - _COUNTERS_NEAR) : hit.at + _COUNTERS_NEAR])
@@ -135,7 +137,7 @@ def one_by_one_in(text: str) -> Iterator[tuple[Hit, Callable[[str], Finding]]]:
 
 
 def _counters(text: str) -> dict[str, int]:
-    """Counts by what they count: target, tokens, drafted, accepted, rounds. The first of each."""
+    """The first counter of each kind: target, tokens, drafted, accepted, rounds."""
     counters: dict[str, int] = {}
     for found in _COUNTER.finditer(text):
         name = found["name"].lower()
@@ -155,7 +157,9 @@ def _one_by_one_maker(counters: dict[str, int]) -> Callable[[str], Finding]:
 
 
 def draft_never_used(text: str) -> Iterator[tuple[Hit, Callable[[str], Finding]]]:
-    """The warning that no speculation is chosen, in a log that loads a draft. Alone the warning is harmless."""
+    """The warning that no speculation is selected, in a log that loads a draft. Without a draft the warning is
+    harmless.
+    """
     hit = first_hit(text, ("no implementations specified for speculative decoding",), None)
     if hit and first_hit(text, ("loading draft model",), None):
         yield hit, DRAFT_NEVER_USED.finding

@@ -1,4 +1,4 @@
-"""Starts that never finish: the last stage that the log reached, and what to try from there."""
+"""Starts that never finish: the last stage in the log, and what to try."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from slipstream.findings import Finding, rule
 UNFINISHED = rule(
     "log-start-unfinished",
     "blocks",
-    "a start that never finished, without an error",
-    "{engine} never said that it is ready. The last stage it reached: {stage}. {meaning}",
+    "The start did not finish, and there is no error",
+    "{engine} did not report that it is ready. The last stage it reached: {stage}. {meaning}",
     "{fix}",
 )
 
 
 @dataclass(frozen=True, slots=True)
 class _Stage:
-    """A stage, the lines by which it is known, what goes on in it, and what to try when nothing follows."""
+    """A stage: the lines that identify it, what happens in it, and what to try if nothing follows."""
 
     name: str
     pieces: tuple[str, ...]
@@ -30,7 +30,7 @@ class _Stage:
 @dataclass(frozen=True, slots=True)
 class _Start:
     engine: str
-    marks: tuple[str, ...]  # any of them says that the log is this engine's
+    marks: tuple[str, ...]  # any of them identifies the log as this engine's
     ready: tuple[str, ...]
     stages: tuple[_Stage, ...]
 
@@ -41,8 +41,8 @@ _TURING = (
     "on GPUs of compute capability 7.5 (T4) also --dtype half --max-model-len 2048 --max-num-seqs 8; versions up to "
     "0.10 can run the older engine with VLLM_USE_V1=0"
 )
-_NETWORK = "with several GPUs NCCL_DEBUG=INFO shows whether they reach each other"
-_WEIGHTS = "Weights are being read: from a network disk or with too little memory that takes very long."
+_NETWORK = "with several GPUs, NCCL_DEBUG=INFO shows whether they can communicate"
+_WEIGHTS = "Weights are being read. From a network disk, or with too little memory, this takes very long."
 
 _VLLM = _Start(
     "vllm",
@@ -52,13 +52,13 @@ _VLLM = _Start(
         _Stage(
             "the server's start",
             ("vLLM API server version",),
-            "The model's config was not read yet: the hub may be waited for.",
+            "The model's config was not read yet; vLLM may be waiting for the hub.",
             ("give a local path or set HF_HUB_OFFLINE=1", _DEBUG),
         ),
         _Stage(
             "reading the model's config",
             ("Resolved architecture",),
-            "The engine's process had not started.",
+            "The engine's process has not started.",
             (_DEBUG, _NETWORK),
         ),
         _Stage(
@@ -82,17 +82,17 @@ _VLLM = _Start(
         _Stage(
             "weights loaded, memory profiling begun",
             ("Loading weights took", "Model loading took"),
-            "A run with the largest batch measures what memory is left, and what is compiled is compiled here.",
+            "A run with the largest batch measures the free memory, and kernels are compiled.",
             (_EAGER, "lower --max-num-batched-tokens", _TURING, _DEBUG),
         ),
         _Stage(
             "torch.compile",
             ("for vLLM's torch.compile", "Dynamo bytecode transform time", "Compiling a graph", "torch.compile t"),
-            "Compiling takes minutes on a first start with few CPU cores; the result is kept for the next.",
-            ("wait once", _EAGER, _TURING, _DEBUG),
+            "Compiling takes minutes on the first start with few CPU cores; the result is cached.",
+            ("wait until it finishes once", _EAGER, _TURING, _DEBUG),
         ),
         _Stage(
-            "memory profiled, KV cache being made",
+            "memory profiled, creating the KV cache",
             ("Memory profiling takes", "Available KV cache memory", "GPU KV cache size", "# GPU blocks:"),
             "CUDA graphs are captured next.",
             (_EAGER, _TURING, _DEBUG),
@@ -126,7 +126,9 @@ _LLAMA = _Start(
             "The file is being read.",
             ("copy it to a local disk", "try --load-mode none", _VERBOSE),
         ),
-        _Stage("the warm-up run", ("warming up the model",), "The first run hangs.", ("try --no-warmup", _VERBOSE)),
+        _Stage(
+            "the warm-up run", ("warming up the model",), "The first forward pass hangs.", ("try --no-warmup", _VERBOSE)
+        ),
         _Stage(
             "loading the draft",
             ("loading draft model",),
@@ -150,7 +152,7 @@ _SGLANG = _Start(
             ("lower --mem-fraction-static", _LEVEL),
         ),
         _Stage(
-            "memory pool made",
+            "memory pool created",
             ("Memory pool end",),
             "CUDA graphs are captured next.",
             ("start with --cuda-graph-backend-decode disabled", _LEVEL),
@@ -168,7 +170,7 @@ _ENDED = ("Traceback (most recent call last)", "Error:", "error:", "ERROR", "exi
 
 
 def unfinished_start(text: str, engine: str | None) -> Iterator[tuple[Hit, Callable[[str], Finding]]]:
-    """The last stage of a start that neither finished nor failed; nothing where the log is of no engine."""
+    """The last stage of a start that neither finished nor failed. Nothing if the log is not from a known engine."""
     for start in STARTS:
         if engine not in (None, start.engine) or not any(mark in text for mark in start.marks):
             continue
@@ -187,9 +189,9 @@ def _maker(start: _Start, stage: _Stage, text: str) -> Callable[[str], Finding]:
     steps, meaning = list(stage.steps), stage.meaning
     if _EAGER in steps and first_hit(text, ("enforce_eager=True", "--enforce-eager"), None):
         steps.remove(_EAGER)
-        meaning += " Eager mode is on already, so compiling and graphs are not the cause."
+        meaning += " Eager mode is already on, so compiling and CUDA graphs are not the cause."
     if "method='ngram'" in text or '"method": "ngram"' in text:
-        meaning += " N-gram drafting loads no weights: start once without it to see whether the hang is its own."
+        meaning += " N-gram drafting loads no weights: start once without it to see whether it causes the hang."
     fix = "Try, in this order: " + "; ".join(steps) + "."
     return lambda evidence: UNFINISHED.finding(
         evidence, engine=start.engine, stage=stage.name, meaning=meaning, fix=fix

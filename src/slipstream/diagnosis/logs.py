@@ -1,4 +1,4 @@
-"""Logs: known failures by their real cause, hangs by the last stage reached, slow runs by their figures."""
+"""Logs: explains known failures by their cause, hangs by the last stage reached, slow runs by their numbers."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from slipstream.diagnosis.log_scan import Hit, LineNumbers, first_hit, quote
 from slipstream.diagnosis.log_stages import unfinished_start
 from slipstream.findings import Finding
 
-Located = tuple[Hit, Callable[[str], Finding]]  # where it was seen, and the finding once its evidence is quoted
+Located = tuple[Hit, Callable[[str], Finding]]  # the place in the log, and a function from evidence to finding
 
 
 def explain(text: str, engine: str | None = None) -> list[Finding]:
-    """What a log says went wrong, in the order of the log, each with the line that shows it.
+    """The problems that a log shows, in the order of the log, each with its line.
 
-    Text that is not known gives nothing. `engine` leaves out what only other engines print.
+    Unknown text gives nothing. With `engine`, failures that only other engines print are skipped.
     """
     located = list(_known_failures(text, engine))
     located += draft_never_used(text)
@@ -51,11 +51,11 @@ def _maker(pattern: Pattern, hit: Hit) -> Callable[[str], Finding]:
     return lambda evidence: pattern.rule.finding(evidence, None, **groups)
 
 
-_UNSAID = {"capability": "below 8.0", "reason": "it says no more", "option": "an option"}
+_UNSAID = {"capability": "below 8.0", "reason": "no reason given", "option": "an option"}
 
 
 def _best_explanations(findings: list[Finding]) -> list[Finding]:
-    """Without the general findings that a more exact one in the same log replaces."""
+    """Drops general findings that a more precise one in the same log replaces."""
     seen = {finding.id for finding in findings}
     replaced = {weaker for pattern in PATTERNS if pattern.rule.id in seen for weaker in pattern.instead_of}
     return [finding for finding in findings if finding.id not in replaced]

@@ -1,4 +1,4 @@
-"""Checks of the machine: what stands in the way of speed on it, and whether the GPU really does the work."""
+"""Checks of the machine: what limits its speed, and whether the model really runs on the GPU."""
 
 from __future__ import annotations
 
@@ -10,65 +10,67 @@ from slipstream.predict.machine import Machine
 
 LITTLE_MEMORY = 2 << 30
 
-# The oldest Linux driver that runs programs built for a CUDA version (as CUDA's release notes are known).
+# The oldest Linux driver for each CUDA version, from CUDA's release notes.
 MIN_DRIVERS = {11: (450, 80), 12: (525, 60), 13: (580, 65)}
 
 NO_GPU = rule(
     "machine-no-gpu", "note", "No GPU was found",
-    "Models run on the processor here. Reading the weights from main memory sets the speed, and checking several "
-    "drafted tokens at once costs more than on a GPU, so speculation gains less.",
-    "Expected where there is none. If there is one, install its driver (nvidia-smi must list it); in a container start "
-    "with --gpus all.",
+    "Models run on the CPU here. The speed is limited by reading weights from main memory. Verifying several drafted "
+    "tokens at once costs more than on a GPU, so speculation gains less.",
+    "Nothing to do if this machine has no GPU. If it has one, install its driver (nvidia-smi must list it); start a "
+    "container with --gpus all.",
 )  # fmt: skip
 TORCH_CPU_BUILD = rule(
-    "machine-torch-cpu-build", "slows", "A GPU is there, and torch was built without support for it",
-    "This torch has no CUDA or ROCm in it: everything it runs stays on the processor, whatever the settings say.",
+    "machine-torch-cpu-build", "slows", "torch was built without support for the GPU",
+    "This torch has no CUDA or ROCm support: everything runs on the CPU, regardless of the settings.",
     "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/{wheel}",
 )  # fmt: skip
 TORCH_OLD_DRIVER = rule(
     "machine-driver-too-old", "blocks", "The GPU driver is older than torch's CUDA",
-    "torch was built for CUDA {cuda}, which needs driver {needed} or newer; with this one no CUDA program of that "
-    "version starts.",
+    "torch was built for CUDA {cuda}, which needs driver {needed} or newer; with the installed driver, no program "
+    "built for that CUDA version starts.",
     "Update the NVIDIA driver to {needed} or newer, or install a torch for an older CUDA: "
     "pip install torch --index-url https://download.pytorch.org/whl/cu118",
 )  # fmt: skip
 TORCH_SEES_NONE = rule(
-    "machine-gpu-invisible", "blocks", "Nvidia-smi lists a GPU that CUDA programs can't see",
-    "The driver's CUDA library finds no device: CUDA_VISIBLE_DEVICES hides it, or a container has nvidia-smi but not "
-    "the compute libraries.",
+    "machine-gpu-invisible", "blocks", "nvidia-smi lists a GPU that CUDA programs can't see",
+    "The driver's CUDA library finds no device: CUDA_VISIBLE_DEVICES hides it, or the container has nvidia-smi but "
+    "not the compute libraries.",
     "Unset CUDA_VISIBLE_DEVICES; in a container use --gpus all and NVIDIA_DRIVER_CAPABILITIES=compute,utility.",
 )  # fmt: skip
 LLAMA_CPP_CPU_BUILD = rule(
-    "machine-llama-cpp-cpu-build", "slows", "A GPU is there, and llama-cpp-python was built without support for it",
-    "llama_supports_gpu_offload() is false: n_gpu_layers is accepted and has no effect, every layer runs on the "
-    "processor.",
+    "machine-llama-cpp-cpu-build", "slows", "llama-cpp-python was built without support for the GPU",
+    "llama_supports_gpu_offload() is false: n_gpu_layers is accepted but has no effect, and every layer runs on the "
+    "CPU.",
     'CMAKE_ARGS="{flags}" pip install --force-reinstall --no-cache-dir llama-cpp-python',
 )  # fmt: skip
 CAPABILITY = rule(
     "machine-compute-capability", "blocks", "The GPU is older than the engine needs",
     "{engine} needs compute capability {needed} or newer.",
-    "Use an engine that runs on this GPU (llama.cpp does from 5.0), or another GPU.",
+    "Use an engine that supports this GPU (llama.cpp supports 5.0 and newer), or another GPU.",
 )  # fmt: skip
 NO_BF16 = rule(
     "machine-no-bf16", "note", "The GPU has no bfloat16 and no FlashAttention 2",
-    "Before compute capability 8.0 there is no bfloat16, no FlashAttention 2 and no Marlin kernel: engines refuse "
-    "--dtype bfloat16 and fall back to slower attention and AWQ/GPTQ kernels.",
-    "Use --dtype half (float16). vLLM then takes AWQ with --quantization awq, and another attention backend by itself.",
+    "GPUs below compute capability 8.0 have no bfloat16, FlashAttention 2 or Marlin kernels: engines refuse --dtype "
+    "bfloat16 and fall back to slower attention and AWQ/GPTQ kernels.",
+    "Use --dtype half (float16). For AWQ in vLLM add --quantization awq; vLLM selects another attention backend "
+    "automatically.",
 )  # fmt: skip
 NO_FP8 = rule(
     "machine-no-fp8", "note", "The GPU has no FP8",
-    "FP8 arithmetic begins with compute capability 8.9. FP8 checkpoints are refused or only stored as FP8.",
+    "FP8 arithmetic needs compute capability 8.9. Below it, engines refuse FP8 checkpoints or only store the weights "
+    "in FP8.",
     "Use AWQ, GPTQ or GGUF instead of an FP8 checkpoint.",
 )  # fmt: skip
 LITTLE_GPU_MEMORY = rule(
     "machine-little-gpu-memory", "slows", "Little GPU memory is free",
-    "Other programs hold most of the GPU's memory; a model will not fit beside them.",
-    "nvidia-smi lists them. Stop them, or let the engine take less (vLLM: --gpu-memory-utilization).",
+    "Other programs use most of the GPU's memory; there may be too little left for a model.",
+    "Find them with nvidia-smi and stop them, or let the engine use less memory (vLLM: --gpu-memory-utilization).",
 )  # fmt: skip
 LITTLE_MEMORY_FREE = rule(
     "machine-little-memory", "slows", "Little main memory is free",
-    "Weights are read through main memory; with so little of it the system swaps, which is slower than any decoding.",
-    "Close other programs, or take a smaller model or quantisation.",
+    "Weights are loaded through main memory. With too little of it the system swaps, which makes decoding very slow.",
+    "Close other programs, or use a smaller model or quantisation.",
 )  # fmt: skip
 
 MIN_CAPABILITY = {"vllm": 7.0, "sglang": 7.5, "exllama": 6.0, "tabbyapi": 6.0, "llama.cpp": 5.0, "ollama": 5.0}
@@ -78,7 +80,7 @@ CMAKE_FLAGS = {"nvidia": "-DGGML_CUDA=on", "amd": "-DGGML_HIP=on", "apple": "-DG
 
 
 def check(machine: Machine, engine: str | None = None, wants_gpu: bool = True) -> list[Finding]:
-    """What stands in the way of speed on this machine. With an engine, only what matters to it."""
+    """What limits the speed on this machine. With an engine, only what affects that engine."""
     findings = _memory_findings(machine)
     if not wants_gpu:
         return findings
@@ -98,7 +100,7 @@ def _memory_findings(machine: Machine) -> list[Finding]:
     if 0 < machine.memory_free < LITTLE_MEMORY:
         findings.append(
             LITTLE_MEMORY_FREE.finding(
-                f"{_gb(machine.memory_free)} of {_gb(machine.memory_total)} main memory are free"
+                f"{_gb(machine.memory_free)} of {_gb(machine.memory_total)} of main memory are free"
             )
         )
     for gpu in machine.gpus:
@@ -123,7 +125,7 @@ def _torch_findings(machine: Machine) -> list[Finding]:
 
 
 def _numbers(version: str | None) -> tuple[int, int]:
-    """The first two numbers of a version; zeros where there are none."""
+    """The first two numbers of a version; zeros if there are none."""
     found = re.match(r"(\d+)\.(\d+)", version or "")
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
@@ -149,26 +151,26 @@ def _capability_findings(gpu: Gpu, engine: str | None) -> list[Finding]:
     return [NO_FP8.finding(evidence)] if has < 8.9 else []
 
 
-# -- is the GPU at work? ----------------------------------------------------------------------------------------------
+# -- is the GPU used? -------------------------------------------------------------------------------------------------
 
 RUNS_ON_CPU = rule(
-    "machine-runs-on-cpu", "slows", "The speed is a processor's, on a machine with a GPU",
-    "{seconds:.1f} s for {tokens} tokens is what this CPU does; the GPU would take about {expected:.0f} s. The model "
-    "does not run on the GPU.",
-    "llama.cpp: -ngl 99 (n_gpu_layers=-1), and check that the build has GPU support; Ollama: `ollama ps` must say GPU; "
-    "torch: --device cuda. Fix this before anything else: it is worth {factor:.0f}x, more than speculation can give.",
+    "machine-runs-on-cpu", "slows", "The model runs at CPU speed on a machine with a GPU",
+    "{seconds:.1f} s for {tokens} tokens is the speed of this CPU; the GPU would take about {expected:.0f} s. The "
+    "model does not run on the GPU.",
+    "llama.cpp: -ngl 99 (n_gpu_layers=-1), and check that the build has GPU support; Ollama: `ollama ps` must say "
+    "GPU; torch: --device cuda. Fix this first: it gains {factor:.0f}x, more than speculation can.",
 )  # fmt: skip
 FAR_BELOW = rule(
-    "machine-far-below-roofline", "slows", "Decoding is far slower than reading the weights takes",
-    "Each token needs all weights once: {limit:.1f} tokens/s can be expected of {device}. At this speed something else "
-    "takes the time: swapping, too many threads, a loop in Python, or a long prompt counted in.",
-    "Measure tokens after the first alone; check free memory, --threads (the number of physical cores), and that no "
-    "other program is busy.",
+    "machine-far-below-roofline", "slows", "Decoding is far slower than reading the weights",
+    "Decoding reads all weights once per token, so {device} should reach {limit:.1f} tokens/s. Something else takes "
+    "the time: swapping, too many threads, a Python loop, or a long prompt that is included in the measurement.",
+    "Measure only the tokens after the first. Check free memory, --threads (use the number of physical cores), and "
+    "that no other program uses the CPU.",
 )  # fmt: skip
 
 
 def check_speed(machine: Machine, seconds: float, tokens: int, weight_bytes: int) -> list[Finding]:
-    """Holds a measured speed of plain decoding against what reading the weights takes on each device."""
+    """Compares a measured speed of plain decoding with the time to read the weights on each device."""
     if seconds <= 0 or tokens <= 0 or weight_bytes <= 0:
         return []
     achieved = weight_bytes * tokens / seconds  # bytes/s

@@ -1,4 +1,4 @@
-"""Checks of a pair: do a target, a draft, a workload and a machine suit each other?"""
+"""Checks of a pair: whether target, draft, workload and machine fit together."""
 
 from __future__ import annotations
 
@@ -9,62 +9,63 @@ from slipstream.predict.speed import WORTH_IT, DeviceSpeed, Prediction, Sizes, l
 
 SHORT_CONTEXT = rule(
     "fit-draft-context", "slows", "The draft was trained for a shorter context than the workload",
-    "Beyond {draft_context:,} tokens the draft guesses at positions it never saw: hardly a token is accepted, while "
-    "every one is paid for. The text stays right.",
-    "Use a draft with a context of {context:,} or more, or limit the context to {draft_context:,}. Stretching it with "
+    "Beyond {draft_context:,} tokens the draft is used at positions it was not trained for: almost no drafted token "
+    "is accepted, but drafting still takes time. The text stays correct.",
+    "Use a draft with a context of {context:,} or more, or limit the context to {draft_context:,}. Extending it with "
     "rope scaling (llama.cpp: --rope-scaling, TabbyAPI: draft_rope_alpha) helps in part.",
 )  # fmt: skip
 TARGET_CONTEXT = rule(
     "fit-target-context", "blocks", "The workload is longer than the target's context",
-    "The target itself was made for {limit:,} tokens.",
-    "Ask for at most {limit:,} tokens, or take a model with a longer context.",
+    "The target's context is {limit:,} tokens.",
+    "Request at most {limit:,} tokens, or use a model with a longer context.",
 )  # fmt: skip
 DRAFT_TOO_LARGE = rule(
-    "fit-draft-too-large", "slows", "The draft costs too much for its target",
-    "A draft token costs {ratio:.0%} of a target token, so that even at {acceptance:.0%} acceptance the expected "
-    "speed-up is {speedup:.2f}x.",
-    "Take a smaller draft (a tenth of the target or less), or a smaller quantisation of it; or draft with n-grams, "
-    "which cost nothing: --drafter suffix.",
+    "fit-draft-too-large", "slows", "The draft is too slow for its target",
+    "A drafted token takes {ratio:.0%} of the time of a target token, so even at {acceptance:.0%} acceptance the "
+    "expected speed-up is {speedup:.2f}x.",
+    "Use a smaller draft (a tenth of the target or less), or a smaller quantisation of it, or draft without a model: "
+    "--drafter suffix.",
 )  # fmt: skip
 NO_GAIN = rule(
     "fit-no-gain", "slows", "The predicted speed-up is below 5 %",
-    "With {plain:.1f} tokens/s plain and {speculative:.1f} with {n_draft} drafted tokens a round, drafting and "
-    "checking take about what they save.",
-    "Leave this draft out; the doctor's notes say what would help here. Measure before you decide: slipstream bench",
+    "Predicted: {plain:.1f} tokens/s plain and {speculative:.1f} tokens/s with {n_draft} drafted tokens per step. "
+    "Drafting and verifying take about as much time as they save.",
+    "Run without this draft; the doctor's notes list what helps here. Measure before you decide: slipstream bench",
 )  # fmt: skip
 HOT_SAMPLING = rule(
     "fit-high-temperature", "slows", "A high temperature lowers acceptance",
-    "The higher the temperature, the less often two models choose the same token.",
-    "Where the answers allow it use a temperature of 0.7 or less, or --top-p 0.9; draft fewer tokens a round.",
+    "At a higher temperature, two models choose the same token less often.",
+    "If the task allows it, use a temperature of 0.7 or less, or --top-p 0.9. Draft fewer tokens per step.",
 )  # fmt: skip
 PENALTIES = rule(
     "fit-penalties", "slows", "Penalties lower acceptance",
-    "Penalties change the target's choice with every token it writes. A draft that does not apply them proposes what "
-    "the target has just been told to avoid.",
-    "Leave penalties at 1 (repetition) and 0 (presence, frequency), or give the draft the same ones where the engine "
-    "can.",
+    "Penalties change the target's choice with every generated token. A draft without the same penalties proposes "
+    "tokens that the target now avoids.",
+    "Leave penalties at 1 (repetition) and 0 (presence, frequency), or set the same penalties for the draft if the "
+    "engine supports it.",
 )  # fmt: skip
 BATCH = rule(
     "fit-batch-size", "slows", "Too many concurrent streams for speculation",
-    "With {batch} streams the machine has no arithmetic to spare for drafted tokens: speculation pays up to about "
-    "{limit} here.",
-    "Switch speculation off above {limit} streams, or use a policy that does so by itself (Slipstream: --policy auto).",
+    "With {batch} streams the machine has no spare compute for drafted tokens: speculation is expected to pay off up "
+    "to about {limit} streams here.",
+    "Turn speculation off above {limit} streams, or use a policy that does so automatically (Slipstream: --policy "
+    "auto).",
 )  # fmt: skip
 
 
 ROPE = rule(
     "fit-rope-scaling",
     "note",
-    "The work is longer than a model was first trained for",
-    "{name} was trained for {original:,} tokens and stretched by rope scaling ({scaling}). Beyond that length its "
-    "guesses get worse: as a draft it is accepted less often.",
-    "Nothing has to be done; measure with texts of that length (slipstream bench --prompts FILE), or take a model that "
-    "was trained for them.",
+    "The workload is longer than a model's original context",
+    "{name} was trained for {original:,} tokens and extended by rope scaling ({scaling}). Beyond {original:,} tokens "
+    "its predictions get worse: as a draft it is accepted less often.",
+    "Nothing to do. Measure with texts of that length (slipstream bench --prompts FILE), or use a model that was "
+    "trained for it.",
 )
 
 
 def check_rope(facts: ModelFacts, context: int) -> list[Finding]:
-    """A model whose rope scaling is needed for a text of `context` tokens."""
+    """Whether a text of `context` tokens needs the model's rope scaling."""
     original = facts.original_context_length
     if not facts.rope_scaling or original is None or context <= original:
         return []
@@ -73,7 +74,7 @@ def check_rope(facts: ModelFacts, context: int) -> list[Finding]:
 
 
 def check_context(target: Sizes, draft: Sizes | None, context: int) -> list[Finding]:
-    """The workload's context against what both models were trained for. A length of 0 is unknown and passes."""
+    """Compares the workload's context with those of both models. A context of 0 is unknown and passes."""
     findings = []
     if 0 < target.context_length < context:
         evidence = f"{target.name}: {target.context_length:,} tokens; the workload needs {context:,}"
@@ -85,7 +86,7 @@ def check_context(target: Sizes, draft: Sizes | None, context: int) -> list[Find
 
 
 def check_pair(target: Sizes, draft: Sizes, prediction: Prediction) -> list[Finding]:
-    """Whether the draft is small enough to pay."""
+    """Whether the draft is small enough to pay off."""
     if prediction.speedup >= WORTH_IT:
         return []
     ratio = draft.weight_bytes / max(target.weight_bytes, 1)
@@ -103,7 +104,7 @@ def check_pair(target: Sizes, draft: Sizes, prediction: Prediction) -> list[Find
 
 
 def check_sampling(sampling: Sampling) -> list[Finding]:
-    """Settings that make a draft miss more often."""
+    """Settings that lower acceptance."""
     findings = []
     if sampling.temperature > 1.0:
         findings.append(HOT_SAMPLING.finding(f"temperature {sampling.temperature}"))
@@ -118,7 +119,7 @@ def check_sampling(sampling: Sampling) -> list[Finding]:
 
 
 def check_batch(target: Sizes, draft: Sizes, device: DeviceSpeed, batch: int) -> list[Finding]:
-    """Whether speculation still pays with so many streams at once."""
+    """Whether speculation still pays off with this many streams at the same time."""
     limit = largest_paying_batch(target.weight_bytes, draft.weight_bytes, device)
     if limit == 0 or batch <= limit:
         return []

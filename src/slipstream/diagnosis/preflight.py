@@ -1,4 +1,4 @@
-"""Preflight: what start-up refuses is what the doctor would have said."""
+"""Preflight: start-up refuses with the doctor's findings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from slipstream.vocabularies import checks as vocabulary
 
 
 class BlockedError(ModelError):
-    """A model or a pair that can't run here. `findings` are the doctor's, those that block."""
+    """A model or a pair that can't run here. `findings` are the doctor's blocking findings."""
 
     def __init__(self, findings: list[Finding]) -> None:
         self.findings = findings
@@ -17,8 +17,8 @@ class BlockedError(ModelError):
 
 
 def explain_refusal(error: SlipstreamError, target: str, draft: str | None) -> SlipstreamError:
-    """The doctor's findings for a model that would not load; the error itself where it says more than they do."""
-    if isinstance(error, UnsupportedModelError):  # it was read and understood
+    """The doctor's findings for a model that failed to load; the error itself if there are none."""
+    if isinstance(error, UnsupportedModelError):  # the files were read, so the doctor has nothing to add
         return error
     findings = [f for spec in (target, draft) if spec for f in weights.check_weights(spec)]
     blocking = [f for f in findings if f.severity == "blocks"]
@@ -26,7 +26,7 @@ def explain_refusal(error: SlipstreamError, target: str, draft: str | None) -> S
 
 
 def refuse_other_vocabulary(target: str, draft: str, drafter: str | None) -> None:
-    """Raises BlockedError where a drafter that needs one vocabulary was asked for, and there are two."""
+    """Raises BlockedError if the requested drafter needs one vocabulary, and the two models have different ones."""
     if drafter is None or drafter.split("(")[0] != "model":
         return
     found = vocabulary.check_specs(target, draft, "slipstream")

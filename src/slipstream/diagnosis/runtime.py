@@ -1,4 +1,4 @@
-"""Engines that run: whether they speculate at all, and whether what they draft is taken."""
+"""Running engines: whether they speculate, and how many drafted tokens they accept."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ from slipstream.findings import Finding, rule
 OFF = rule(
     "runtime-speculation-off",
     "slows",
-    "an engine that runs and does not speculate",
-    "{engine} decodes plainly. If it was asked to speculate, it fell back without a word.",
-    "Look at its log: slipstream doctor --engine {engine} --log FILE. slipstream launch {engine} refuses such a start.",
+    "A running engine does not speculate",
+    "{engine} runs without speculation. If speculation was configured, it fell back silently.",
+    "Check its log: slipstream doctor --engine {engine} --log FILE. slipstream launch {engine} refuses such a start.",
 )
 UNSEEN = rule(
     "runtime-speculation-unseen",
     "note",
-    "an engine that does not tell whether it speculates",
-    "{engine} does not say whether it drafts.",
+    "A running engine does not report whether it speculates",
+    "{engine} does not report whether it drafts.",
     "Compare it with plain decoding: slipstream bench --engine {engine} --url URL --plain-url URL.",
 )
 LOW = rule(
     "runtime-acceptance-low",
     "slows",
-    "a running engine that takes few of its drafted tokens",
-    "Most of what is drafted is thrown away: below about a third accepted, drafting rarely pays.",
-    "Draft fewer tokens a round, or search: slipstream tune --engine {engine}.",
+    "A running engine rejects most drafted tokens",
+    "Most drafted tokens are rejected. With less than about a third accepted, drafting rarely pays off.",
+    "Draft fewer tokens per step, or search for better settings: slipstream tune --engine {engine}.",
 )
 FINE = rule(
     "runtime-acceptance",
     "note",
-    "what a running engine drafted and took so far",
+    "Acceptance of a running engine so far",
     "{engine} speculates.",
-    "Nothing to do. Whether it pays is measured by: slipstream bench --engine {engine}.",
+    "Nothing to do. To measure whether it pays off: slipstream bench --engine {engine}.",
 )
 
 _LOW_RATE = 0.35
-_ENOUGH = 200  # drafted tokens before a rate means something
+_ENOUGH = 200  # drafted tokens needed for a meaningful rate
 
 
 def check_running(engine: str, state: SpeculationState, counters: Speculation | None) -> Iterator[Finding]:
-    """What an engine says of itself while it runs. `counters` are those since its start."""
+    """Findings from what a running engine reports. `counters` count from its start."""
     if state.on is False:
         yield OFF.finding(state.evidence, engine=engine)
         return

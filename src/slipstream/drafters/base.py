@@ -1,4 +1,4 @@
-"""What drafters that keep nothing for a stream need not write again."""
+"""Base class for drafters that keep no state per stream."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from slipstream.core.stream import Observation, Stream
 
 
 class FreeDrafter:
-    """A drafter whose proposals cost next to nothing. Subclasses propose; the rest may stay as it is."""
+    """A drafter whose proposals cost almost no time. Subclasses implement `propose`; the other methods have
+    defaults.
+    """
 
     is_free = True
 

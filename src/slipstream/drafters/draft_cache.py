@@ -1,6 +1,6 @@
-"""DraftCache: a draft model's cache, kept in step with the streams it drafts for.
+"""DraftCache: a draft model's KV cache, synchronised with the streams it drafts for.
 
-After a rejection the draft model goes back to where text and draft part; what it had read before is not read again.
+After a rejection the cache is rewound to where text and draft differ; earlier tokens are not read again.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from slipstream.core.prefix import common_prefix
 from slipstream.core.protocols import KVSequence, Model, ScoreRequest, Scores
 from slipstream.core.tree import ROOT
 
-_CATCH_UP = 8  # unread tokens that ride along with the first drafting step; more are read before
+_CATCH_UP = 8  # unread tokens that may be read in the first drafting step; more are read before it
 
 
 @dataclass(slots=True)
 class Branch:
-    """One line of a draft: a sequence of the draft model, what it has read, and what it reads next."""
+    """One branch of a draft: a sequence of the draft model, the tokens it has read, and those it reads next."""
 
     sequence: KVSequence
     read: list[int]
@@ -26,7 +26,7 @@ class Branch:
     depth: int = 0
 
     def fork(self) -> Branch:
-        """A second line from the same place. Raises CapacityError when there is no room."""
+        """A second branch from the same place. Raises CapacityError if there is no room."""
         return Branch(self.sequence.fork(), list(self.read), [], self.node, self.depth)
 
     def mark_read(self) -> None:
@@ -36,9 +36,9 @@ class Branch:
 
 
 def read_on(model: Model, branches: Sequence[Branch]) -> Iterator[Scores]:
-    """Reads what each branch has unread, as many branches in one forward as the model takes.
+    """Reads the unread tokens of each branch, as many branches per forward pass as fit.
 
-    Gives each branch's scores in turn; they are valid until the next is asked for.
+    Yields each branch's scores in turn; they are valid until the next one.
     """
     start = 0
     while start < len(branches):
@@ -60,7 +60,7 @@ class DraftCache:
         self._reserves: dict[int, int] = {}
 
     def open(self, stream_id: int, context: list[int], reserve: int) -> None:
-        """Reads a new stream, all but its last token. A stream too long for the draft model is left out."""
+        """Reads a new stream, except its last token. A stream too long for the draft model is skipped."""
         reserve = min(reserve, self._model.info.context_length)
         if not self._readable(context, 0, 1, reserve) or not self._model.can_open(reserve):
             return
@@ -70,10 +70,10 @@ class DraftCache:
         self._read_ahead([branch])
 
     def follow(self, stream_id: int, context: list[int], budget: int) -> list[Branch]:
-        """The stream's one branch, rewound to what became the text, `unread` holding the rest.
+        """The stream's one branch, rewound to the accepted text; `unread` has the rest.
 
-        The list is the cache's own: branches added to it are closed on the next call. Empty where the draft model
-        cannot draft for this stream.
+        The list is the cache's own: branches added to it are closed on the next call. Empty if the draft model can't
+        draft for this stream.
         """
         branches = self._branches.get(stream_id, [])
         if not branches:
@@ -98,12 +98,12 @@ class DraftCache:
             branch.sequence.close()
 
     def catch_up(self, branches: Sequence[Branch]) -> None:
-        """Reads for all branches that are far behind, so that the first drafting step has few rows."""
+        """Reads the tokens of all branches that are far behind, so that the first drafting step has few rows."""
         limit = min(_CATCH_UP, self._model.info.max_rows)
         self._read_ahead([branch for branch in branches if len(branch.unread) > limit])
 
     def _read_ahead(self, branches: Sequence[Branch]) -> None:
-        """Reads all but the last unread token of each branch, as many tokens in one forward as the model takes."""
+        """Reads all but the last unread token of each branch, as many tokens per forward pass as fit."""
         while behind := [branch for branch in branches if len(branch.unread) > 1]:
             parts, rows_left = [], self._model.info.max_rows
             for branch in behind:
@@ -118,7 +118,8 @@ class DraftCache:
                 del branch.unread[: len(part)]
 
     def _readable(self, context: list[int], start: int, budget: int, reserve: int) -> bool:
-        """Whether it fits what was reserved, and the draft has all ids from `start` on (padding may be missing).
+        """Whether the text fits in the reserved space, and the draft has all ids from `start` on (padding may be
+        missing).
 
         A text may have more tokens in the draft's vocabulary than in the target's.
         """

@@ -1,4 +1,4 @@
-"""`model`: a smaller model drafts, as a chain or as a tree that splits where its second choice is likely too."""
+"""`model`: a smaller model drafts a chain, or a tree that branches where its second choice is likely too."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from slipstream.drafters.draft_cache import Branch, DraftCache, read_on
 from slipstream.drafters.vocabulary import SameVocabulary, VocabularyMap
 from slipstream.errors import CapacityError, UsageError
 
-Proposal = npt.NDArray[np.float64] | None  # what a token was sampled from, for the rejection verifier
+Proposal = npt.NDArray[np.float64] | None  # the distribution a token was sampled from, for the rejection verifier
 
 
 @dataclass(frozen=True, slots=True)
 class DraftModelOptions:
-    p_min: float = 0.0  # stop drafting where the draft's best token is less likely than this
+    p_min: float = 0.0  # stop drafting when the draft's best token is less likely than this
     n_parallel: int = 1  # branches of the tree; 1 drafts a chain
-    p_split: float = 0.1  # split where the second choice is at least this likely
-    head: int = 0  # say only so many first ids of the vocabulary: a smaller head to read; 0 is all of them
+    p_split: float = 0.1  # branch where the second choice is at least this likely
+    head: int = 0  # generate only the first so many ids of the vocabulary, with a smaller output head; 0 is all of them
 
     def __post_init__(self) -> None:
         if not 0 <= self.p_min < 1 or not 0 <= self.p_split <= 1 or self.n_parallel < 1:
@@ -36,7 +36,7 @@ class DraftModelOptions:
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """One token the draft model would go on with, in the target's ids."""
+    """One token that the draft model would continue with, in the target's ids."""
 
     token: int
     confidence: float
@@ -45,7 +45,7 @@ class Guess:
 
 @dataclass(slots=True)
 class _Draft:
-    """A draft under way."""
+    """A draft in progress."""
 
     stream: Stream
     budget: int
@@ -72,7 +72,7 @@ class DraftModelDrafter:
         vocabulary: VocabularyMap | None = None,
         name: str = "model",
     ) -> None:
-        """Without a `vocabulary` the draft's ids are the target's; padding rows at the end do no harm."""
+        """Without a `vocabulary`, the draft's ids are the target's; extra padding rows are allowed."""
         self.name = name
         self.model = model
         self._options = options or DraftModelOptions()
@@ -85,7 +85,7 @@ class DraftModelDrafter:
         self._cache.open(stream.id, context, reserve if self._vocabulary.is_identity else 2 * reserve)
 
     def propose(self, streams: Sequence[Stream], budgets: Sequence[int]) -> list[DraftTree]:
-        """One forward of the draft model a depth, for all branches of all streams."""
+        """One forward pass of the draft model per depth, for all branches of all streams."""
         drafts = [
             _Draft(s, n, self._cache.follow(s.id, self._vocabulary.context(s.tokens), n))
             for s, n in zip(streams, budgets, strict=True)
@@ -100,7 +100,7 @@ class DraftModelDrafter:
         return [draft.builder.build() for draft in drafts]
 
     def _extend(self, drafts: Sequence[_Draft]) -> None:
-        """Chains that the draft model draws by itself, without the host between two tokens."""
+        """Chains that the draft model generates by itself, without the host between two tokens."""
         if not drafts:
             return
         model = cast(ExtendingModel, self.model)
@@ -126,9 +126,9 @@ class DraftModelDrafter:
         self._cache.close(stream.id)
 
     def _grow(self, draft: _Draft, branch: Branch, row: Row) -> None:
-        """Adds the branch's next token, and a branch for the second choice where that is likely enough."""
+        """Adds the branch's next token, and a branch for the second choice if that is likely enough."""
         if len(draft.builder) >= draft.budget:
-            return  # the branches before it took what was left
+            return  # earlier branches used up the budget
         can_split = len(draft.branches) < self._options.n_parallel and len(draft.builder) + 2 <= draft.budget
         guesses = self._guesses(draft, branch, row, 2 if can_split else 1)
         lines = [branch]
@@ -142,7 +142,7 @@ class DraftModelDrafter:
         draft.branches += lines[1:]
 
     def _guesses(self, draft: _Draft, branch: Branch, row: Row, count: int) -> list[Guess]:
-        """The draft's choice and perhaps its second; none where it is not sure enough to go on."""
+        """The draft's choice, and perhaps its second choice; none if it is not confident enough to continue."""
         stream, sampling = draft.stream, draft.stream.sampling
         path = draft.builder.path_tokens(branch.node) if sampling.uses_history else ()
         row = processed(row, sampling, stream.history, path)
@@ -152,7 +152,7 @@ class DraftModelDrafter:
         weights = _softmax(row)
         if float(weights.max()) < self._options.p_min:
             return []
-        token = sample(row, sampling, position)  # the target's own noise: the two agree as often as they can
+        token = sample(row, sampling, position)  # the target's own noise, so that the two match as often as possible
         guesses = [Guess(token, float(weights[token]))]
         weights[token] = 0.0
         second = int(weights.argmax())
@@ -163,8 +163,8 @@ class DraftModelDrafter:
     def _sampled(self, stream: Stream, row: Row, position: int, count: int) -> list[Guess]:
         """Independent samples of the draft's distribution, without replacement.
 
-        Stopping and splitting look at the distribution alone, never at the token drawn: otherwise the tokens would
-        not be distributed as they claim, and the verifier would no longer be lossless.
+        Stopping and branching depend only on the distribution, never on the drawn token: otherwise the tokens would not
+        have the stated distribution, and the verifier would no longer be lossless.
         """
         q = distribution(row, stream.sampling)
         top, runner_up = (float(p) for p in np.partition(q, -2)[:-3:-1])
@@ -182,7 +182,9 @@ class DraftModelDrafter:
 
 
 def _can_extend(stream: Stream) -> bool:
-    """Whether the draft may choose where its logits are: coupled to the target, and by nothing that is in the text."""
+    """Whether the draft may choose tokens on its device: coupled to the target, and with no setting that depends on the
+    text.
+    """
     return not stream.sampling.changes_logits and (stream.verifier.couples or stream.sampling.is_greedy)
 
 

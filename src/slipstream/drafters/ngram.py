@@ -1,4 +1,6 @@
-"""`ngram`: prompt lookup. Finds where the last tokens stood before, longest match first, and proposes what followed."""
+"""`ngram`: prompt lookup. Finds the last tokens earlier in the text, longest match first, and proposes what
+followed.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from slipstream.errors import UsageError
 @dataclass(frozen=True, slots=True)
 class NgramOptions:
     min_n: int = 1  # the shortest match that counts
-    max_n: int = 5  # the longest that is looked for
+    max_n: int = 5  # the longest match to look for
 
     def __post_init__(self) -> None:
         if not 1 <= self.min_n <= self.max_n:
@@ -22,7 +24,7 @@ class NgramOptions:
 
 
 class _Index:
-    """Where each n-gram of a stream last ended, kept up token by token."""
+    """Where each n-gram of a stream last ended, updated token by token."""
 
     def __init__(self, options: NgramOptions) -> None:
         self._sizes = range(options.max_n, options.min_n - 1, -1)
@@ -30,7 +32,7 @@ class _Index:
         self._indexed = 0
 
     def extend(self, tokens: list[int]) -> None:
-        """Enters the n-grams that have a token after them, so a lookup never finds the end itself."""
+        """Adds the n-grams that have a token after them, so a lookup never finds the end itself."""
         for end in range(max(self._indexed, 1), len(tokens)):
             for n in self._sizes:
                 if n <= end:
@@ -66,7 +68,7 @@ class NgramDrafter(FreeDrafter):
             return EMPTY_TREE
         at, n = found
         draft = stream.tokens[at : at + budget]
-        while len(draft) < budget:  # the match overlaps the end: the text repeats, so the draft goes on repeating
+        while len(draft) < budget:  # the match overlaps the end: the text repeats, so the draft keeps repeating it
             draft.append(draft[len(draft) - (len(stream.tokens) - at)])
         confidence = min(0.15 + 0.15 * n, 0.95)
         return DraftTree.chain(draft, [confidence] * budget)

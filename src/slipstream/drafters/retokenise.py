@@ -1,4 +1,4 @@
-"""A draft model with little vocabulary in common with the target: it drafts text, and the text is retokenised."""
+"""A draft model that shares few tokens with the target: it drafts text, and the text is retokenised."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from slipstream.core.tree import EMPTY_TREE, ROOT, DraftTree
 from slipstream.drafters.draft_cache import Branch, DraftCache, read_on
 from slipstream.drafters.vocabulary import TokenTexts, retokenised
 
-_RECENT = 8  # tokens of the stream that the drafted text is joined to before it is cut into tokens again
+_RECENT = 8  # tokens of the stream that are joined with the drafted text before retokenising
 
 
 class RetokenisingDrafter:
-    """Drafts greedily: another vocabulary has no noise in common. The last token is left out, it may go on."""
+    """Drafts greedily, since another vocabulary can't share the target's noise. The last token is dropped: it may be
+    incomplete.
+    """
 
     name = "translate"
     is_free = False
@@ -47,7 +49,7 @@ class RetokenisingDrafter:
         return [(b[0], i) for i, b in enumerate(branches) if b and b[0].unread and len(lines[i]) <= budgets[i]]
 
     def _in_target(self, stream: Stream, line: list[int], budget: int) -> DraftTree:
-        """The drafted text, cut as the target's tokenizer would cut it right behind the stream's last tokens."""
+        """The drafted text, tokenised as the target's tokenizer would after the stream's last tokens."""
         text = self._draft.decode(line).rstrip("\ufffd")
         if not text:
             return EMPTY_TREE

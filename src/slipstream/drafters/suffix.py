@@ -1,4 +1,4 @@
-"""`suffix`: a suffix tree over this stream and earlier ones, with counts that tell how sure a continuation is."""
+"""`suffix`: a suffix tree over this stream and earlier ones, with counts as confidence of a continuation."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from slipstream.core.tree import ROOT, DraftTree, TreeBuilder
 from slipstream.drafters.base import FreeDrafter
 from slipstream.errors import UsageError
 
-# A match of n tokens is followed by the same token in n / (n + doubt) of cases: 0.3, 0.55, 0.67 … 0.85 were seen of 1,
-# 2, 3 … 10 tokens, in answers of two models to prompts of fourteen kinds.
+# A match of n tokens is followed by the same token in n / (n + doubt) of cases: 0.3, 0.55, 0.67 … 0.85 were measured
+# for 1, 2, 3 … 10 tokens, in answers of two models to prompts of fourteen kinds.
 _DOUBT = 1.7
 
 
 @dataclass(frozen=True, slots=True)
 class SuffixOptions:
-    depth: int = 12  # tokens of context and continuation that are told apart
-    width: int = 1  # continuations kept at a fork; 1 drafts a chain
-    max_nodes: int = 400_000  # of the tree, about 60 MB; the oldest streams are forgotten beyond that
+    depth: int = 12  # tokens of context and continuation together
+    width: int = 1  # continuations per branch; 1 drafts a chain
+    max_nodes: int = 400_000  # size limit of the tree, about 60 MB; beyond it the oldest streams are removed
 
     def __post_init__(self) -> None:
         if self.depth < 2 or self.width < 1 or self.max_nodes < 1:
@@ -46,7 +46,7 @@ class SuffixTree:
         self.num_nodes = 0
 
     def add(self, place: list[_Node], token: int) -> list[_Node]:
-        """Enters the runs that end with `token` after `place`; returns the new place."""
+        """Adds the runs that end with `token` after `place`; returns the new place."""
         reached = []
         for node in (self._root, *place[: self._depth - 1]):
             child = node.children.get(token)
@@ -60,8 +60,9 @@ class SuffixTree:
     def continuations(
         self, place: list[_Node], path: Sequence[int], longest: int, width: int
     ) -> tuple[int, list[tuple[int, float]]]:
-        """The longest run, of `longest` tokens at most, that ends with `path` after `place` and was followed by
-        something: its length, and the likeliest followers with their share."""
+        """The longest run, of `longest` tokens at most, that ends with `path` after `place` and has a known
+        continuation: its length, and the most likely next tokens with their shares.
+        """
         for length in range(min(longest, self._depth - 1), 0, -1):
             children = self._followers(place, path, length)
             if len(children) == 1:
@@ -73,7 +74,9 @@ class SuffixTree:
         return 0, []
 
     def _followers(self, place: list[_Node], path: Sequence[int], length: int) -> dict[int, _Node]:
-        """What came after the run of the last `length` tokens, `path` included; empty where it is not known."""
+        """The tokens that followed the run of the last `length` tokens, including `path`; empty if the run is
+        unknown.
+        """
         if length > len(path):
             node = place[length - len(path) - 1]
         else:
@@ -85,7 +88,7 @@ class SuffixTree:
         return node.children
 
     def remove(self, tokens: Sequence[int]) -> None:
-        """Takes back one stream."""
+        """Removes one stream."""
         for begin in range(len(tokens)):
             node = self._root
             for token in tokens[begin : begin + self._depth]:
@@ -104,7 +107,7 @@ def _size(node: _Node) -> int:
 
 @dataclass(slots=True)
 class _TreeReader:
-    """How far a running stream was read into the tree."""
+    """How much of a running stream is in the tree."""
 
     num_tokens: int = 0
     place: list[_Node] = field(default_factory=list)
@@ -136,7 +139,7 @@ class SuffixDrafter(FreeDrafter):
         return reader
 
     def _propose_one(self, reader: _TreeReader, budget: int) -> DraftTree:
-        """Best first: the continuation likeliest to be reached is the next node."""
+        """Best first: the next node is the one most likely to be reached."""
         builder = TreeBuilder()
         heap: list[_Candidate] = []
         parent, chance, longest = ROOT, 1.0, len(reader.place)
@@ -145,7 +148,7 @@ class SuffixDrafter(FreeDrafter):
             length, ranked = self._tree.continuations(reader.place, path, longest, self._options.width)
             trust = length / (length + _DOUBT)
             for token, share in ranked:
-                confidence = trust * share * share  # where a text went on in two ways once, it often finds a third
+                confidence = trust * share * share  # a text that continued in two ways often continues in a third
                 heapq.heappush(heap, (-chance * confidence, parent, token, confidence, length + 1))
             if not heap:
                 break
@@ -154,7 +157,7 @@ class SuffixDrafter(FreeDrafter):
         return builder.build()
 
     def end(self, stream: Stream) -> None:
-        """Keeps the stream for later ones, and lets the oldest go when the tree is full."""
+        """Keeps the stream for later ones, and removes the oldest when the tree is full."""
         if stream.id not in self._readers:
             return
         self._read(stream)

@@ -1,4 +1,4 @@
-"""VocabularyMap: how a draft model reads a stream of the target's tokens, and says its own in them."""
+"""VocabularyMap: converts the target's tokens to the draft's, and the draft's back to the target's."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class VocabularyMap(Protocol):
         ...
 
     def to_target_row(self, row: Row) -> Row:
-        """[target vocab] the draft's logits by the target's ids; -inf where the draft has no such token."""
+        """[target vocab] the draft's logits by the target's ids; -inf if the draft has no such token."""
         ...
 
     def to_draft_token(self, token: int) -> int:
@@ -46,7 +46,7 @@ class SameVocabulary:
 
 
 class TokenTexts(Protocol):
-    """What is needed of a tokenizer to tell its tokens as text."""
+    """The part of a tokenizer that gives the text of tokens."""
 
     @property
     def vocab_size(self) -> int: ...
@@ -63,7 +63,7 @@ class TokenTexts(Protocol):
 
 
 class SharedTokens:
-    """Two vocabularies that overlap: the draft reads the stream's text, and speaks in the tokens both have."""
+    """Two vocabularies that overlap: the draft reads the stream's text, and drafts only tokens that both have."""
 
     is_identity = False
 
@@ -92,13 +92,13 @@ class SharedTokens:
 
 
 def retokenised(tokens: list[int], source: TokenTexts, target: TokenTexts) -> list[int]:
-    """The same text in another vocabulary. A character still incomplete at the end is left out."""
+    """The same text in another vocabulary. An incomplete character at the end is dropped."""
     text = source.decode(tokens).rstrip("\ufffd")
     return target.prompt_ids(text)
 
 
 def _shared_ids(draft: TokenTexts, target: TokenTexts) -> dict[int, int]:
-    """Ordinary tokens with the same bytes. Special tokens mean different things even where they look alike."""
+    """Ordinary tokens with the same bytes. Special tokens may differ in meaning even if their text is equal."""
     by_bytes = {draft.token_bytes(d): d for d in range(draft.vocab_size) if not draft.is_special(d)}
     shared = {}
     for token in range(target.vocab_size):

@@ -1,4 +1,4 @@
-"""What was measured is kept, whatever fails after it: raw samples as JSON, where the figures can't be had."""
+"""Keeps measured samples if a later step fails: raw samples as JSON when the figures can't be computed."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ log = logging.getLogger("slipstream")
 
 @contextmanager
 def keeping(samples: Sequence[PromptSample]) -> Iterator[None]:
-    """An error inside the block becomes an UnfinishedBenchError that holds the samples.
+    """An error inside the block becomes an UnfinishedBenchError with the samples.
 
-    Without a sample there is nothing to keep, and the error is raised as it is.
+    Without samples the error is raised unchanged.
     """
     try:
         yield
-    except Exception as error:  # of any kind: it is raised again, with what was measured
+    except Exception as error:  # any error: it is raised again, with the samples
         if not samples:
             raise
         log.debug("the benchmark failed", exc_info=True)
@@ -31,7 +31,7 @@ def keeping(samples: Sequence[PromptSample]) -> Iterator[None]:
 
 
 def _described(error: Exception) -> str:
-    """An error raised on purpose speaks for itself; of others the place is needed to find the fault."""
+    """The text of an error raised on purpose is enough; for others the place is added, to find the fault."""
     if isinstance(error, SlipstreamError):
         return str(error)
     at = traceback.extract_tb(error.__traceback__)[-1]

@@ -1,4 +1,4 @@
-"""From a load run to a BenchResult, with the figures that only a load has as notes."""
+"""Turns a load run into a BenchResult, with the figures that only a load run has as notes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from slipstream.measurement.summary import Yardstick, summarise
 def load_result(
     run: LoadRun, settings: BenchSettings, described: dict[str, Any], command: str, forced_acceptance: bool = False
 ) -> BenchResult:
-    """`described` names model, engine and address. Weights and rows of another engine can't be seen from here."""
+    """`described` names model, engine and address. Weights and row costs of another engine are not visible here."""
     every = summarise(run.samples, Yardstick(weight_bytes=0, cost_by_rows=(), forced_acceptance=forced_acceptance))
     runs = _judged([one for one in every if one.kind != ALL_KINDS])
     facts = {
@@ -26,7 +26,7 @@ def load_result(
         "temperature": settings.sampling.temperature,
         "seed": settings.sampling.seed,
         "passes": settings.passes,
-        "prompt_cache": "warm" if settings.warm_prompts else "cold where the engine can be told so",
+        "prompt_cache": "warm" if settings.warm_prompts else "cold, if the engine supports it",
     }
     stopped = [f"stopped early: {run.error}"] if run.error else []
     return BenchResult(
@@ -43,14 +43,16 @@ def load_result(
 
 
 def _judged(runs: Sequence[Run]) -> list[Run]:
-    """A run that was stopped early may lack plain decoding: then nothing is claimed of the others."""
+    """A run that stopped early may lack plain decoding. The other runs then get no verdict."""
     measured = {run.kind for run in runs if run.drafter == PLAIN}
-    missing = BenchVerdict(NOT_COMPARED, "plain decoding was not measured under this load")
+    missing = BenchVerdict(NOT_COMPARED, "plain decoding was not measured with this number of streams")
     return [run if run.kind in measured else replace(run, verdict=missing) for run in runs]
 
 
 def _verdict(runs: Sequence[Run]) -> BenchVerdict:
-    """By number of streams: what pays for one stream may not pay for sixteen, so they are never put together."""
+    """One verdict per number of streams: what pays off for one stream may not for sixteen, so they are never
+    combined.
+    """
     judged = [run for run in runs if run.drafter != PLAIN]
     if not judged or all(run.verdict.word == NOT_COMPARED for run in judged):
         return BenchVerdict(NOT_COMPARED, "nothing was compared with plain decoding")
@@ -65,7 +67,7 @@ def _first_tokens(runs: Sequence[Run]) -> list[str]:
     lines = []
     for kind in dict.fromkeys(run.kind for run in runs):
         shown = ", ".join(f"{_name(r.drafter)} {r.ttft_s:.2f} s" for r in runs if r.kind == kind)
-        lines.append(f"first token, {kind}: {shown}")
+        lines.append(f"time to first token, {kind}: {shown}")
     return lines
 
 
@@ -76,7 +78,7 @@ def _throughputs(run: LoadRun) -> list[str]:
         labels = sorted({t.generator for t in own}, key=lambda label: (label != PLAIN, label))
         medians = {label: statistics.median(t.tokens_per_s for t in own if t.generator == label) for label in labels}
         shown = ", ".join(f"{_name(label)} {speed:.1f} tokens/s" for label, speed in medians.items())
-        lines.append(f"all streams together, {streams}: {shown}")
+        lines.append(f"throughput of all streams, {streams}: {shown}")
     return lines
 
 

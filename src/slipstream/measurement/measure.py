@@ -1,4 +1,4 @@
-"""A whole benchmark: generators in, BenchResult out."""
+"""Runs a whole benchmark: from generators to a BenchResult."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def measure(
 ) -> BenchResult:
     """Runs the benchmark. `generators[0]` is plain decoding.
 
-    Raises UnfinishedBenchError, which holds what was measured, where an answer or the summary fails.
+    Raises UnfinishedBenchError with the samples so far if an answer or the summary fails.
     """
     costs = measure_row_cost(model)
     samples, complete = run_bench(generators, prompts, settings, progress)
@@ -84,7 +84,7 @@ def _facts(model: Model, settings: BenchSettings, prompts: Sequence[Prompt]) -> 
 
 
 def _by_length(run: Run, costs: Sequence[RowCost]) -> list[DraftLengthPoint]:
-    """What each draft length would give, from the measured row costs and the acceptance by position."""
+    """The predicted speed-up of each draft length, from the measured row costs and the acceptance by position."""
     if run.drafter == PLAIN or run.kind != ALL_KINDS or not run.accepted_by_position:
         return []
     gains = {}

@@ -1,11 +1,11 @@
 """What changed between two benchmark results, beyond noise.
 
-A figure changed when the two 95 % intervals don't overlap and the medians differ by more than 5 %. It is a regression
-when it fell, when a text that was that of plain decoding no longer is, or when a run is gone.
+A figure changed if the two 95 % intervals don't overlap and the medians differ by more than 5 %. It is a regression if
+the figure fell, if a text no longer equals that of plain decoding, or if a run is missing.
 
-Tokens/s and speed-up carry measured intervals. Acceptance and accepted length are counts, so theirs follow from how
-many there were. These two explain the speed: where an outer figure of the same run rose, as when a policy drafts
-deeper, their fall is a note.
+Tokens/s and speed-up have measured intervals. Acceptance and accepted length are counts, so their intervals follow from
+the number of tokens. These two explain the speed. If an outer figure of the same run rose, for example because a policy
+drafts deeper, a fall of theirs is only a note.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, Literal
 from slipstream.errors import UsageError
 from slipstream.measurement.results import PLAIN, Interval
 
-SMALLEST_CHANGE = 0.05  # of the median before: two quiet runs of one machine differ by 3 to 4 %
+SMALLEST_CHANGE = 0.05  # share of the median before; two quiet runs on one machine differ by 3 to 4 %
 _EXPLAINING = ("mean_accepted_length", "acceptance_rate")
 
 Outcome = Literal["regression", "improvement", "note"]
@@ -29,7 +29,7 @@ _Key = tuple[str, str]  # drafter, kind
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One figure of one run. `metric` is the field's name, or `run` when the run itself came or went."""
+    """One figure of one run. `metric` is the field's name, or `run` if the run itself was added or removed."""
 
     drafter: str
     kind: str
@@ -41,21 +41,21 @@ class Change:
 
     @property
     def relative(self) -> float | None:
-        """The change of the median as a share of it; None where there is no such figure."""
+        """The relative change of the median; None if there is no such figure."""
         if self.before is None or self.after is None or not self.before.value:
             return None
         return self.after.value / self.before.value - 1
 
 
 def compare(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]:
-    """What changed beyond noise, in the order of `before`, then what is new. Empty when nothing did.
+    """What changed beyond noise, in the order of `before`, then new runs. Empty if nothing changed.
 
-    Raises UsageError when a result lacks a field, or when the two share no run.
+    Raises UsageError if a result lacks a field, or if the two have no run in common.
     """
     with _damage_reported():
         old, new = _by_key(before), _by_key(after)
         if not old.keys() & new.keys():
-            raise UsageError("the two results share no run: no drafter and kind of text is in both")
+            raise UsageError("the two results have no run in common: no drafter and kind of text is in both")
         changes = [change for key, run in old.items() for change in _compare_runs(key, run, new.get(key))]
     added = [key for key in new if key not in old]
     return changes + [Change(*key, "run", "note", None, None, "only in the second result") for key in added]
@@ -71,9 +71,10 @@ def sentence(changes: list[Change]) -> str:
 
 
 def unlike(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """Why the two may not be comparable, a line each: another machine, setting or version, or too little measured.
+    """Reasons why the two may not be comparable, one line each: another machine, setting or version, or too few
+    samples.
 
-    Raises UsageError when a result lacks a field.
+    Raises UsageError if a result lacks a field.
     """
     with _damage_reported():
         lines = _differences("machine", before["machine"], after["machine"], ("processor", "cores", "device", "gpus"))
@@ -83,17 +84,17 @@ def unlike(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
         for result, name in ((before, "first"), (after, "second")):
             lines += [f"the {name} result is {word}" for word in ("partial", "synthetic") if result.get(word)]
             if any(run["num_prompts"] * run["num_passes"] < 2 for run in result["runs"]):
-                lines.append(f"the {name} result holds runs that were measured once: their noise is unknown")
+                lines.append(f"the {name} result has runs that were measured only once: their noise is unknown")
     return lines
 
 
 @contextmanager
 def _damage_reported() -> Iterator[None]:
-    """Data of the right schema may still lack a field, as when it was cut by hand."""
+    """A file of the right schema may still lack a field, for example if it was edited by hand."""
     try:
         yield
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise UsageError(f"a result lacks a field or holds a wrong one: {type(error).__name__}: {error}") from error
+        raise UsageError(f"a result has a missing or wrong field: {type(error).__name__}: {error}") from error
 
 
 def _by_key(result: Mapping[str, Any]) -> dict[_Key, Plain]:
@@ -102,16 +103,16 @@ def _by_key(result: Mapping[str, Any]) -> dict[_Key, Plain]:
 
 def _compare_runs(key: _Key, before: Plain, after: Plain | None) -> list[Change]:
     if after is None:
-        return [Change(*key, "run", "regression", None, None, "gone from the second result")]
+        return [Change(*key, "run", "regression", None, None, "missing from the second result")]
     changes: list[Change] = []
     texts = before["same_text"], after["same_text"]
     if None not in texts and texts[0] != texts[1]:  # None: acceptance was forced
-        words = "the text is no longer that of plain decoding", "the text is that of plain decoding again"
+        words = "the text no longer equals that of plain decoding", "the text equals that of plain decoding again"
         fixed = bool(after["same_text"])
         outcome: Outcome = "improvement" if fixed else "regression"
         changes.append(Change(*key, "same_text", outcome, None, None, words[fixed]))
     old, new = _figures(before), _figures(after)
-    rose = ""  # an outer figure that did
+    rose = ""  # an outer figure that rose
     for metric in old:
         change = _change(key, metric, old[metric], new[metric])
         if change is None:
@@ -125,7 +126,7 @@ def _compare_runs(key: _Key, before: Plain, after: Plain | None) -> list[Change]
 
 
 def _figures(run: Plain) -> dict[str, Interval]:
-    """The compared figures of a run, outer first: what a user feels, then what explains it."""
+    """The compared figures of a run, outer figures first: what a user notices, then what explains it."""
     figures = {"tokens_per_s": _interval(run["tokens_per_s_interval"])}
     if run["drafter"] == PLAIN:
         return figures
@@ -141,7 +142,7 @@ def _interval(data: Plain) -> Interval:
 
 
 def _share_interval(share: float, count: int) -> Interval:
-    """Wilson's 95 % interval of a share of `count` trials; of none, it is all that is possible."""
+    """Wilson's 95 % interval of a share of `count` trials; without trials, 0 to 1."""
     if count <= 0:
         return Interval(share, 0.0, 1.0)
     z2 = 1.96**2
@@ -151,7 +152,9 @@ def _share_interval(share: float, count: int) -> Interval:
 
 
 def _length_interval(length: float, rounds: int) -> Interval:
-    """95 % interval of a mean of `rounds` lengths, spread as where each next token is accepted with one probability."""
+    """95 % interval of a mean of `rounds` lengths, assuming that each next token is accepted with the same
+    probability.
+    """
     if rounds <= 0:
         return Interval(length, 0.0, math.inf)
     reach = 1.96 * math.sqrt(max(0.0, length * (length - 1)) / rounds)
@@ -159,7 +162,7 @@ def _length_interval(length: float, rounds: int) -> Interval:
 
 
 def _change(key: _Key, metric: str, before: Interval, after: Interval) -> Change | None:
-    """None within noise, and where a figure is not a number."""
+    """None if within noise, or if a figure is not a number."""
     if not abs(after.value - before.value) > SMALLEST_CHANGE * abs(before.value):
         return None
     if after.high < before.low:
@@ -174,7 +177,7 @@ def _count(number: int, word: str) -> str:
 
 
 def _without_slipstream(versions: Plain) -> dict[str, Any]:
-    """Its own version is what is being compared."""
+    """Slipstream's own version is left out: comparing versions is the purpose."""
     return {name: version for name, version in versions.items() if name != "slipstream"}
 
 

@@ -1,4 +1,4 @@
-"""From samples to the figures of a Run: one per drafter and kind of text, and one over all kinds."""
+"""Turns samples into the figures of a Run: one run per drafter and kind of text, and one over all kinds."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from slipstream.measurement.verdict import judge
 
 @dataclass(frozen=True, slots=True)
 class Yardstick:
-    """What the samples are held against."""
+    """What the samples are compared with."""
 
-    weight_bytes: int  # read by one forward of the target
+    weight_bytes: int  # bytes read by one forward pass of the target
     cost_by_rows: Sequence[RowCost]
-    forced_acceptance: bool = False  # drafts were accepted by decree: their text says nothing
+    forced_acceptance: bool = False  # acceptance was forced, so the text can't be compared
 
 
 def summarise(samples: Sequence[PromptSample], yardstick: Yardstick) -> list[Run]:
-    """Runs of all drafters that were measured, plain decoding first."""
+    """The runs of all measured drafters, plain decoding first."""
     drafters = sorted({s.generator for s in samples}, key=lambda name: (name != PLAIN, name))
     kinds = list(dict.fromkeys(s.prompt.kind for s in samples))
     wanted = [*kinds, ALL_KINDS] if len(kinds) != 1 else kinds
@@ -94,7 +94,7 @@ def _total(samples: Sequence[PromptSample], counter: str) -> float:
 
 
 def _theoretical(own: list[PromptSample], plain: list[PromptSample]) -> float:
-    """Mean accepted length x plain round / (drafting + scoring of a round). 0 where it can't be told."""
+    """Mean accepted length x plain round / (drafting + scoring of a round). 0 if unknown."""
     rounds, plain_rounds = _total(own, "rounds"), _total(plain, "rounds")
     models_s = _total(own, "draft_s") + _total(own, "score_s")
     if not rounds or not plain_rounds or not models_s:
@@ -104,7 +104,9 @@ def _theoretical(own: list[PromptSample], plain: list[PromptSample]) -> float:
 
 
 def _by_position(samples: Sequence[PromptSample]) -> list[float]:
-    """Of the rounds that drafted this deep, the share that accepted this deep. Empty where nothing was drafted."""
+    """For each depth: of the rounds that drafted to this depth, the share that accepted to it. Empty if nothing was
+    drafted.
+    """
     drafted: dict[int, int] = {}
     accepted: dict[int, int] = {}
     for sample in samples:

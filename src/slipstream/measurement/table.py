@@ -13,7 +13,7 @@ from slipstream.measurement.results import ALL_KINDS, NOT_COMPARED, PLAIN, Bench
 _COLOURS = {"pays": "green", "does not pay": "red", "broken": "bold red", "no difference": "yellow"}
 _COLUMNS = ("kind", "drafter", "tok/s", "speed-up", "95 % interval", "accepted", "tok/round", "verdict")
 _LEFT = ("kind", "drafter", "verdict")
-_WIDE = 100  # columns of a terminal that has room for the intervals
+_WIDE = 100  # terminal width needed for the intervals
 
 
 def print_table(result: BenchResult) -> None:
@@ -22,7 +22,7 @@ def print_table(result: BenchResult) -> None:
     word = result.verdict.word
     console.print(f"verdict: [{_COLOURS.get(word, 'white')}]{word}[/] – {result.verdict.why}", highlight=False)
     same = all_same_text(run.same_text for run in result.runs)
-    told = {True: "yes", False: "NO", None: "not comparable, acceptance was forced"}[same]
+    told = {True: "yes", False: "NO", None: "not comparable, because acceptance was forced"}[same]
     console.print("text identical:", word if word == NOT_COMPARED else told)
     console.print(_fine_print(result), style="dim", highlight=False)
 
@@ -68,23 +68,25 @@ def _cells(run: Run) -> dict[str, str]:
 
 
 def _fine_print(result: BenchResult) -> str:
-    """Definitions, and how far from the limits of the machine."""
+    """Definitions of the columns, and the speed compared with the machine's limits."""
     plain = next((r for r in result.runs if r.drafter == PLAIN and r.kind == ALL_KINDS), None) or next(
         (r for r in result.runs if r.drafter == PLAIN), None
     )
     rows = ", ".join(f"{c.rows}: {c.over_one:.2f}x" for c in result.cost_by_rows)
     lines = [
-        "tok/s: after the first token; speed-up: median over prompts and passes (95 % interval); "
-        "accepted: of the drafted tokens; tok/round: with the target's own token",
-        *([f"cost of rows in one forward: {rows}"] if rows else []),
+        "tok/s: after the first token; speed-up: median over prompts and passes (95 % interval); accepted: share of "
+        "drafted tokens; tok/round: including the target's own token",
+        *([f"time of a forward pass by number of tokens: {rows}"] if rows else []),
         *result.notes,
     ]
     if plain and result.machine.copy_gb_per_s:
         copy = result.machine.copy_gb_per_s
         lines.append(
-            f"plain decoding reads weights at {plain.read_gb_per_s:.1f} GB/s; this {result.machine.device} copies at "
-            f"{copy:.1f} GB/s (read + write): {plain.read_gb_per_s / copy:.0%} of it"
+            f"plain decoding reads weights at {plain.read_gb_per_s:.1f} GB/s, {plain.read_gb_per_s / copy:.0%} of the "
+            f"{copy:.1f} GB/s (read + write) at which this {result.machine.device} copies memory"
         )
     if result.machine.gpus and result.machine.device == "cpu":
-        lines.append(f"this ran on the CPU although there is a GPU ({result.machine.gpus[0]}): use --device cuda")
+        lines.append(
+            f"this ran on the CPU although the machine has a GPU ({result.machine.gpus[0]}): use --device cuda"
+        )
     return "\n".join(lines)

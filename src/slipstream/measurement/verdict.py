@@ -1,4 +1,4 @@
-"""The verdict in words: does it pay, and why or why not."""
+"""The verdict: whether speculation pays off, and why."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from dataclasses import replace
 
 from slipstream.measurement.results import ALL_KINDS, PLAIN, BenchVerdict, RowCost, Run
 
-_NOISE = 0.02  # a gain that a steady machine can tell
+_NOISE = 0.02  # the smallest gain that a quiet machine can measure
 _LOW_ACCEPTANCE = 0.35
 _HIGH_DRAFT_SHARE = 0.25
 _ONE_BY_ONE = (
-    "target forwards >= tokens ({run.target_forwards} for {run.num_tokens}) although {run.num_accepted} drafted tokens "
-    "were accepted: they are verified one by one instead of in one pass"
+    "the target ran {run.target_forwards} times for {run.num_tokens} tokens although {run.num_accepted} drafted "
+    "tokens were accepted: drafts are verified one token at a time instead of in one pass"
 )
-_FORCED = "acceptance was forced, so the text is not comparable"
-_STEEP_ROWS = 1.6  # four rows over one: beyond it the target is not memory-bound here
+_FORCED = "acceptance was forced, so the text can't be compared"
+_STEEP_ROWS = 1.6  # time of four rows over one; above it the target is not memory-bound here
 
 
 def judge(run: Run, cost_by_rows: Sequence[RowCost], reading_forwards: int = 0) -> Run:
-    """The run with its verdict. `reading_forwards`: the target's forwards that only read prompts."""
+    """The run with its verdict. `reading_forwards`: the target's forward passes that only read prompts."""
     if run.drafter == PLAIN:
         return run
     if _is_one_by_one(run, reading_forwards):
@@ -39,45 +39,49 @@ def _word(run: Run) -> str:
 
 
 def _is_one_by_one(run: Run, reading_forwards: int) -> bool:
-    """The tell-tale of a verifier that checks drafted tokens one at a time; a handful of tokens proves nothing."""
+    """Whether drafted tokens are verified one at a time. A few tokens are not enough to tell."""
     is_evidence = run.num_accepted >= max(3, run.num_tokens // 8)
     return is_evidence and run.target_forwards - reading_forwards >= run.num_tokens
 
 
 def _why(run: Run, cost_by_rows: Sequence[RowCost]) -> str:
     if run.same_text is False:
-        return "the text differs from plain decoding: run slipstream audit for the position and the cause"
+        return "the text differs from plain decoding: slipstream audit shows where and why"
     if not run.num_drafted:
-        return "nothing was drafted: the drafter had no idea, or the policy found that no draft pays"
+        return "nothing was drafted: the drafter proposed nothing, or the policy found that drafting does not pay off"
     if _word(run) == "pays":
         return (
-            f"{run.mean_accepted_length:.2f} tokens a round, {run.acceptance_rate:.0%} of the drafts accepted, "
-            f"{run.draft_share:.0%} of the time drafting"
+            f"{run.mean_accepted_length:.2f} tokens per step, {run.acceptance_rate:.0%} of drafted tokens accepted, "
+            f"{run.draft_share:.0%} of the time spent drafting"
         )
     if _word(run) == "no difference" and run.speedup.value >= 1.1:
-        return f"it looks like a gain, but {run.num_prompts} prompts vary too much to tell: measure more"
+        return (
+            f"probably faster, but the prompts vary too much to be sure (measured: {run.num_prompts}): measure more "
+            "prompts"
+        )
     causes = _causes(run, cost_by_rows)
-    return "; ".join(causes) if causes else "gain and cost are about even"
+    return "; ".join(causes) if causes else "the gain is about as large as the cost"
 
 
 def _causes(run: Run, cost_by_rows: Sequence[RowCost]) -> list[str]:
     causes = []
     if run.acceptance_rate < _LOW_ACCEPTANCE:
-        causes.append(f"acceptance too low: {run.acceptance_rate:.0%} of the drafted tokens are taken")
+        causes.append(f"acceptance too low: {run.acceptance_rate:.0%} of drafted tokens are accepted")
     if run.draft_share > _HIGH_DRAFT_SHARE:
-        causes.append(f"the draft is too costly: {run.draft_share:.0%} of the time goes into drafting")
+        causes.append(f"drafting takes too long: {run.draft_share:.0%} of the time")
     four = next((c for c in cost_by_rows if c.rows == 4), None)
     if four and four.over_one > _STEEP_ROWS:
         causes.append(
-            f"scoring rows is too costly: 4 rows take {four.over_one:.1f}x one row (it is not memory-bound here)"
+            f"verifying takes too long: 4 tokens take {four.over_one:.1f}x as long as one (decoding is not "
+            "memory-bound here)"
         )
     if run.num_drafted < run.num_tokens / 20:
-        causes.append("hardly anything was drafted")
+        causes.append("very few tokens were drafted")
     return causes
 
 
 def overall(runs: Sequence[Run]) -> BenchVerdict:
-    """The sentence on top: the best drafter over all kinds, and the kinds it pays for."""
+    """The overall verdict: the best drafter over all kinds of text, and the kinds for which it pays off."""
     totals = [r for r in runs if r.drafter != PLAIN and (r.kind == ALL_KINDS or _only_kind(runs))]
     if not totals:
         return BenchVerdict("no difference", "nothing was compared with plain decoding")

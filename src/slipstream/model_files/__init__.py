@@ -1,1 +1,1 @@
-"""Model files: what they say of a model, and whether they are whole. Reads headers, no torch."""
+"""Model files: what they say about a model, and whether they are complete. Reads headers; imports no torch."""

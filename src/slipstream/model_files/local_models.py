@@ -1,6 +1,6 @@
-"""A spec to its place on this disk, as `slipstream.models.spec` has it, but without fetching hub models.
+"""Resolves a model spec to its place on this disk, like `slipstream.models.spec`, but downloads nothing.
 
-A check must not start a download of gigabytes: of a hub id only what the cache holds is looked at, complete or not.
+A check must not start a download of gigabytes: for a hub id only the cache is read, whether complete or not.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from slipstream.models.spec import HUB_SPEC, OLLAMA_PREFIX, Place, locate, looks
 
 
 def local_place(spec: str | Path) -> Place:
-    """Where a model lies. A `.safetensors` file stands for itself here. Raises ModelNotFoundError."""
+    """The place of a model. A single `.safetensors` file is allowed here. Raises ModelNotFoundError."""
     text = str(spec)
     path = expand_home(text)
     if text.endswith(".safetensors") and _exists(path):
@@ -25,24 +25,26 @@ def local_place(spec: str | Path) -> Place:
         return locate(spec)
     folder = cached_snapshot(match["repo"], match["revision"])
     if folder is None:
-        raise ModelNotFoundError(f"{text} is not in the local hub cache. Fetch it first: hf download {match['repo']}")
+        raise ModelNotFoundError(
+            f"{text} is not in the local hub cache. Download it first: hf download {match['repo']}"
+        )
     if match["file"]:
         return Place(folder / match["file"], Path(match["file"]).stem)
     return Place(folder, match["repo"].partition("/")[2])
 
 
 def cached_snapshot(repo: str, revision: str | None = None) -> Path | None:
-    """The snapshot folder of a hub repository in the cache, whatever is in it; None when there is none."""
+    """The snapshot folder of a hub repository in the cache, whatever it contains; None if there is no such folder."""
     from huggingface_hub import snapshot_download
 
     try:
         return Path(snapshot_download(repo, revision=revision, local_files_only=True))
-    except Exception:  # not cached, or no valid id: the library has a different error for each
+    except Exception:  # not cached, or an invalid id: the library has a different error for each
         return None
 
 
 def _exists(path: Path) -> bool:
     try:
         return path.exists() or path.is_symlink()
-    except (OSError, ValueError):  # a name that no file can have
+    except (OSError, ValueError):  # not a valid file name
         return False

@@ -1,4 +1,4 @@
-"""ModelFacts: what a model's files say of it, also for models that this project can't run."""
+"""ModelFacts: what a model's files say about it, also for models that Slipstream can't run."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ GUESSED_FILE_TYPE = 1024
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """None where the files do not say."""
+    """A field is None if the files do not say."""
 
     name: str
     format: Format | None
@@ -49,7 +49,7 @@ class ModelFacts:
     num_parameters: int | None
     weight_bytes: int | None  # on disk
     quantisation: str | None  # "none", "AWQ", "GPTQ", "FP8", "EXL2", "EXL3", "GGUF", "bitsandbytes", …
-    quantisation_kind: str | None  # "Q4_K_M", "4 bits", "2.5 bits"; the float type where not quantised
+    quantisation_kind: str | None  # "Q4_K_M", "4 bits", "2.5 bits"; the float type if not quantised
     vocab_size: int | None  # rows of the embedding
     context_length: int | None
     num_layers: int | None
@@ -57,14 +57,14 @@ class ModelFacts:
     head_dim: int | None
     hidden_size: int | None
     rope_scaling: str | None  # "llama3 x8"; None: none
-    original_context_length: int | None = None  # before rope scaling, where the files say
+    original_context_length: int | None = None  # before rope scaling, if the files say
     sliding_window: int | None = None
     num_heads: int | None = None
     has_chat_template: bool | None = None
 
 
 def describe(spec: str | Path) -> ModelFacts:
-    """Reads headers and config.json. Raises ModelNotFoundError when nothing is there; damage makes fields None."""
+    """Reads headers and config.json. Raises ModelNotFoundError if nothing is there; damaged values are None."""
     place = local_place(spec)
     folder = place.path.parent if place.path.suffix == ".safetensors" else place.path
     if not folder.is_dir():
@@ -77,7 +77,7 @@ def describe(spec: str | Path) -> ModelFacts:
 
 def _describe_folder(folder: Path, name: str) -> ModelFacts:
     top = _quiet(lambda: read_optional_json(folder / "config.json"), {})
-    nested = top.get("text_config")  # models with images keep the decoder's values there
+    nested = top.get("text_config")  # multimodal models have the decoder's values there
     config = Config(nested if isinstance(nested, dict) else top)
     tensors = _stored(folder)
     method, kind = _quantisation(folder, top, tensors)
@@ -109,14 +109,14 @@ def _describe_folder(folder: Path, name: str) -> ModelFacts:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Reads of a JSON object or of GGUF metadata that never fail."""
+    """Reads a JSON object or GGUF metadata; missing and wrong values are None."""
 
     values: Mapping[str, Any]
     prefix: str = ""
 
     def integer(self, key: str) -> int | None:
         value: Any = self.values.get(self.prefix + key)
-        if isinstance(value, np.ndarray) and value.size:  # GGUF: one value a layer
+        if isinstance(value, np.ndarray) and value.size:  # GGUF: one value per layer
             value = int(value.max())
         return value if type(value) is int and value > 0 else None
 
@@ -151,7 +151,7 @@ def _total_bytes(files: Iterable[Path]) -> int | None:
 
 
 def _quantisation(folder: Path, config: Mapping[str, Any], tensors: dict[str, StoredShape]) -> tuple[str, str | None]:
-    """The method, and how far it goes. Old GPTQ checkpoints keep it in a file of its own."""
+    """The method and its bits. Old GPTQ checkpoints have these in a separate file."""
     stated = config.get("quantization_config")
     if not isinstance(stated, dict):
         stated = _quiet(lambda: read_optional_json(folder / "quantize_config.json"), {})
@@ -187,7 +187,9 @@ def _count(tensors: dict[str, StoredShape]) -> int:
 
 
 def _estimated_parameters(config: Config) -> int | None:
-    """Of a dense decoder with a gated MLP, from its sizes: packed tensors do not show how many they hold."""
+    """The parameters of a dense decoder with a gated MLP, from its sizes: packed tensors do not show their element
+    count.
+    """
     keys = ("hidden_size", "intermediate_size", "num_hidden_layers", "vocab_size", "num_attention_heads")
     sizes = [config.integer(key) for key in keys]
     if None in sizes or config.values.get("num_local_experts") or config.values.get("num_experts"):
@@ -206,7 +208,7 @@ def _embedding_rows(tensors: dict[str, StoredShape]) -> int | None:
 
 
 def _rope(values: Mapping[str, Any]) -> tuple[str | None, int | None]:
-    """The scaling in words, and the context before it."""
+    """The scaling as text, and the context before scaling."""
     stated = values.get("rope_scaling") or values.get("rope_parameters")
     if not isinstance(stated, dict):
         return None, None
@@ -287,7 +289,7 @@ def _gguf_vocabulary(header: GgufHeader) -> int | None:
 
 
 def _gguf_kind(header: GgufHeader) -> str | None:
-    """Q4_K_M and the like: as the file states it, else the type that most bytes have."""
+    """The quantisation type, such as Q4_K_M: the one the file states, else the type of most bytes."""
     import gguf
 
     stated = header.metadata.get("general.file_type")

@@ -1,4 +1,4 @@
-"""Which engine takes which quantisation, as target and as draft, and what GPU a method needs."""
+"""Which engine supports which quantisation, for target and draft, and which GPU a method needs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Capability = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Support:
-    """How well an engine takes a method; `note` says how, or what limits it."""
+    """How well an engine supports a method; `note` describes the limits."""
 
     target: Level
     draft: Level
@@ -25,13 +25,15 @@ class Support:
 
 YES = Support("yes", "yes")
 NO = Support("no", "no")
-VLLM_DRAFT = Support("yes", "yes", "a draft's method is read from its own config.json, independent of the target's")
-VLLM_GGUF = Support("limited", "limited", "GGUF in vLLM is experimental: single files, some architectures, slower")
-SGLANG_LIMITED = Support("limited", "limited", "loaded with --load-format {format}; fewer architectures, slower")
-DEQUANTISED = Support("limited", "limited", "transformers turns GGUF into full-size weights when it loads (gguf_file=)")
+VLLM_DRAFT = Support("yes", "yes", "the draft's method is read from its own config.json, independent of the target's")
+VLLM_GGUF = Support(
+    "limited", "limited", "GGUF support in vLLM is experimental: single files only, some architectures, slower"
+)
+SGLANG_LIMITED = Support("limited", "limited", "needs --load-format {format}; supports fewer architectures, slower")
+DEQUANTISED = Support("limited", "limited", "transformers dequantises GGUF weights when it loads them (gguf_file=)")
 GGUF_ONLY = {"GGUF": YES}
 
-# A method that is not in an engine's row is not taken.
+# A method that is not listed for an engine is not supported.
 SUPPORT: dict[str, dict[str, Support]] = {
     "vllm": {
         **dict.fromkeys(("none", "AWQ", "GPTQ", "FP8", "bitsandbytes", "compressed-tensors", "MXFP4"), VLLM_DRAFT),
@@ -49,8 +51,8 @@ SUPPORT: dict[str, dict[str, Support]] = {
     "ollama": GGUF_ONLY,
     "exllama": {
         "none": Support("yes", "yes", "as float16 safetensors"),
-        "EXL2": Support("yes", "yes", "ExLlamaV2 only; target and draft must be of one generation"),
-        "EXL3": Support("yes", "yes", "ExLlamaV3 only; target and draft must be of one generation"),
+        "EXL2": Support("yes", "yes", "ExLlamaV2 only; target and draft must be for the same version"),
+        "EXL3": Support("yes", "yes", "ExLlamaV3 only; target and draft must be for the same version"),
         "GPTQ": Support("limited", "limited", "ExLlamaV2 only, 4 bits"),
     },
     "slipstream": {"none": Support("yes", "yes", "float32, bfloat16 and float16 safetensors"), "GGUF": YES},
@@ -61,44 +63,44 @@ WHAT_TO_TAKE = {
     "vllm": "an AWQ, GPTQ or FP8 checkpoint of the model, or the unquantised one",
     "sglang": "an AWQ, GPTQ or FP8 checkpoint of the model, or the unquantised one",
     "transformers": "an AWQ, GPTQ or bitsandbytes checkpoint of the model, or the unquantised one",
-    "llama.cpp": "a GGUF of the model (or make one from the unquantised checkpoint: "
+    "llama.cpp": "a GGUF of the model (or convert the unquantised checkpoint: "
     "python convert_hf_to_gguf.py FOLDER --outfile model.gguf)",
     "ollama": "a GGUF of the model (ollama pull NAME, or FROM ./model.gguf in a Modelfile)",
     "exllama": "an EXL2 (ExLlamaV2) or EXL3 (ExLlamaV3) version of the model, or its float16 safetensors",
     "slipstream": "the unquantised safetensors or a GGUF of the model",
 }
 
-# Least compute capability of an NVIDIA GPU, from vLLM's table of supported hardware.
+# Minimum compute capability of an NVIDIA GPU, from vLLM's table of supported hardware.
 LEAST_CAPABILITY: dict[str, Capability] = {
     "GPTQ": (7, 0),
     "bitsandbytes": (7, 0),
     "GGUF": (7, 0),
     "AWQ": (7, 5),
     "Marlin": (8, 0),  # the fast kernels for AWQ and GPTQ
-    "FP8": (8, 9),  # products in FP8; below, weights only
+    "FP8": (8, 9),  # FP8 matrix products; below it, only weights are in FP8
 }
 FP8_WEIGHTS_ONLY: Capability = (7, 5)
 
 METHOD = rule(
     "weights-quantisation",
     "blocks",
-    "The engine does not take this quantisation",
-    "{engine} can't load {method} weights as a {role}: it takes {taken}.",
-    "For {engine} take {instead}, or run this one on {others}.",
+    "The engine does not support this quantisation",
+    "{engine} can't load {method} weights as a {role}. It supports {taken}.",
+    "For {engine} use {instead}, or run this model with {others}.",
 )
 LIMITED = rule(
     "weights-quantisation-limited",
     "slows",
-    "The engine takes this quantisation only in part",
+    "The engine supports this quantisation only in part",
     "{note}.",
-    "It may work as it is; {instead} works best on {engine}.",
+    "It may work unchanged; {instead} works best with {engine}.",
 )
 CAPABILITY = rule(
     "weights-capability",
     "blocks",
     "The GPU is too old for this quantisation",
-    "{method} needs a GPU of compute capability {needed} or more.",
-    "Take another quantisation of the model ({instead}), or another GPU.",
+    "{method} needs a GPU of compute capability {needed} or higher.",
+    "Use another quantisation of the model ({instead}), or another GPU.",
 )
 SLOW_KERNELS = rule(
     "weights-slow-kernels",
@@ -110,7 +112,7 @@ SLOW_KERNELS = rule(
 
 
 def check_quantisation(facts: ModelFacts, engine: str, role: Role) -> list[Finding]:
-    """Whether an engine takes the model in this role; empty when it does, or when the method is not known.
+    """Whether an engine supports the model in this role. Empty if it does, or if the method is unknown.
 
     Raises UsageError for an unknown engine.
     """
@@ -135,13 +137,13 @@ def check_quantisation(facts: ModelFacts, engine: str, role: Role) -> list[Findi
             role=role,
             taken=", ".join(map(_shown, SUPPORT[engine])),
             instead=WHAT_TO_TAKE[engine],
-            others=" or ".join(others) or "the engine it was made for",
+            others=" or ".join(others) or "the engine that it was made for",
         )
     ]
 
 
 def check_capability(facts: ModelFacts, capability: Capability) -> list[Finding]:
-    """Whether an NVIDIA GPU of this compute capability runs the method, and with its fast kernels."""
+    """Whether an NVIDIA GPU of this compute capability can run the method, and with its fast kernels."""
     method = facts.quantisation or "none"
     needed = LEAST_CAPABILITY.get(method)
     seen = f"{facts.name}: {label(facts)}; GPU of compute capability {_version(capability)}"
@@ -149,25 +151,29 @@ def check_capability(facts: ModelFacts, capability: Capability) -> list[Finding]
         return []
     if method == "FP8" and FP8_WEIGHTS_ONLY <= capability < needed:
         cause = (
-            f"Products in FP8 need {_version(needed)}. Below it, vLLM keeps only the weights in FP8: memory is saved."
+            f"FP8 matrix products need compute capability {_version(needed)}. Below it, vLLM only stores the weights "
+            "in FP8: this saves memory, but computes no faster."
         )
-        return [SLOW_KERNELS.finding(seen, cause=cause, fix="It works as it is; AWQ or GPTQ reads fewer bytes.")]
+        return [SLOW_KERNELS.finding(seen, cause=cause, fix="It works unchanged; AWQ or GPTQ reads fewer bytes.")]
     if capability < needed:
         instead = "GPTQ or GGUF" if method == "AWQ" else "AWQ" if capability >= LEAST_CAPABILITY["AWQ"] else "GGUF"
         return [CAPABILITY.finding(seen, method=method, needed=_version(needed), instead=instead)]
     marlin = LEAST_CAPABILITY["Marlin"]
     if method in ("AWQ", "GPTQ") and capability < marlin:
-        cause = f"The Marlin kernels need {_version(marlin)}; the older kernels that run here are slower in batches."
-        fix = f"Say it outright: --quantization {method.lower()} --dtype half (bfloat16 needs 8.0 too)."
+        cause = (
+            f"The Marlin kernels need compute capability {_version(marlin)}; the older kernels used here are slower "
+            "for batches."
+        )
+        fix = f"Set the kernels explicitly: --quantization {method.lower()} --dtype half (bfloat16 needs 8.0 too)."
         return [SLOW_KERNELS.finding(seen, cause=cause, fix=fix)]
     return []
 
 
 def engine_named(engine: str) -> str:
-    """The engine's row in SUPPORT. Raises UsageError for an unknown one."""
+    """The engine's entry in SUPPORT. Raises UsageError for an unknown engine."""
     known = ALIASES.get(engine.lower(), engine.lower())
     if known not in SUPPORT:
-        raise UsageError(f"No engine is called {engine!r}. Known are {', '.join(SUPPORT)}.")
+        raise UsageError(f"unknown engine {engine!r}; expected one of {', '.join(SUPPORT)}")
     return known
 
 

@@ -1,7 +1,7 @@
-"""Loads one tensor in a process of its own: a fault of the runtime is told apart from a bad file.
+"""Loads one tensor in a separate process, to tell a broken Python environment from a bad file.
 
-First this project's reader takes the tensor, with nothing but numpy. Then torch and the safetensors package of an
-environment take the same one. Where only the second fails, the file is sound and the environment is not.
+First Slipstream's own reader loads the tensor with numpy alone. Then torch and the safetensors package of an
+environment load the same tensor. If only the second fails, the file is good and the environment is broken.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from slipstream.model_files.tensor_probe import read_smallest
 print(json.dumps(read_smallest(Path(sys.argv[1]))))
 """
 
-# Run with any Python, so it imports nothing of this project. Each line printed is a stage that was reached.
+# Run with any Python, so it imports nothing from Slipstream. Each printed line is a stage that was reached.
 LOAD = """
 import json, sys
 def say(**values):
@@ -58,18 +58,19 @@ except Exception as error:
 RUNTIME = rule(
     "weights-runtime-fault",
     "blocks",
-    "The file is sound, but torch or safetensors fails on it",
-    "The file is sound: its header fits its bytes, and an independent reader took the tensor from it. The fault lies "
-    "in that Python environment: its torch and safetensors do not fit together or are broken. Another copy of the "
-    "model, or another model, would fail the same way.",
-    "Bring both to versions that fit: {python} -m pip install --upgrade --force-reinstall torch safetensors (for vLLM: "
-    "pip install --upgrade vllm in a fresh virtual environment, which picks matching versions).",
+    "The file is good, but torch or safetensors fails to load it",
+    "The file is good: its header matches its size, and an independent reader loaded the tensor. The fault is in that "
+    "Python environment: its torch and safetensors are incompatible or broken. Another copy of the model, or another "
+    "model, would fail the same way.",
+    "Install matching versions: {python} -m pip install --upgrade --force-reinstall torch safetensors (for vLLM: pip "
+    "install --upgrade vllm in a new virtual environment, which selects matching versions).",
 )
 SLOW = rule(
     "weights-load-slow",
     "slows",
     "Loading one small tensor takes too long",
-    "The disk or network drive with the weights, or the start of Python, is very slow; loading the model will be too.",
+    "The disk or network drive with the weights is very slow, or Python starts very slowly. Loading the whole model "
+    "will be slow too.",
     "Copy the weights to a local disk and try again.",
 )
 
@@ -84,10 +85,10 @@ class Outcome:
 
 
 def load_one_tensor(path: str | Path, python: str = sys.executable, limit_s: float = LIMIT_S) -> list[Finding]:
-    """Loads the smallest tensor of a file or folder; empty when that works, or when there is no torch to try.
+    """Loads the smallest tensor of a file or folder. Empty if that works, or if torch is not installed there.
 
-    `python` is the interpreter of the environment to test. An empty answer for a file on which an engine fails says
-    that the fault lies in the engine's process (its memory, a fake or meta device), in neither file nor versions.
+    `python` is the interpreter of the environment to test. If an engine fails on a file for which this is empty, the
+    fault is in the engine's process (its memory, a fake or meta device), not in the file or the versions.
     """
     try:
         file = _weights_file(local_place(path).path)
@@ -97,7 +98,7 @@ def load_one_tensor(path: str | Path, python: str = sys.executable, limit_s: flo
     if read.returncode is None:
         return [SLOW.finding(f"{file}: reading one tensor took more than {limit_s:.0f} s")]
     if read.returncode != 0 or not read.lines:
-        return [DAMAGED.finding(f"{file}: a tensor can't be read: {_last_line(read.error)}")]
+        return [DAMAGED.finding(f"{file}: can't read a tensor: {_last_line(read.error)}")]
     if file.suffix != ".safetensors":
         return []  # torch does not read GGUF
     name = read.lines[0]["name"]
@@ -107,13 +108,13 @@ def load_one_tensor(path: str | Path, python: str = sys.executable, limit_s: flo
 def _judge(load: Outcome, file: Path, name: str, python: str, limit_s: float) -> list[Finding]:
     versions = next((line for line in load.lines if line["stage"] == "versions"), {})
     last = load.lines[-1] if load.lines else {"stage": "start"}
-    where = f"torch {versions['torch']}, safetensors {versions['safetensors']}" if versions else "before any version"
+    where = f"torch {versions['torch']}, safetensors {versions['safetensors']}" if versions else "unknown versions"
     if last["stage"] in ("loaded", "no torch", "no safetensors"):
         return []
     if load.returncode is None:
         return [SLOW.finding(f"{file}: torch took more than {limit_s:.0f} s to import and load one tensor ({where})")]
     error = last.get("error") or _last_line(load.error) or f"exit code {load.returncode}"
-    seen = f"{file.name}: {name!r} is read without torch; in {python} ({where}) it fails with: {error}"
+    seen = f"{file.name}: {name!r} loads without torch; in {python} ({where}) it fails with: {error}"
     return [RUNTIME.finding(seen, python=python)]
 
 
@@ -128,7 +129,7 @@ def _run(command: list[str], limit_s: float) -> Outcome:
 
 
 def _json_lines(output: bytes) -> list[dict[str, Any]]:
-    """The lines that are ours; libraries print on stdout too."""
+    """The JSON lines printed by the probe; libraries print to stdout too."""
     found = []
     for line in output.decode(errors="replace").splitlines():
         if line.startswith("{"):
@@ -149,11 +150,11 @@ def _weights_file(path: Path) -> Path:
     for pattern in ("*.safetensors", "*.gguf"):
         if files := sorted(path.glob(pattern)):
             return files[0]
-    raise FileNotFoundError(f"{path} holds no weights file")
+    raise FileNotFoundError(f"{path} has no weights file")
 
 
 def read_smallest(path: Path) -> dict[str, object]:
-    """Reads every byte of the smallest tensor with content. Runs in the child process; raises what it raises."""
+    """Reads every byte of the smallest non-empty tensor. Runs in the child process; errors pass through."""
     if path.suffix == ".safetensors":
         from slipstream.models.safetensors_file import read_file_header
 

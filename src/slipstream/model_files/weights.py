@@ -1,4 +1,4 @@
-"""Whether the weights of a model are all there and sound, whichever format they have."""
+"""Checks that the weights of a model are complete and valid, in any format."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ PICKLED = rule(
     "weights-pickle",
     "blocks",
     "The weights are pickled (.bin, .pt)",
-    "Loading a pickle can run code, so Slipstream, ExLlama and llama.cpp don't read it; vLLM and transformers do, on "
-    "their own terms.",
+    "Loading a pickle can run code, so Slipstream, ExLlama and llama.cpp don't read it. vLLM and transformers do, "
+    "with restrictions of their own.",
     'Convert it once: python -c "from transformers import AutoModelForCausalLM as M; '
     "M.from_pretrained('{folder}').save_pretrained('{folder}-safetensors')\" and copy the tokenizer's files there.",
 )
@@ -35,27 +35,27 @@ CONFIG = rule(
     "blocks",
     "config.json is missing or can't be read",
     "config.json says what the tensors are (layers, heads, vocabulary); without it no engine can use them.",
-    "Copy config.json of the same model there: hf download ORG/NAME config.json --local-dir FOLDER",
+    "Copy config.json of the same model into the folder: hf download ORG/NAME config.json --local-dir FOLDER",
 )
 NO_INDEX = rule(
     "weights-no-index",
     "blocks",
-    "Several safetensors files lie side by side without an index",
-    "The index says which files belong together. Without it engines load all of them or refuse.",
-    "Copy {index} of the same model there, and move files of other models away.",
+    "The folder has several safetensors files and no index",
+    "The index says which files belong to the model. Without it, engines load all of them or refuse the folder.",
+    "Copy {index} of the same model into the folder, and move files of other models away.",
 )
 INCOMPLETE = rule(
     "weights-incomplete",
     "blocks",
-    "Tensors that the architecture needs are missing or have another shape",
-    "The files are whole, but do not hold the model that its configuration describes: files of two models are mixed, "
-    "or one was edited.",
-    "Fetch configuration and weights together again: hf download ORG/NAME",
+    "Required tensors are missing or have the wrong shape",
+    "The files are complete, but do not match the model's configuration: files of two models are mixed, or one was "
+    "edited.",
+    "Download configuration and weights together again: hf download ORG/NAME",
 )
 
 
 def check_weights(spec: str | Path) -> list[Finding]:
-    """What is wrong with a model's files; empty when they are sound. Reads headers only. Never raises for bad files."""
+    """The problems of a model's files; empty if there are none. Reads headers only. Never raises for bad files."""
     try:
         path = local_place(spec).path
         if path.is_dir() and not path.name.endswith((".gguf", ".safetensors")):
@@ -64,8 +64,8 @@ def check_weights(spec: str | Path) -> list[Finding]:
             return check_file(path).findings
         return check_gguf(path) or _check_as_model(path)
     except ModelNotFoundError as error:
-        return [MISSING.finding(str(error), meaning="nothing is where the name points.", fix="Check the name or path.")]
-    except Exception as error:  # the last net: what a damaged file makes a reader do can't all be foreseen
+        return [MISSING.finding(str(error), meaning="the name or path does not exist.", fix="Check the name or path.")]
+    except Exception as error:  # last resort: damaged files can make readers fail in unforeseen ways
         return [DAMAGED.finding(f"{spec}: reading it failed with {type(error).__name__}: {str(error)[:300]}")]
 
 
@@ -78,7 +78,7 @@ def _check_folder(folder: Path) -> list[Finding]:
 
 
 def _safetensors_report(folder: Path, weights: list[Path]) -> FileReport:
-    """The same choice of files as the reader's: the single file, the index, the only file."""
+    """Selects files like the reader does: the single file, the index, the only file."""
     if (folder / SINGLE) in weights:
         return check_file(folder / SINGLE)
     if (folder / INDEX).exists():
@@ -90,18 +90,21 @@ def _safetensors_report(folder: Path, weights: list[Path]) -> FileReport:
 
 
 def _check_other_folder(folder: Path) -> list[Finding]:
-    """A folder without safetensors: one GGUF model, pickles, or nothing to load."""
+    """A folder without safetensors: one GGUF model, pickled weights, or no weights."""
     ggufs = [path for path in sorted(folder.glob("*.gguf")) if path == parts(path)[0]]
     if len(ggufs) == 1:
         return check_gguf(ggufs[0])
     if ggufs:
         names = ", ".join(path.name for path in ggufs[:5])
-        meaning, fix = "a folder with several GGUF files names no model.", f"Pass the path of one: {ggufs[0]}"
-        return [MISSING.finding(f"{folder} holds {len(ggufs)} GGUF files: {names}", meaning=meaning, fix=fix)]
+        meaning, fix = (
+            ("the folder has several GGUF files, so it does not name one model."),
+            f"Pass the path of one: {ggufs[0]}",
+        )
+        return [MISSING.finding(f"{folder} has {len(ggufs)} GGUF files: {names}", meaning=meaning, fix=fix)]
     pickles = [p for pattern in PICKLES for p in sorted(folder.glob(pattern)) if not NOT_WEIGHTS.fullmatch(p.name)]
     if not pickles:
-        meaning = "the folder holds no safetensors, no GGUF and no pickled weights."
-        fix = "Fetch them (hf download ORG/NAME --local-dir FOLDER), or pass another path."
+        meaning = "the folder has no safetensors, GGUF or pickled weights."
+        fix = "Download them (hf download ORG/NAME --local-dir FOLDER), or pass another path."
         return [*_check_config(folder), MISSING.finding(_contents(folder), meaning=meaning, fix=fix)]
     problems = (plain_file_problem(path) for path in pickles)
     pickled = PICKLED.finding(f"{folder} has only pickled weights: {pickles[0].name}", folder=folder)
@@ -110,7 +113,7 @@ def _check_other_folder(folder: Path) -> list[Finding]:
 
 def _contents(folder: Path) -> str:
     names = sorted(path.name for path in folder.iterdir())
-    return f"{folder} holds {', '.join(names[:8])}{', …' if len(names) > 8 else ''}" if names else f"{folder} is empty"
+    return f"{folder} has {', '.join(names[:8])}{', …' if len(names) > 8 else ''}" if names else f"{folder} is empty"
 
 
 def _check_config(folder: Path) -> Iterator[Finding]:
@@ -125,7 +128,7 @@ def _check_config(folder: Path) -> Iterator[Finding]:
 
 
 def _check_as_model(path: Path) -> list[Finding]:
-    """Opens sound files as a model, so that missing tensors show. Other architectures can't be judged so."""
+    """Opens valid files as a model, to find missing tensors. Unsupported architectures can't be checked this way."""
     from slipstream.models.gguf import open_gguf
     from slipstream.models.safetensors import open_folder
 
@@ -136,5 +139,9 @@ def _check_as_model(path: Path) -> list[Finding]:
     except DamagedModelError as error:
         return [INCOMPLETE.finding(from_error(error).evidence)]
     except ModelNotFoundError as error:
-        return [MISSING.finding(str(error), meaning="a file beside the weights is missing.", fix="Copy it there.")]
+        return [
+            MISSING.finding(
+                str(error), meaning="a file that belongs to the weights is missing.", fix="Copy it into the folder."
+            )
+        ]
     return []

@@ -23,30 +23,30 @@ from slipstream.model_files.weight_files import (
 from slipstream.models.gguf_header import GgufHeader, TensorInfo, read_header
 
 PART_NAME = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
-# Types that llama.cpp had and removed; files with them can only be made again.
+# Types that llama.cpp removed; files with these types have to be converted again.
 REMOVED_TYPES = {4: "Q4_2", 5: "Q4_3", 31: "Q4_0_4_4", 32: "Q4_0_4_8", 33: "Q4_0_8_8"}
 
 TYPE = rule(
     "weights-gguf-type",
     "blocks",
-    "A GGUF file stores tensors in a type that is not known",
-    "The type is newer than this project, was removed from llama.cpp, or the header is damaged.",
-    "Take another quantisation of the model, such as Q4_K_M or Q8_0, or convert it again with a current llama.cpp.",
+    "A GGUF file has tensors of an unknown type",
+    "The type is newer than this version of Slipstream, was removed from llama.cpp, or the header is damaged.",
+    "Use another quantisation of the model, such as Q4_K_M or Q8_0, or convert it again with a current llama.cpp.",
 )
 VERSION = rule(
     "weights-gguf-version",
     "blocks",
-    "A GGUF file has a version or byte order that is not read",
-    "Current engines read little-endian GGUF of the versions 2 and 3.",
+    "A GGUF file has an unsupported version or byte order",
+    "Current engines read little-endian GGUF files of versions 2 and 3.",
     "Convert the model again with a current llama.cpp: python convert_hf_to_gguf.py FOLDER --outfile model.gguf",
 )
 PARTS = rule(
     "weights-gguf-parts",
     "blocks",
     "Parts of a split GGUF are missing",
-    "The model is split over several files, and engines load all of them from one folder.",
-    "Fetch the missing parts into the same folder, or merge them where they are complete: "
-    "llama-gguf-split --merge FIRST_PART OUTPUT",
+    "The model is split into several files, and engines load all of them from one folder.",
+    "Download the missing parts into the same folder, or merge all parts on a machine that has them: llama-gguf-split "
+    "--merge FIRST_PART OUTPUT",
 )
 
 
@@ -65,7 +65,7 @@ def check_gguf(path: Path) -> list[Finding]:
     findings += islice(overlaps(path, _spans(header)), MAX_REPORTED)
     findings += _missing_parts(header)
     if not header.tensors and "split.count" not in header.metadata:
-        findings.append(DAMAGED.finding(f"{path} holds no tensors"))
+        findings.append(DAMAGED.finding(f"{path} has no tensors"))
     return findings
 
 
@@ -86,7 +86,7 @@ def _block_sizes() -> dict[int, tuple[int, int]]:
 
 
 def stored_bytes(info: TensorInfo) -> int | None:
-    """Bytes of a tensor as stored; None for an unknown type or rows that are no whole blocks."""
+    """Bytes of a tensor as stored; None for an unknown type, or if rows are not a whole number of blocks."""
     sizes = _block_sizes().get(info.type_id)
     if sizes is None or info.shape[-1] % sizes[0]:
         return None
@@ -101,10 +101,14 @@ def _tensor_findings(header: GgufHeader) -> Iterator[Finding]:
             kind = REMOVED_TYPES.get(info.type_id, "unknown")
             yield TYPE.finding(f"{header.path}: the tensor {name!r} is stored as type {info.type_id} ({kind})")
         elif num_bytes is None:
-            yield DAMAGED.finding(f"{header.path}: rows of {name!r} have {info.shape[-1]:,} elements, no whole blocks")
+            yield DAMAGED.finding(
+                f"{header.path}: rows of {name!r} have {info.shape[-1]:,} elements, which is not a whole number of "
+                "blocks"
+            )
         elif info.offset + num_bytes > size:
             yield TRUNCATED.finding(
-                f"{header.path}: the tensor {name!r} ends at byte {info.offset + num_bytes:,}, the file has {size:,}"
+                f"{header.path}: the tensor {name!r} ends at byte {info.offset + num_bytes:,}, but the file has only "
+                f"{size:,} bytes"
             )
 
 
@@ -127,7 +131,7 @@ def _missing_parts(header: GgufHeader) -> list[Finding]:
 
 
 def parts(path: Path) -> list[Path]:
-    """All files of a split GGUF by their names; the file itself where it is not split."""
+    """All files of a split GGUF, by name; the file itself if it is not split."""
     match = PART_NAME.fullmatch(path.name)
     if match is None:
         return [path]

@@ -1,7 +1,7 @@
 """safetensors files: header, bounds of every tensor, no gaps, no overlaps; the index of a sharded checkpoint.
 
-The reader in models/ stops at the first flaw of a file it can't use; here every flaw is said, and the arithmetic is
-bounded, so that a hostile header costs nothing.
+The reader in models/ stops at the first error in a file. Here every error is reported, and sizes are bounded, so a
+malicious header can't use much time or memory.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from slipstream.models.safetensors_file import ITEM_BYTES, LENGTH_BYTES, MAX_HEA
 
 MAX_DIMENSIONS = 16  # torch allows 64, weights have at most 5
 MAX_BYTES = 1 << 60
-# Packed types that the format knows and the reader in models/ does not: bits of one element.
+# Packed types of the format that the reader in models/ does not support: bits per element.
 ITEM_BITS = {name: 8 * size for name, size in ITEM_BYTES.items()} | {"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6}
 
 SHARDS = rule(
     "weights-shards",
     "blocks",
-    "The index of a sharded checkpoint and its files don't fit together",
-    "The checkpoint is spread over several files, and the index that says which tensor is where does not fit them: a "
-    "download is incomplete, or files of two models are mixed.",
-    "Fetch what is missing: hf download ORG/NAME (it skips complete files).",
+    "The index of a sharded checkpoint does not match its files",
+    "The checkpoint is split into several files, and the index of tensors does not match them: a download is "
+    "incomplete, or files of two models are mixed.",
+    "Download the missing files: hf download ORG/NAME (it skips complete files).",
 )
 
 
@@ -55,7 +55,7 @@ class StoredShape:
 
 @dataclass(frozen=True, slots=True)
 class FileReport:
-    """What a file holds, as far as it could be read, and what is wrong with it."""
+    """The tensors of a file, as far as it could be read, and its problems."""
 
     tensors: dict[str, StoredShape]
     findings: list[Finding]
@@ -75,7 +75,9 @@ def check_file(path: Path) -> FileReport:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """All that a header becomes stays until it is judged: to look through it again and again takes half the time."""
+    """Turns the garbage collector off while a header is checked: all of its objects stay alive, and collecting takes
+    half the time.
+    """
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -86,7 +88,7 @@ def _no_collection() -> Iterator[None]:
 
 
 def check_index(index: Path) -> FileReport:
-    """The index of a sharded checkpoint, every file it names, and every tensor in them. Never raises."""
+    """Checks the index of a sharded checkpoint, every file it names, and every tensor in them. Never raises."""
     try:
         weight_map = read_json(index).get("weight_map")
     except ModelError as error:
@@ -108,15 +110,15 @@ def _check_mapped(path: Path, data: mmap.mmap) -> FileReport:
     size = len(data)
     length = int.from_bytes(data[:LENGTH_BYTES], "little")
     if size < LENGTH_BYTES or length > size - LENGTH_BYTES:
-        stated = f"a header of {length:,} bytes" if size >= LENGTH_BYTES else "nothing"
-        return FileReport({}, [TRUNCATED.finding(f"{path} has {size:,} bytes and states {stated}")])
+        stated = f"its header of {length:,} bytes" if size >= LENGTH_BYTES else "a header"
+        return FileReport({}, [TRUNCATED.finding(f"{path} has {size:,} bytes, too few for {stated}")])
     if length > MAX_HEADER_BYTES:
-        seen = f"{path} states a header of {length:,} bytes; the format allows {MAX_HEADER_BYTES:,}"
+        seen = f"{path} has a header of {length:,} bytes; the format allows {MAX_HEADER_BYTES:,}"
         return FileReport({}, [DAMAGED.finding(seen)])
     header = parse_object(data[LENGTH_BYTES : LENGTH_BYTES + length], f"The header of {path}")
     header.pop("__metadata__", None)
     if not header:
-        return FileReport({}, [DAMAGED.finding(f"{path} holds no tensors")])
+        return FileReport({}, [DAMAGED.finding(f"{path} has no tensors")])
     return _check_tensors(path, header, size - LENGTH_BYTES - length)
 
 
@@ -141,7 +143,7 @@ def _check_tensors(path: Path, header: dict[str, Any], body: int) -> FileReport:
 
 
 def _flaw(entry: Any) -> str | None:
-    """What is wrong with the description of one tensor."""
+    """The error in the description of one tensor, or None."""
     if not isinstance(entry, dict):
         return "has no description"
     fields: dict[str, Any] = entry
@@ -149,7 +151,7 @@ def _flaw(entry: Any) -> str | None:
     if not isinstance(dtype, str) or dtype not in ITEM_BITS:
         return f"has the unknown type {str(dtype)[:40]!r}"
     if not _are_sizes(shape, MAX_DIMENSIONS) or not _are_sizes(offsets, 2) or len(offsets) != 2:
-        return f"has the shape {str(shape)[:80]} and the offsets {str(offsets)[:80]}, which make no sense"
+        return f"has the shape {str(shape)[:80]} and the offsets {str(offsets)[:80]}, which are invalid"
     bits = math.prod(shape) * ITEM_BITS[dtype]
     if bits % 8 or bits // 8 != offsets[1] - offsets[0]:
         return f"of shape {shape} as {dtype} needs {bits // 8:,} bytes and has {offsets[1] - offsets[0]:,}"
@@ -167,8 +169,8 @@ def _past_end(path: Path, spans: list[Span], body: int) -> Iterator[Finding]:
     if late:
         last = max(late, key=lambda span: span.end)
         yield TRUNCATED.finding(
-            f"{path}: {len(late)} of {len(spans)} tensors lie past its end; {last.name[:200]!r} ends at byte "
-            f"{last.end:,} of the data, the file has {body:,}"
+            f"{path}: {len(late)} of {len(spans)} tensors are past the end of the file; {last.name[:200]!r} ends at "
+            f"byte {last.end:,} of the data, but the file has only {body:,}"
         )
 
 
@@ -183,17 +185,17 @@ def _gaps(path: Path, spans: list[Span], body: int) -> Iterator[Finding]:
 
 
 def _are_file_names(names: Any) -> bool:
-    """An index must not lead out of its folder."""
+    """An index must not point outside its folder."""
     return all(isinstance(name, str) and name and Path(name).name == name and "\0" not in name for name in names)
 
 
 def _missing_shards(index: Path, missing: list[str], count: int) -> Finding:
     shown = ", ".join(missing[:MAX_REPORTED])
-    return SHARDS.finding(f"{index.parent} lacks {len(missing)} of the {count} files that its index names: {shown}")
+    return SHARDS.finding(f"{index.parent}: {len(missing)} of the {count} files in its index are missing: {shown}")
 
 
 def _misplaced(index: Path, weight_map: dict[str, str], reports: dict[str, FileReport]) -> Iterator[Finding]:
-    """Tensors that are not where the index says; files that have flaws of their own are not searched."""
+    """Tensors that are not where the index says. Files with errors of their own are skipped."""
     for name, shard in weight_map.items():
         report = reports.get(shard)
         if report is not None and not report.findings and name not in report.tensors:
@@ -202,6 +204,4 @@ def _misplaced(index: Path, weight_map: dict[str, str], reports: dict[str, FileR
         unlisted = [name for name in report.tensors if weight_map.get(name) != shard and not report.findings]
         if unlisted:
             first = f"first {unlisted[0][:200]!r}"
-            yield SHARDS.finding(
-                f"{shard} holds {len(unlisted)} tensors that {index.name} does not place there, {first}"
-            )
+            yield SHARDS.finding(f"{shard} has {len(unlisted)} tensors that {index.name} does not list for it, {first}")

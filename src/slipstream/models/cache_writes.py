@@ -1,4 +1,6 @@
-"""Writing into the cache: a file appears whole or not at all, whoever is killed or runs at the same time."""
+"""Writes into the cache: a file appears complete or not at all, even if processes are killed or run at the same
+time.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +17,16 @@ from slipstream.errors import ModelNotFoundError
 
 try:
     import fcntl
-except ImportError:  # Windows: no lock, but unique names and an atomic rename still keep every file whole
+except ImportError:  # Windows: no lock, but unique names and an atomic rename keep every file complete
     fcntl = None  # type: ignore[assignment]
 
 PARTIAL_SUFFIX = ".partial"
-UNLOCKED_STALE_S = 24 * 3600.0  # without a lock, only what is this old is surely abandoned
+UNLOCKED_STALE_S = 24 * 3600.0  # without a lock, only files this old are certainly abandoned
 
 
 @contextmanager
 def exclusive(folder: Path, name: str) -> Iterator[None]:
-    """Holds the lock of `name`; others wait. What a killed process left half-made is removed first."""
+    """Holds the lock of `name`; other processes wait. Incomplete files of a killed process are removed first."""
     with _open_lock(folder, name) as lock:
         _wait_for(lock, folder)
         _remove_partials(folder, name, older_than_s=0.0 if fcntl is not None else UNLOCKED_STALE_S)
@@ -33,7 +35,7 @@ def exclusive(folder: Path, name: str) -> Iterator[None]:
 
 @contextmanager
 def scratch_folder(folder: Path, name: str) -> Iterator[Path]:
-    """A folder beside the final file (so that renaming is atomic), removed at the end."""
+    """A folder next to the final file (so that renaming is atomic), removed at the end."""
     try:
         scratch = Path(tempfile.mkdtemp(prefix=f".{name}.", suffix=PARTIAL_SUFFIX, dir=folder))
     except OSError as error:
@@ -45,15 +47,15 @@ def scratch_folder(folder: Path, name: str) -> Iterator[Path]:
 
 
 def sync(file: IO[bytes]) -> None:
-    """Waits until a file's bytes are on the disk, so that renaming it never publishes a hole."""
+    """Waits until a file's bytes are on the disk, so that a renamed file is never incomplete."""
     file.flush()
     os.fsync(file.fileno())
 
 
 def cannot_write(folder: Path, error: OSError) -> ModelNotFoundError:
     return ModelNotFoundError(
-        f"The cache folder {folder} can't be written: {error.strerror or error}. "
-        "Free some space or set SLIPSTREAM_CACHE to another folder."
+        f"can't write to the cache folder {folder}: {error.strerror or error}. Free some space or set "
+        "SLIPSTREAM_CACHE to another folder."
     )
 
 
@@ -77,7 +79,7 @@ def _remove_partials(folder: Path, name: str, older_than_s: float) -> None:
     for entry in folder.glob(f".{name}.*{PARTIAL_SUFFIX}"):
         try:
             abandoned = time.time() - entry.stat().st_mtime >= older_than_s
-        except OSError:  # someone else was faster
+        except OSError:  # another process was faster
             continue
         if abandoned:
             shutil.rmtree(entry, ignore_errors=True)

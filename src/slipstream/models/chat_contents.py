@@ -1,4 +1,4 @@
-"""ContentGuard: names of control tokens that stand in a message stay text; only the template writes control tokens."""
+"""ContentGuard: names of control tokens in a message stay text; only the template writes control tokens."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from slipstream.models.plain_text import check_text
 if TYPE_CHECKING:
     import tokenizers
 
-_PRIVATE_USE = range(0xF0000, 0x10FFFE)  # characters without a meaning of their own
+_PRIVATE_USE = range(0xF0000, 0x10FFFE)  # characters without an assigned meaning
 _FILLING = "\0 text between tokens"
 
 
 @dataclass(frozen=True, slots=True)
 class MaskedMessages:
-    """Messages in which one character of each control token's name is replaced by a stand-in."""
+    """Messages in which one character of each control token's name is replaced by a placeholder."""
 
     messages: list[dict[str, Any]]
-    originals: dict[int, str]  # by the code point of the stand-in
+    originals: dict[int, str]  # by the code point of the placeholder
 
     def unmask(self, text: str) -> str:
         return text.translate(self.originals)
 
 
 class ContentGuard:
-    """Keeps apart what messages say and what the template writes around them.
+    """Separates the text of messages from the text of the template.
 
-    Most messages name no control token, and there is nothing to do. In others, names get a stand-in for one of their
-    characters: they stay as long as they were, with the same beginning and end, so that a template may strip, cut and
-    measure them. In the text that the template makes, every name that is still whole is the template's own.
+    Most messages contain no control token, and there is nothing to do. In others, one character of each name is
+    replaced by a placeholder: length, beginning and end stay the same, so a template may strip, cut and measure the
+    text. In the template's output, every name that is still complete comes from the template.
     """
 
     def __init__(self, encoder: tokenizers.Tokenizer, control_ids: frozenset[int]) -> None:
@@ -42,7 +42,7 @@ class ContentGuard:
         self._control_ids = control_ids
 
     def mask(self, messages: Sequence[Mapping[str, Any]]) -> MaskedMessages | None:
-        """None where no message names a control token. Raises UsageError for texts with half characters."""
+        """None if no message contains a control token. Raises UsageError for texts with incomplete characters."""
         texts = list(_texts(list(messages)))
         if not any(self._names.find(text) for text in texts):
             return None
@@ -51,7 +51,7 @@ class ContentGuard:
         return MaskedMessages(masked, {ord(own): char for char, own in stand_ins.by_char.items()})
 
     def encode(self, text: str, masked: MaskedMessages) -> list[int]:
-        """Ids of the text that a template made of masked messages."""
+        """Ids of a template's output for masked messages."""
         parts, position = [], 0
         for start, end, token_id in self._names.find(text):
             parts += [masked.unmask(text[position:start]), self._guarded.names[token_id]]
@@ -59,7 +59,7 @@ class ContentGuard:
         return self._guarded.encode("".join([*parts, masked.unmask(text[position:])]))
 
     def _masked(self, text: str, stand_ins: _StandIns) -> str:
-        """Until no name is left: without one name, another that it overlapped may show."""
+        """Repeats until no name is left: removing one name may uncover another that overlapped it."""
         while names := self._names.find(text):
             chars = list(text)
             for start, end, _ in names:
@@ -80,7 +80,7 @@ class ContentGuard:
 
 
 class _StandIns:
-    """Characters that stand for others, and occur in none of the texts."""
+    """Placeholder characters that occur in none of the texts."""
 
     def __init__(self, used: set[str]) -> None:
         self._free = (char for char in map(chr, _PRIVATE_USE) if char not in used)
@@ -91,7 +91,7 @@ class _StandIns:
         if char not in self.by_char:
             free = next(self._free, None)
             if free is None:
-                raise UsageError("The messages use every character of Unicode that is for private use; leave some out.")
+                raise UsageError("The messages use all private-use characters of Unicode; remove some of them.")
             self.by_char[char] = free
             self.taken.add(free)
         return self.by_char[char]
@@ -112,7 +112,7 @@ class _NameFinder:
         self._control = {own: token_id for own, token_id in found.items() if token_id in control_ids}
 
     def find(self, text: str) -> list[tuple[int, int, int]]:
-        """Start, end and token id of each, with the spaces around it that the token swallows."""
+        """Start, end and token id of each, including the spaces around it that belong to the token."""
         check_text(text)
         found = self._finder.encode(text, add_special_tokens=False)
         return [
@@ -123,7 +123,7 @@ class _NameFinder:
 
 
 class _GuardedEncoder:
-    """A copy of an encoder that knows control tokens by secret names only."""
+    """A copy of an encoder that recognises control tokens only by secret names."""
 
     def __init__(self, encoder: tokenizers.Tokenizer, control_ids: frozenset[int]) -> None:
         from tokenizers import AddedToken
@@ -133,7 +133,7 @@ class _GuardedEncoder:
         control = {token_id: token for token_id, token in added.items() if token_id in control_ids}
         self.names = {token_id: f"\ue000{secret}-{token_id}\ue001" for token_id in control}
         self._encoder = type(encoder).from_str(encoder.to_str())
-        # The names that everybody knows are special, and special ones are text here.
+        # The public names of special tokens are plain text here.
         self._encoder.add_special_tokens(list(control.values()))
         self._encoder.encode_special_tokens = True
         self._encoder.add_tokens(

@@ -52,10 +52,10 @@ def template_of_folder(folder: Path, tokenizer_config: Mapping[str, Any]) -> str
 def check_messages(messages: Sequence[Message]) -> None:
     """Raises UsageError unless there is a message and each has a known role and text."""
     if not messages:
-        raise UsageError("The conversation is empty; at least one message was expected.")
+        raise UsageError("The conversation is empty; expected at least one message.")
     for index, message in enumerate(messages):
         role, content = message.get("role"), message.get("content")
         if role not in ROLES:
-            raise UsageError(f"Message {index} has the role {role!r}; one of {', '.join(ROLES)} was expected.")
+            raise UsageError(f"Message {index} has the role {role!r}; expected one of {', '.join(ROLES)}.")
         if not isinstance(content, str):
-            raise UsageError(f"Message {index} has the content {content!r}; text was expected.")
+            raise UsageError(f"Message {index} has the content {content!r}; expected text.")

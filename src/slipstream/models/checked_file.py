@@ -1,4 +1,4 @@
-"""Large files with a known SHA-256: hashed once after each change, not at every start."""
+"""Checks large files with a known SHA-256: hashes them once after each change, not at every start."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pathlib import Path
 from slipstream.cache import read_private
 from slipstream.writing import OWNER_WRITES, write_whole
 
-_CLOCK_TICK_S = 0.05  # longer than file systems take between two times of change
+_CLOCK_TICK_S = 0.05  # longer than the resolution of modification times
 
 
 def has_sha256(path: Path, sha256: str, num_bytes: int) -> bool:
     """Whether a file is there and has this hash.
 
-    What was hashed is remembered beside the file by size, time of change and inode. Where the record can't be
-    written, the file is hashed every time.
+    The hash is recorded next to the file with size, modification time and inode. If the record can't be written, the
+    file is hashed every time.
     """
     try:
         facts = _facts(path)
@@ -48,7 +48,9 @@ def _facts(path: Path) -> dict[str, int]:
 
 
 def _wait_for_the_clock(mtime_ns: int) -> None:
-    """A second write within one tick would leave the time of change as it is, so the hash has to come after that."""
+    """A second write within one clock tick would not change the modification time, so the hash has to come later than
+    that.
+    """
     age_s = time.time() - mtime_ns / 1e9
     if age_s < _CLOCK_TICK_S:
         time.sleep(_CLOCK_TICK_S)

@@ -1,4 +1,4 @@
-"""Checkpoint: an opened model on disk, its headers read and checked, its tensors still there."""
+"""Checkpoint: an opened model on disk. Headers are read and checked; tensors stay on disk until they are read."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ FloatKind = Literal["F32", "F16", "BF16"]
 
 @dataclass(frozen=True, slots=True)
 class RawTensor:
-    """One tensor as host memory. BF16 has no numpy type, so its bits are carried as uint16."""
+    """One tensor as host memory. numpy has no BF16 type, so its bits are stored as uint16."""
 
     kind: FloatKind
     data: npt.NDArray[np.generic]  # the tensor's shape, row-major; float32, float16 or uint16
-    repeated_to: tuple[int, ...] | None = None  # the tensor is `data` over and over, until this shape is full
+    repeated_to: tuple[int, ...] | None = None  # the tensor is `data` repeated until this shape is full
 
 
 class Checkpoint(Protocol):
@@ -35,7 +35,7 @@ class Checkpoint(Protocol):
     def __contains__(self, tensor_name: str) -> bool: ...
 
     def tensor(self, tensor_name: str) -> RawTensor:
-        """Reads one tensor, in the layout HF uses (GGUF's permuted rotary rows are put back). Keeps no copy."""
+        """Reads one tensor, in the layout HF uses (GGUF's permuted rotary rows are restored). Keeps no copy."""
         ...
 
     def weight_bytes(self) -> int:

@@ -1,6 +1,6 @@
 """export_folder: any checkpoint as a Hugging Face folder, which vLLM, SGLang and transformers load.
 
-The folder appears whole or not at all: it is written beside its place and renamed at the end.
+The folder appears complete or not at all: it is written under a temporary name and renamed at the end.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from slipstream.models.export_config import config_json, generation_json
 from slipstream.models.export_tokenizer import save_tokenizer
 from slipstream.models.export_weights import STORED_AS, StoredKind, weight_bytes, write_weights
 
-SIDE_FILES_BYTES = 64 << 20  # a generous tokenizer.json
+SIDE_FILES_BYTES = 64 << 20  # the size of a large tokenizer.json
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +34,14 @@ class Exported:
 
 
 def export_folder(checkpoint: Checkpoint, folder: Path, kind: StoredKind = "bf16") -> Exported:
-    """Writes weights, configuration and tokenizer. `fp32` keeps dequantised weights to the bit, `bf16` rounds them.
+    """Writes weights, configuration and tokenizer. `fp32` keeps dequantised weights exactly, `bf16` rounds them.
 
-    Raises UnsupportedModelError for what a folder can't express, and UsageError for a place that exists, can't be
-    written or has too little room. Nothing is left behind then.
+    Raises UnsupportedModelError for a model that a folder can't represent, and UsageError for a path that exists, can't
+    be written or has too little space. Nothing is left behind in these cases.
     """
     if kind not in STORED_AS:
         raise UsageError(f"weights can't be stored as {kind!r}; expected {', '.join(STORED_AS)}")
-    config = config_json(checkpoint, STORED_AS[kind].torch_name)  # refuses before anything is written
+    config = config_json(checkpoint, STORED_AS[kind].torch_name)  # raises before anything is written
     num_bytes = weight_bytes(checkpoint.config, kind)
     with _new_folder(folder, num_bytes + SIDE_FILES_BYTES) as scratch:
         _write_json(scratch / "config.json", config)
@@ -59,14 +59,14 @@ def _write_json(path: Path, values: dict[str, Any]) -> None:
 def _new_folder(folder: Path, num_bytes: int) -> Iterator[Path]:
     """A scratch folder that becomes `folder` at the end, or nothing at all."""
     if folder.exists() or folder.is_symlink():
-        raise UsageError(f"{folder} exists already; name a folder that does not, or remove it first.")
+        raise UsageError(f"{folder} already exists; use another folder, or remove it first.")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(folder.parent).free
         if free < num_bytes:
             raise UsageError(
-                f"{folder} needs {num_bytes / 1e9:.1f} GB and its disk has {free / 1e9:.1f} GB free. "
-                "Free some space, or name a folder on another disk."
+                f"{folder} needs {num_bytes / 1e9:.1f} GB, but its disk has {free / 1e9:.1f} GB free. Free some "
+                "space, or use a folder on another disk."
             )
         scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".partial", dir=folder.parent))
         try:
@@ -77,5 +77,5 @@ def _new_folder(folder: Path, num_bytes: int) -> Iterator[Path]:
             shutil.rmtree(scratch, ignore_errors=True)
     except OSError as error:
         raise UsageError(
-            f"{folder} can't be written: {error.strerror or error}. Free some space, or name another folder."
+            f"can't write {folder}: {error.strerror or error}. Free some space, or use another folder."
         ) from error

@@ -14,16 +14,16 @@ from slipstream.models.hf_config import FAMILIES, config_from_hf
 from slipstream.models.rope import Llama3Scaling, llama3_divisors
 from slipstream.models.tokenizer import Tokenizer
 
-# GGUF keeps what llama3's scaling comes to, not its settings. All published models have these two factors and a
-# power of two as their first context, so the settings are found by trying.
+# GGUF stores the result of llama3's scaling, not its settings. All published models have these two factors and a power
+# of two as original context, so the settings are found by trying.
 LOW_FREQ_FACTOR, HIGH_FREQ_FACTOR = 1.0, 4.0
 ORIGINAL_CONTEXTS = tuple(1 << power for power in range(6, 21))
-READ_BY = "5.0.0"  # without a version transformers warns of flaws that tokenizers had before
-SAME_DIVISOR = 1e-5  # relative; files carry them as float32
+READ_BY = "5.0.0"  # without a version, transformers warns about bugs of older tokenizers
+SAME_DIVISOR = 1e-5  # relative; files store them as float32
 
 
 def config_json(checkpoint: Checkpoint, torch_dtype: str) -> dict[str, Any]:
-    """Raises UnsupportedModelError where config.json has no words for the model."""
+    """Raises UnsupportedModelError if config.json can't describe the model."""
     config, tokenizer = checkpoint.config, checkpoint.tokenizer
     model_type = _model_type(config)
     values = {
@@ -57,12 +57,12 @@ def generation_json(tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def _model_type(config: DecoderConfig) -> str:
-    """GGUF calls Mistral's models llama; the window, which llama has not, tells them apart."""
+    """GGUF calls Mistral's models llama; only Mistral has a sliding window, which tells them apart."""
     return "mistral" if config.architecture == "llama" and config.sliding_window else config.architecture
 
 
 def _window(config: DecoderConfig) -> dict[str, Any]:
-    """Qwen's families window the layers from `max_window_layers` on, and only with the switch."""
+    """Qwen's families use a window in the layers from `max_window_layers` on, and only with use_sliding_window."""
     if config.sliding_window is None:
         return {"sliding_window": None}
     return {"sliding_window": config.sliding_window, "use_sliding_window": True, "max_window_layers": 0}
@@ -82,8 +82,8 @@ def _rope_scaling(path: Path, config: DecoderConfig) -> dict[str, Any]:
     scaling = _llama3_scaling(config, divisors)
     if scaling is None:
         raise UnsupportedModelError(
-            f"{path} scales its rotary frequencies in a way that config.json has no words for. "
-            "Use the model's own safetensors folder instead."
+            f"{path} scales its rotary frequencies in a way that config.json can't describe. Use the model's own "
+            "safetensors folder instead."
         )
     return {
         "rope_scaling": {
@@ -109,11 +109,13 @@ def _same(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
 
 
 def _check_says_the_same(values: dict[str, Any], config: DecoderConfig, model_type: str, path: Path) -> None:
-    """What was written must read back as the model it came from: a bias, say, that the family does not have."""
+    """The written configuration must read back as the same model; it would not, for example, with a bias that the
+    family does not have.
+    """
     wanted = replace(config, architecture=model_type, rope_divisors=None)
     found = replace(config_from_hf(values, path), rope_divisors=None)
     if found != wanted:
         raise UnsupportedModelError(
-            f"{path} differs from what a {FAMILIES[model_type].architecture} folder can express: it is {wanted}, and "
-            f"would read back as {found}. Use the model's own safetensors folder instead."
+            f"a {FAMILIES[model_type].architecture} folder can't represent {path}: it has {wanted}, and would be read "
+            f"as {found}. Use the model's own safetensors folder instead."
         )

@@ -1,4 +1,4 @@
-"""model.safetensors of a checkpoint, written tensor by tensor: memory for one of them is enough."""
+"""Writes model.safetensors of a checkpoint tensor by tensor, so it needs memory for only one tensor."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from slipstream.models.tensors import expected_tensors
 
 StoredKind = Literal["bf16", "fp32"]
 ALIGNMENT = 8  # of the header, so that tensors start at a multiple of their items
-ROWS_AT_ONCE = 1 << 14  # bounds the temporaries of rounding a large embedding
+ROWS_AT_ONCE = 1 << 14  # limits the temporary arrays when rounding a large embedding
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """How a kind is called in safetensors and in config.json, and how a tensor becomes it."""
+    """The names of a type in safetensors and in config.json, and how to convert a tensor to it."""
 
     dtype: str
     torch_name: str
@@ -52,7 +52,7 @@ def write_weights(checkpoint: Checkpoint, path: Path, kind: StoredKind) -> int:
 
 
 def _header(shapes: dict[str, tuple[int, ...]], stored: Stored) -> bytes:
-    entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}  # transformers insists on it
+    entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}  # transformers requires it
     end = 0
     for name, shape in shapes.items():
         start, end = end, end + math.prod(shape) * stored.item_bytes
@@ -79,7 +79,7 @@ def _brain_floats(tensor: RawTensor) -> npt.NDArray[np.uint16]:
 
 
 def _round(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
-    """To the nearest, ties to even. NaN would round to infinity, so it keeps its upper bits."""
+    """Rounds to nearest, ties to even. NaN would round to infinity, so it keeps its upper bits."""
     bits = values.view(np.uint32)
     nearest = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
     return np.where(np.isnan(values), (bits >> 16) | 0x40, nearest).astype(np.uint16)

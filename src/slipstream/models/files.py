@@ -1,4 +1,4 @@
-"""Reading files a user points at: every way they can be unreadable becomes one clear error."""
+"""Reads files named by a user: every way a file can be unreadable becomes one clear error."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_JSON_BYTES = 256 << 20  # the largest tokenizer.json in the wild is about 35
 
 
 def expand_home(path: Path | str) -> Path:
-    """A leading `~` as the home folder it stands for; left as it is where there is no such user or no home."""
+    """Expands a leading `~` to the home folder; unchanged if there is no such user or home folder."""
     try:
         return Path(path).expanduser()
     except RuntimeError:
@@ -39,7 +39,9 @@ def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file. Raises when it is unreadable, empty, an LFS pointer or not an object."""
     try:
         if path.stat().st_size > MAX_JSON_BYTES:
-            raise DamagedModelError(f"{path} is {path.stat().st_size} bytes; no JSON file of a model is so large.")
+            raise DamagedModelError(
+                f"{path} has {path.stat().st_size} bytes, which is too large for a JSON file of a model."
+            )
         data = path.read_bytes()
     except OSError as error:
         raise cannot_read(path, error) from error
@@ -49,7 +51,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_optional_json(path: Path) -> dict[str, Any]:
-    """Like read_json, but a file that is not there reads as an empty object."""
+    """Like read_json, but a missing file gives an empty object."""
     return read_json(path) if path.exists() else {}
 
 
@@ -62,7 +64,7 @@ def parse_object(data: bytes, where: str) -> dict[str, Any]:
             f"{where} is not valid JSON ({error}). The file is damaged; download it again."
         ) from error
     if not isinstance(value, dict):
-        raise DamagedModelError(f"{where} holds a JSON {type(value).__name__}; an object was expected.")
+        raise DamagedModelError(f"{where} has a JSON {type(value).__name__}; expected an object.")
     return value
 
 
@@ -74,7 +76,7 @@ def lfs_pointer(path: Path) -> DamagedModelError:
 
 
 def cannot_read(path: Path, error: OSError) -> ModelNotFoundError:
-    return ModelNotFoundError(f"{path} can't be read: {error.strerror or error}. Check the path and its permissions.")
+    return ModelNotFoundError(f"can't read {path}: {error.strerror or error}. Check the path and its permissions.")
 
 
 def _refuse_empty(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""GgufCheckpoint: a GGUF file seen as a checkpoint with HF tensor names and HF row order."""
+"""GgufCheckpoint: a GGUF file as a checkpoint with HF tensor names and HF row order."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ LAYER_PATTERN = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
 
 
 class GgufCheckpoint:
-    """Opened by `open_gguf`; holds the file's memory map, no tensor is copied before it is asked for."""
+    """Opened by `open_gguf`; holds the file's memory map; a tensor is copied only when it is read."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class GgufCheckpoint:
         rows = read_rows(self._header, info)
         num_heads = self._num_interleaved_heads(tensor_name)
         if num_heads and len(info.shape) == 1:
-            rows = rows.reshape(info.shape[0], -1)  # a bias: every element is a row of its own
+            rows = rows.reshape(info.shape[0], -1)  # a bias: every element is one row
         if num_heads:
             rows = half_split_rows(rows, num_heads)
         return to_raw_tensor(rows, info.shape, info.type_id)
@@ -80,7 +80,7 @@ class GgufCheckpoint:
         return sum(check_storage(self._header, info) for info in self._infos.values())
 
     def _num_interleaved_heads(self, tensor_name: str) -> int:
-        """Into how many heads the rows must be regrouped; 0 when they are in HF order already."""
+        """The number of heads into which the rows must be regrouped; 0 if they are already in HF order."""
         if self.config.architecture not in PERMUTED_ARCHITECTURES:
             return 0
         if ".q_proj." in tensor_name:
@@ -104,7 +104,7 @@ def open_gguf(path: Path, name: str) -> GgufCheckpoint:
 
 
 def hf_name(gguf_name: str) -> str:
-    """The HF name of a GGUF tensor; a name without a counterpart is returned as it is, and refused later."""
+    """The HF name of a GGUF tensor; a name without an HF name is returned unchanged, and refused later."""
     if match := LAYER_PATTERN.fullmatch(gguf_name):
         layer, part, kind = match.groups()
         return f"model.layers.{layer}.{LAYER_NAMES[part]}.{kind}" if part in LAYER_NAMES else gguf_name
@@ -137,5 +137,5 @@ def _rope_factors(header: GgufHeader) -> tuple[float, ...] | None:
         return None
     raw = to_raw_tensor(read_rows(header, info), info.shape, info.type_id)
     if raw.kind == "BF16":
-        raise UnsupportedModelError(f"{header.path} stores {ROPE_FREQS} as BF16; F32 was expected. Convert it again.")
+        raise UnsupportedModelError(f"{header.path} stores {ROPE_FREQS} as BF16; expected F32. Convert it again.")
     return tuple(float(value) for value in raw.data.reshape(-1))

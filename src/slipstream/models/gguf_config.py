@@ -1,4 +1,4 @@
-"""GGUF metadata -> DecoderConfig. Unsupported values that change the arithmetic are refused by name."""
+"""GGUF metadata -> DecoderConfig. Raises for unsupported values that change the result, and names them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Number = TypeVar("Number", int, float)
 
 @dataclass(frozen=True, slots=True)
 class TensorFacts:
-    """What the tensors themselves say, where metadata is silent."""
+    """What the tensors say where the metadata does not."""
 
     vocab_size: int
     tied_head: bool
@@ -29,7 +29,7 @@ class TensorFacts:
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """Typed reads; keys of the architecture are given without its prefix."""
+    """Typed reads; keys of the architecture are passed without its prefix."""
 
     path: Path
     values: Mapping[str, Any]
@@ -38,7 +38,7 @@ class Metadata:
     def required(self, key: str) -> int:
         value = self.optional(key, -1)
         if value == -1:
-            raise DamagedModelError(f"{self.path} lacks the metadata {self.architecture}.{key}. Convert it again.")
+            raise DamagedModelError(f"{self.path} has no metadata {self.architecture}.{key}. Convert it again.")
         return value
 
     def optional(self, key: str, default: Number) -> Number:
@@ -46,8 +46,7 @@ class Metadata:
         accepted = (int, float) if isinstance(default, float) else int
         if isinstance(value, bool) or not isinstance(value, accepted):
             raise UnsupportedModelError(
-                f"{self.path} states {self.architecture}.{key} as {type(value).__name__}; "
-                f"one number was expected. {WAY_OUT}"
+                f"{self.path} has a {type(value).__name__} as {self.architecture}.{key}; expected one number. {WAY_OUT}"
             )
         return value  # type: ignore[return-value]  # an int where a float was asked for is as good
 
@@ -56,7 +55,7 @@ class Metadata:
 
 
 def architecture_of(path: Path, values: Mapping[str, Any]) -> str:
-    """The architecture's name, refused when it is not one of the Llama family."""
+    """The architecture's name. Raises if it is not of the Llama family."""
     architecture = values.get("general.architecture")
     if not isinstance(architecture, str):
         raise DamagedModelError(f"{path} does not name its architecture (general.architecture). Convert it again.")
@@ -74,7 +73,7 @@ def config_from_metadata(path: Path, values: Mapping[str, Any], facts: TensorFac
     num_heads = meta.required("attention.head_count")
     hidden = meta.required("embedding_length")
     if num_heads < 1:
-        raise DamagedModelError(f"{path} states {num_heads} attention heads; 1 or more were expected.")
+        raise DamagedModelError(f"{path} has {num_heads} attention heads; expected 1 or more.")
     head_dim = meta.optional("attention.key_length", hidden // num_heads)
     _check_rotary(meta, head_dim)
     context = meta.required("context_length")
@@ -115,8 +114,8 @@ def _check_rotary(meta: Metadata, head_dim: int) -> None:
     value_dim = meta.optional("attention.value_length", head_dim)
     if rotary != head_dim or value_dim != head_dim:
         raise UnsupportedModelError(
-            f"{meta.path} rotates {rotary} of {head_dim} dimensions of a head, with values of {value_dim}; "
-            f"all three must be equal. {WAY_OUT}"
+            f"{meta.path} has {rotary} rotary, {head_dim} key and {value_dim} value dimensions per head; all three "
+            f"must be equal. {WAY_OUT}"
         )
 
 

@@ -19,9 +19,9 @@ class GgufFile:
     path: Path
     tokenizer: Tokenizer
     architecture: str
-    quantisation: str  # as its name has it: q4_1, q4_k_m, f16
+    quantisation: str  # as in its name: q4_1, q4_k_m, f16
     num_layers: int
-    context_length: int  # that it was trained for
+    context_length: int  # the context it was trained for
 
 
 def open_gguf_file(spec: str | Path) -> GgufFile:
@@ -45,12 +45,12 @@ def open_gguf_file(spec: str | Path) -> GgufFile:
 def _count(header: GgufHeader, key: str) -> int:
     value = header.metadata.get(key)
     if not isinstance(value, int) or value < 1:
-        raise DamagedModelError(f"{header.path} states {key} as {value!r}; a number from 1 was expected.")
+        raise DamagedModelError(f"{header.path} has {key} = {value!r}; expected a number of 1 or more.")
     return value
 
 
 def _quantisation(header: GgufHeader) -> str:
-    """What the file calls itself; files that don't say are called by the type most of their bytes have."""
+    """The type stated in the file; if there is none, the type of most of its bytes."""
     import gguf
 
     stated = header.metadata.get("general.file_type")

@@ -1,7 +1,7 @@
 """The header of a GGUF file: metadata and tensor infos, checked against the file's size.
 
-The gguf package's own reader takes 4 s on a 49,000-token vocabulary (it makes arrays for every string) and
-trusts every length it reads; this one takes about 0.1 s, and a hostile length is an error.
+The gguf package's own reader takes 4 s for a 49,000-token vocabulary (it creates arrays for every string) and trusts
+every length it reads. This one takes about 0.1 s, and an invalid length is an error.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SCALARS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """Where one tensor lies. `shape` is row-major (GGUF stores it reversed)."""
+    """The place of one tensor. `shape` is row-major (GGUF stores it reversed)."""
 
     name: str
     shape: tuple[int, ...]
@@ -81,7 +81,7 @@ def read_header(path: Path) -> GgufHeader:
 
 
 class _Cursor:
-    """A reading position in the map that refuses to leave the file."""
+    """A reading position in the map that never goes past the end of the file."""
 
     def __init__(self, path: Path, data: mmap.mmap) -> None:
         self.path = path
@@ -96,7 +96,7 @@ class _Cursor:
 
     def check_count(self, count: int, min_bytes: int, what: str) -> None:
         if count * min_bytes > self.size - self.position:
-            self.damaged(f"its header promises {count} {what}, more than the file can hold")
+            self.damaged(f"its header has {count} {what}, more than fit in the file")
 
     def scalar(self, layout: str) -> Any:
         try:
@@ -123,7 +123,7 @@ class _Cursor:
                 start = position + 8
                 position = start + unpack(data, position)[0]
                 if position > size:
-                    self.damaged("a string in its header reaches past the end of the file")
+                    self.damaged("a string in its header ends after the end of the file")
                 out.append(data[start:position].decode("utf-8", errors="replace"))
         except struct.error:
             self.damaged("the file ends inside its header")
@@ -171,7 +171,7 @@ def _read_tensor_info(cursor: _Cursor) -> TensorInfo:
     name = cursor.string()
     num_dimensions = cursor.scalar("<I")
     if not 1 <= num_dimensions <= MAX_DIMENSIONS:
-        cursor.damaged(f"the tensor {name!r} has {num_dimensions} dimensions, 1 to {MAX_DIMENSIONS} were expected")
+        cursor.damaged(f"the tensor {name!r} has {num_dimensions} dimensions; expected 1 to {MAX_DIMENSIONS}")
     shape = tuple(cursor.scalar("<Q") for _ in range(num_dimensions))[::-1]
     if 0 in shape:
         cursor.damaged(f"the tensor {name!r} has the shape {shape}, with a zero in it")
@@ -181,8 +181,8 @@ def _read_tensor_info(cursor: _Cursor) -> TensorInfo:
 def _check_magic(path: Path, magic: bytes) -> None:
     if magic != MAGIC:
         raise DamagedModelError(
-            f"{path} is not a GGUF file: it starts with {magic!r}, {MAGIC!r} was expected. "
-            "Pass a .gguf file or a folder with safetensors."
+            f"{path} is not a GGUF file: it starts with {magic!r}; expected {MAGIC!r}. Pass a .gguf file or a folder "
+            "with safetensors."
         )
 
 
@@ -191,15 +191,15 @@ def _check_version(path: Path, version: int) -> None:
         return
     reason = "big-endian" if version & 0xFFFF == 0 else f"of version {version}"
     raise UnsupportedModelError(
-        f"{path} is a GGUF file {reason}; little-endian versions 2 and 3 are read. "
-        "Convert the model again with a current llama.cpp."
+        f"{path} is a GGUF file {reason}; little-endian versions 2 and 3 are supported. Convert the model again with "
+        "a current llama.cpp."
     )
 
 
 def _alignment(path: Path, metadata: dict[str, Any]) -> int:
     alignment = metadata.get("general.alignment", 32)
     if not isinstance(alignment, int) or alignment < 8 or alignment & (alignment - 1):
-        raise DamagedModelError(f"{path} states the alignment {alignment!r}; a power of two from 8 was expected.")
+        raise DamagedModelError(f"{path} has the alignment {alignment!r}; expected a power of two of 8 or more.")
     return alignment
 
 

@@ -1,4 +1,4 @@
-"""Tensor data of a GGUF file -> RawTensor. Half precision passes through; quantised blocks become float32."""
+"""Tensor data of a GGUF file -> RawTensor. Half precision is kept; quantised blocks become float32."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
 
 F32, F16, BF16, F64 = 0, 1, 30, 28  # ggml type ids that need no dequantising
-CHUNK_ELEMENTS = 1 << 18  # dequantised at once by one thread: bounds the temporaries to some 10 MB each
+CHUNK_ELEMENTS = 1 << 18  # elements dequantised at once per thread: limits temporary arrays to about 10 MB each
 LINE_ELEMENTS = 16384  # gguf works on 16 lines at a time; 16 x 16384 float32 stay in the cache of one core
 MAX_THREADS = min(8, os.cpu_count() or 1)
 
 
 @functools.cache
 def _block_sizes() -> dict[int, tuple[int, int]]:
-    """ggml type id -> (elements, bytes) of one block, for every type that can be turned into floats."""
+    """ggml type id -> (elements, bytes) of one block, for every type that can be converted to floats."""
     import gguf
 
     plain = {F32, F16, BF16, F64}
@@ -37,7 +37,7 @@ def _block_sizes() -> dict[int, tuple[int, int]]:
 
 
 def check_storage(header: GgufHeader, info: TensorInfo) -> int:
-    """The stored bytes of a tensor. Raises when its type is unknown or its data leaves the file."""
+    """The stored bytes of a tensor. Raises if its type is unknown or its data ends after the file."""
     import gguf
 
     sizes = _block_sizes().get(info.type_id)
@@ -51,14 +51,14 @@ def check_storage(header: GgufHeader, info: TensorInfo) -> int:
     block_elements, block_bytes = sizes
     if info.shape[-1] % block_elements:
         raise DamagedModelError(
-            f"{header.path}: rows of the tensor {info.name!r} have {info.shape[-1]} elements; "
-            f"a multiple of {block_elements} was expected."
+            f"{header.path}: rows of the tensor {info.name!r} have {info.shape[-1]} elements; expected a multiple of "
+            f"{block_elements}."
         )
     num_bytes = math.prod(info.shape) // block_elements * block_bytes
     if info.offset + num_bytes > len(header.data):
         raise DamagedModelError(
-            f"{header.path} is truncated: the tensor {info.name!r} ends at byte {info.offset + num_bytes}, "
-            f"the file has {len(header.data)}. Download it again."
+            f"{header.path} is truncated: the tensor {info.name!r} ends at byte {info.offset + num_bytes}, but the "
+            f"file has only {len(header.data)}. Download it again."
         )
     return num_bytes
 
@@ -84,7 +84,7 @@ def to_raw_tensor(rows: Bytes, shape: tuple[int, ...], type_id: int) -> RawTenso
 
 
 def _dequantise(rows: Bytes, type_id: int) -> Floats:
-    """Blocks know nothing of rows: they are recut into chunks, one thread each (numpy lets go of the GIL)."""
+    """Blocks do not depend on rows: they are split into chunks, one per thread (numpy releases the GIL)."""
     block_elements, block_bytes = _block_sizes()[type_id]
     blocks = rows.reshape(-1, block_bytes)
     out = np.empty((len(blocks), block_elements), np.float32)
@@ -103,7 +103,7 @@ def _dequantise(rows: Bytes, type_id: int) -> Floats:
 
 
 def _fill(blocks: Bytes, out: Floats, type_id: int) -> None:
-    """Dequantises into `out`. gguf takes 16 lines at a time, so lines of one block would be all overhead."""
+    """Dequantises into `out`. gguf processes 16 lines at a time, so lines of one block would be mostly overhead."""
     import gguf
 
     kind = gguf.GGMLQuantizationType(type_id)

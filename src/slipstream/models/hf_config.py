@@ -1,4 +1,4 @@
-"""config.json -> DecoderConfig. Unsupported values that change the arithmetic are refused by name."""
+"""config.json -> DecoderConfig. Raises for unsupported values that change the result, and names them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WAY_OUT = "Use the llama.cpp backend or another engine for this model."
 
 @dataclass(frozen=True, slots=True)
 class FamilyDefaults:
-    """What transformers assumes for a model type where its config.json is silent."""
+    """The defaults of transformers for a model type, for values missing in config.json."""
 
     architecture: str  # the class that `architectures` names
     context_length: int
@@ -47,14 +47,14 @@ class Fields:
         value = self.values.get(key)
         value = default if value is None else value
         if type(value) is not int:
-            raise DamagedModelError(f"{self.path} states {key} as {value!r}; a whole number was expected.")
+            raise DamagedModelError(f"{self.path} has {key} = {value!r}; expected a whole number.")
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
         value = self.values.get(key)
         value = default if value is None else value
         if type(value) not in (int, float):
-            raise DamagedModelError(f"{self.path} states {key} as {value!r}; a number was expected.")
+            raise DamagedModelError(f"{self.path} has {key} = {value!r}; expected a number.")
         return float(value)  # type: ignore[arg-type]  # None was refused above
 
     def flag(self, key: str) -> bool:
@@ -68,7 +68,7 @@ def config_from_hf(values: Mapping[str, Any], path: Path) -> DecoderConfig:
     _refuse_unsupported(fields)
     num_heads, hidden = fields.integer("num_attention_heads"), fields.integer("hidden_size")
     if num_heads < 1:
-        raise DamagedModelError(f"{path} states {num_heads} attention heads; 1 or more were expected.")
+        raise DamagedModelError(f"{path} has {num_heads} attention heads; expected 1 or more.")
     head_dim = fields.integer("head_dim", family.head_dim or hidden // num_heads)
     context = fields.integer("max_position_embeddings", family.context_length)
     rope = _rope_fields(fields)
@@ -110,8 +110,8 @@ def _refuse_unsupported(fields: Fields) -> None:
     if isinstance(quantisation, dict):
         method = quantisation.get("quant_method", "unknown")
         raise UnsupportedModelError(
-            f"{fields.path} describes a checkpoint quantised with {method!r}, which is not read. "
-            "Use the unquantised checkpoint, a GGUF file of the same model, or another engine."
+            f"{fields.path} describes a checkpoint quantised with {method!r}, which is not supported. Use the "
+            "unquantised checkpoint, a GGUF file of the same model, or another engine."
         )
     activation = fields.values.get("hidden_act", "silu")
     if activation not in ("silu", "swish"):
@@ -119,12 +119,13 @@ def _refuse_unsupported(fields: Fields) -> None:
     for key in ("attention_bias", "mlp_bias"):
         if fields.flag(key):
             raise UnsupportedModelError(
-                f"{fields.path} sets {key}, a bias that is not supported (only Qwen2's on q, k and v is). {WAY_OUT}"
+                f"{fields.path} sets {key}, a bias that is not supported (only Qwen2's bias on q, k and v is). "
+                f"{WAY_OUT}"
             )
 
 
 def _num_kv_heads(fields: Fields, family: FamilyDefaults, num_heads: int) -> int:
-    if "num_key_value_heads" in fields.values:  # null is transformers' way to say "as many as heads"
+    if "num_key_value_heads" in fields.values:  # in transformers, null means "as many as heads"
         return fields.integer("num_key_value_heads", num_heads)
     return family.num_kv_heads or num_heads
 
@@ -157,20 +158,22 @@ def _refuse_mixed_layers(fields: Fields) -> None:
 
 
 def _rope_fields(fields: Fields) -> Fields:
-    """transformers 5 writes rope_parameters, with theta inside; before, rope_scaling beside rope_theta."""
+    """transformers 5 writes rope_parameters, with theta inside; older versions write rope_scaling and rope_theta."""
     for key in ("rope_parameters", "rope_scaling"):
         value = fields.values.get(key)
         if isinstance(value, dict):
             return Fields(fields.path, value)
         if value is not None:
-            raise DamagedModelError(f"{fields.path} states {key} as {value!r}; an object was expected.")
+            raise DamagedModelError(f"{fields.path} has {key} = {value!r}; expected an object.")
     return Fields(fields.path, {})
 
 
 def _rope_divisors(rope: Fields, theta: float, head_dim: int, context: int) -> tuple[float, ...] | None:
     kind = rope.values.get("rope_type", rope.values.get("type", "default"))
     if rope.number("partial_rotary_factor", 1.0) != 1.0:
-        raise UnsupportedModelError(f"{rope.path} rotates only a part of each head (partial_rotary_factor). {WAY_OUT}")
+        raise UnsupportedModelError(
+            f"{rope.path} rotates only a part of each head (partial_rotary_factor), which is not supported. {WAY_OUT}"
+        )
     if kind == "default":
         return None
     if kind == "linear":
@@ -180,7 +183,9 @@ def _rope_divisors(rope: Fields, theta: float, head_dim: int, context: int) -> t
             f"{rope.path} uses the rope scaling {kind!r}; default, linear and llama3 are supported. {WAY_OUT}"
         )
     if not 0 < theta < float("inf") or head_dim < 2:
-        raise DamagedModelError(f"{rope.path} states a rope_theta of {theta} and a head_dim of {head_dim}.")
+        raise DamagedModelError(
+            f"{rope.path} has a rope_theta of {theta} and a head_dim of {head_dim}, which are invalid."
+        )
     return llama3_divisors(_llama3_scaling(rope, context), theta, head_dim)
 
 
@@ -192,5 +197,5 @@ def _llama3_scaling(rope: Fields, context: int) -> Llama3Scaling:
         original_context=rope.integer("original_max_position_embeddings", context),
     )
     if scaling.factor <= 0 or not scaling.low_freq_factor < scaling.high_freq_factor:
-        raise DamagedModelError(f"{rope.path} states a llama3 rope scaling that makes no sense: {scaling}.")
+        raise DamagedModelError(f"{rope.path} has an invalid llama3 rope scaling: {scaling}.")
     return scaling

@@ -1,4 +1,4 @@
-"""Hugging Face repositories: from the hub library's cache where possible, downloaded otherwise."""
+"""Hugging Face repositories: from the hub library's cache if possible, else downloaded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from slipstream.models.files import read_json
 
 Report = Callable[[str], None]
 
-# Pickled weights (.bin, .pt) can run code when loaded; they are never fetched.
+# Pickled weights (.bin, .pt) can run code when loaded; they are never downloaded.
 FOLDER_PATTERNS = ["*.safetensors", "*.safetensors.index.json", "*.json", "tokenizer.model", "*.jinja"]
 FOLDER_EXCLUSIONS = ["*/*", "consolidated*"]  # second copies of the weights, in their authors' own layout
 
@@ -28,11 +28,11 @@ class HubModel:
 
 
 def fetch_from_hub(model: HubModel, report: Report) -> Path:
-    """The cached folder or file of a hub model. ModelNotFoundError says what was tried and what to do."""
+    """The cached folder or file of a hub model. Raises ModelNotFoundError, which says what was tried and what to do."""
     cached = _snapshot(model, local_only=True)
     if cached is not None and _is_complete(cached, model):
         return _target(cached, model)
-    report(f"Fetching {model} from the Hugging Face hub")
+    report(f"Downloading {model} from the Hugging Face hub")
     folder = _snapshot(model, local_only=False)
     if folder is None or not _is_complete(folder, model):
         raise ModelNotFoundError(f"The hub repository {model.repo} has no {_wanted(model)}.{_hint(model)}")
@@ -40,7 +40,7 @@ def fetch_from_hub(model: HubModel, report: Report) -> Path:
 
 
 def _snapshot(model: HubModel, *, local_only: bool) -> Path | None:
-    """The snapshot folder; None when only the cache was asked and has nothing."""
+    """The snapshot folder; None if only the cache was searched and does not have it."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError
 
@@ -54,7 +54,7 @@ def _snapshot(model: HubModel, *, local_only: bool) -> Path | None:
         )
     except HFValidationError as error:
         raise ModelNotFoundError(f"{model.repo!r} is not a valid hub id: {error}") from error
-    except Exception as error:  # the library lets errors of its HTTP client through, under changing names
+    except Exception as error:  # the library passes on errors of its HTTP client, with changing names
         if local_only:
             return None
         raise _fetch_error(model, error) from error
@@ -68,7 +68,7 @@ def _fetch_error(model: HubModel, error: Exception) -> ModelError:
         "RevisionNotFoundError": f"it has no revision {model.revision!r}",
     }
     first_line = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
-    offline = f"the hub can't be reached ({first_line}): check the network, or pass the path of a model you have"
+    offline = f"the hub can't be reached ({first_line}): check the network, or use the path of a local model"
     reason = reasons.get(type(error).__name__, offline)
     return ModelNotFoundError(f"{model} is not in the local hub cache and could not be downloaded: {reason}.")
 
@@ -82,7 +82,7 @@ def _wanted(model: HubModel) -> str:
 
 
 def _is_complete(folder: Path, model: HubModel) -> bool:
-    """Whether a snapshot holds all that is needed; one cut short, or fetched for another use, does not."""
+    """Whether a snapshot has all needed files; an interrupted or partial download does not."""
     if model.file:
         return (folder / model.file).is_file()
     if not (folder / "config.json").is_file():
@@ -93,7 +93,7 @@ def _is_complete(folder: Path, model: HubModel) -> bool:
     try:
         shards = set(dict(read_json(index).get("weight_map", {})).values())
     except (DamagedModelError, TypeError, ValueError):
-        return True  # whole but wrong: the reader has the better error
+        return True  # complete but wrong: the reader has the better error
     return all((folder / str(shard)).is_file() for shard in shards)
 
 

@@ -1,4 +1,4 @@
-"""Ollama's local store: a manifest names the blob that is the GGUF file."""
+"""Ollama's local store: a manifest has the name of the blob with the GGUF file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAME = re.compile(r"(?!.*\.\.)[\w.-]+(/[\w.-]+){0,2}(:[\w.-]+)?")
 def find_ollama_model(name: str) -> Path:
     """The GGUF blob of NAME[:TAG]. Raises ModelNotFoundError that lists what is in the store."""
     if not NAME.fullmatch(name):
-        raise ModelNotFoundError(f"{name!r} is not a name of an Ollama model. Expected ollama:NAME[:TAG].")
+        raise ModelNotFoundError(f"{name!r} is not a valid Ollama model name. Expected ollama:NAME[:TAG].")
     for store in stores():
         manifest = store / "manifests" / _manifest_path(name)
         if manifest.is_file():
@@ -33,7 +33,7 @@ def find_ollama_model(name: str) -> Path:
 
 
 def stores() -> list[Path]:
-    """Folders in which Ollama keeps models, first the one that it is told to use."""
+    """Folders in which Ollama stores models; the configured one comes first."""
     override = os.environ.get("OLLAMA_MODELS")
     if override:
         return [expand_home(override)]
@@ -53,7 +53,7 @@ def installed_models() -> list[str]:
 def _files_below(root: Path) -> list[Path]:
     try:
         return [path for path in root.rglob("*") if path.is_file()]
-    except OSError:  # the system-wide store is often not ours to read
+    except OSError:  # there is often no permission to read the system-wide store
         return []
 
 
@@ -80,7 +80,7 @@ def _blob(store: Path, manifest: Path) -> Path:
     digest = _model_digest(read_json(manifest), manifest)
     blob = store / "blobs" / digest.replace(":", "-")
     if not blob.is_file():
-        raise ModelNotFoundError(f"{manifest} names the blob {blob}, which is not there. Pull the model again.")
+        raise ModelNotFoundError(f"{manifest} refers to the blob {blob}, which does not exist. Pull the model again.")
     return blob
 
 
@@ -91,4 +91,4 @@ def _model_digest(manifest: dict[str, Any], path: Path) -> str:
             digest = layer.get("digest")
             if isinstance(digest, str) and DIGEST.fullmatch(digest):
                 return digest
-    raise DamagedModelError(f"{path} names no model layer with a SHA-256 digest. Pull the model again.")
+    raise DamagedModelError(f"{path} has no model layer with a SHA-256 digest. Pull the model again.")

@@ -1,10 +1,10 @@
-"""check_text: a Python string may hold what is no text in any encoding."""
+"""check_text: a Python string may contain characters that no encoding has."""
 
 from __future__ import annotations
 
 from slipstream.errors import UsageError
 
-_ESCAPED_BYTES = range(0xDC80, 0xDD00)  # how Python keeps bytes of its input that are not UTF-8
+_ESCAPED_BYTES = range(0xDC80, 0xDD00)  # how Python represents input bytes that are not UTF-8
 
 
 def check_text(text: str, what: str = "The text") -> None:
@@ -14,7 +14,7 @@ def check_text(text: str, what: str = "The text") -> None:
     except UnicodeEncodeError as error:
         code, place = ord(text[error.start]), f"after {error.start} characters"
         if code in _ESCAPED_BYTES:
-            problem = f"holds the byte 0x{code - 0xDC00:02x} {place}, which is not UTF-8"
+            problem = f"has the byte 0x{code - 0xDC00:02x} {place}, which is not UTF-8"
         else:
-            problem = f"holds half a character (\\u{code:x}) {place}"
-        raise UsageError(f"{what} {problem}; text in UTF-8 was expected") from error
+            problem = f"has an incomplete character (\\u{code:x}) {place}"
+        raise UsageError(f"{what} {problem}; expected text in UTF-8") from error

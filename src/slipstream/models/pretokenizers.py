@@ -1,4 +1,4 @@
-"""How text is cut into words before BPE, by the names that GGUF files give (`tokenizer.ggml.pre`)."""
+"""How text is split into words before BPE, by the names in GGUF files (`tokenizer.ggml.pre`)."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ ONE_DIGIT = r"\p{N}"
 
 @dataclass(frozen=True, slots=True)
 class PreTokenizer:
-    """Patterns are applied one after the other, each match a word of its own."""
+    """Patterns are applied one after the other; each match becomes one word."""
 
     patterns: tuple[str, ...]
-    whole_words_first: bool = False  # a word that is a token is taken whole, even where no merge leads to it
+    whole_words_first: bool = False  # a word that is a token is used whole, even if no merge leads to it
     adds_bos: bool = False  # when the file does not say
-    composes: bool = False  # text is brought to Unicode NFC first, as the model's own tokenizer does
+    composes: bool = False  # text is normalised to Unicode NFC first, as in the model's own tokenizer
 
 
 PRE_TOKENIZERS: dict[str, PreTokenizer] = {
@@ -59,7 +59,7 @@ def pre_tokenizer_named(name: str, path: Path) -> PreTokenizer:
     """Raises UnsupportedModelError for an unknown name: a guess would silently give wrong tokens."""
     if name not in PRE_TOKENIZERS:
         raise UnsupportedModelError(
-            f"{path} uses the pre-tokenizer {name!r}; known are {', '.join(sorted(PRE_TOKENIZERS))}. "
-            "Use the safetensors form of this model, which carries its whole tokenizer."
+            f"{path} uses the pre-tokenizer {name!r}; supported are {', '.join(sorted(PRE_TOKENIZERS))}. Use the "
+            "safetensors version of this model, which includes its whole tokenizer."
         )
     return PRE_TOKENIZERS[name]

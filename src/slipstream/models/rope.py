@@ -1,4 +1,4 @@
-"""Rope scaling as divisors of the inverse frequencies, the one form DecoderConfig carries."""
+"""Rope scaling as divisors of the inverse frequencies, the form that DecoderConfig uses."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Llama3Scaling:
-    """Llama 3.1's scaling: long waves are slowed by `factor`, short ones kept, those between blended."""
+    """Llama 3.1's scaling: low frequencies are divided by `factor`, high ones kept, those between interpolated."""
 
     factor: float
     low_freq_factor: float
@@ -17,7 +17,7 @@ class Llama3Scaling:
 
 
 def linear_divisors(factor: float, head_dim: int) -> tuple[float, ...]:
-    """Position interpolation: every frequency is slowed alike."""
+    """Position interpolation: every frequency is divided by the same factor."""
     return (factor,) * (head_dim // 2)
 
 

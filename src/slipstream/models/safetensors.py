@@ -63,20 +63,26 @@ def open_folder(path: Path, name: str) -> FolderCheckpoint:
 
 
 def _refuse_other_contents(path: Path) -> None:
-    """Says what a folder is, when it is not one with safetensors."""
+    """The error for a folder without safetensors, which says what the folder has."""
     if _weight_files(path) or (path / INDEX).is_file():
         if (path / "config.json").is_file():
             return
-        raise ModelNotFoundError(f"{path} has safetensors but no config.json, which says what they are. Copy it there.")
+        raise ModelNotFoundError(
+            f"{path} has safetensors but no config.json, which describes the model. Copy it into the folder."
+        )
     pickles = sorted(file.name for pattern in PICKLES for file in path.glob(pattern))
     if pickles:
         raise UnsupportedModelError(
-            f"{path} has only pickled weights ({pickles[0]}), which can run code when loaded. "
-            "They are not read. Convert them to safetensors: load with transformers and call save_pretrained."
+            f"{path} has only pickled weights ({pickles[0]}), which can run code when loaded, so they are not read. "
+            "Convert them to safetensors: load with transformers and call save_pretrained."
         )
     ggufs = sorted(file.name for file in path.glob("*.gguf"))
-    hint = f"It has {', '.join(ggufs)}: pass the path of one." if ggufs else "Expected config.json and *.safetensors."
-    raise ModelNotFoundError(f"{path} holds no safetensors weights. {hint}")
+    hint = (
+        (f"It has {', '.join(ggufs)}: use the path of one of them.")
+        if ggufs
+        else "Expected config.json and *.safetensors."
+    )
+    raise ModelNotFoundError(f"{path} has no safetensors weights. {hint}")
 
 
 def _weight_files(path: Path) -> list[Path]:
@@ -91,8 +97,8 @@ def _all_tensors(path: Path) -> dict[str, StoredTensor]:
     files = _weight_files(path)
     if len(files) > 1:
         raise DamagedModelError(
-            f"{path} has {len(files)} safetensors files but no {INDEX}, "
-            "which says what belongs together. Copy it there."
+            f"{path} has {len(files)} safetensors files but no {INDEX}, which says which files belong to the model. "
+            "Copy it into the folder."
         )
     return read_file_header(files[0])
 
@@ -113,8 +119,8 @@ def _sharded_tensors(path: Path, index: dict[str, Any]) -> dict[str, StoredTenso
 
 
 def _read_shard(path: Path, shard: str) -> dict[str, StoredTensor]:
-    if Path(shard).name != shard:  # an index must not lead out of its folder
-        raise DamagedModelError(f"{path / INDEX} names the file {shard!r}; a plain file name was expected.")
+    if Path(shard).name != shard:  # an index must not point outside its folder
+        raise DamagedModelError(f"{path / INDEX} has the file {shard!r}; expected a file name without a folder.")
     if not (path / shard).is_file():
-        raise DamagedModelError(f"{path} lacks the weights file {shard} that its index names. Download it again.")
+        raise DamagedModelError(f"{path}: the weights file {shard} of its index is missing. Download it again.")
     return read_file_header(path / shard)

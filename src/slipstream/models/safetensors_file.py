@@ -1,6 +1,6 @@
 """One .safetensors file: its header, checked against the file's size. Tensors are views of the memory map.
 
-Read here and not with the safetensors package, whose numpy interface has no bfloat16.
+Does not use the safetensors package, because its numpy interface has no bfloat16.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class StoredTensor:
         return math.prod(self.shape) * ITEM_BYTES[self.dtype]
 
     def read(self) -> RawTensor:
-        """The tensor without copying (float64 is made float32). The array is read-only."""
+        """The tensor without copying (float64 becomes float32). The array is read-only."""
         count = math.prod(self.shape)
         if self.dtype == "F32":
             return RawTensor("F32", np.frombuffer(self.data, np.float32, count, self.start).reshape(self.shape))
@@ -79,8 +79,8 @@ def _header_length(path: Path, data: mmap.mmap) -> int:
     length = int.from_bytes(data[:LENGTH_BYTES], "little")
     if length > min(MAX_HEADER_BYTES, len(data) - LENGTH_BYTES):
         raise DamagedModelError(
-            f"{path} states a header of {length} bytes in a file of {len(data)}: "
-            "it is truncated or not safetensors. Download it again."
+            f"{path} has a header of {length} bytes in a file of {len(data)}: it is truncated or not safetensors. "
+            "Download it again."
         )
     return length
 
@@ -96,7 +96,7 @@ def _stored_tensor(path: Path, data: mmap.mmap, body: int, name: str, entry: Any
     if not isinstance(dtype, str) or dtype not in ITEM_BYTES:
         damaged(f"has the unknown type {dtype!r}")
     if not _is_sizes(shape) or not _is_sizes(offsets) or len(offsets) != 2:
-        damaged(f"has the shape {str(shape)[:80]} and the offsets {str(offsets)[:80]}, which make no sense")
+        damaged(f"has the shape {str(shape)[:80]} and the offsets {str(offsets)[:80]}, which are invalid")
     tensor = StoredTensor(data, path, name, dtype, tuple(shape), body + offsets[0])
     if offsets[1] - offsets[0] != tensor.num_bytes:
         span = offsets[1] - offsets[0]
@@ -107,7 +107,7 @@ def _stored_tensor(path: Path, data: mmap.mmap, body: int, name: str, entry: Any
 
 
 def _is_sizes(value: Any) -> bool:
-    """Few and below 2^63: a product of anything larger would only keep the machine busy."""
+    """Few and below 2^63: the product of larger numbers would only take time."""
     return (
         isinstance(value, list)
         and len(value) <= _MAX_DIMENSIONS

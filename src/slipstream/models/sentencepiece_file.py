@@ -1,4 +1,4 @@
-"""tokenizer.model: SentencePiece's protobuf, of which only the few fields needed are read."""
+"""tokenizer.model: SentencePiece's protobuf. Only the needed fields are read."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def read_sentencepiece(path: Path, data: bytes) -> SentencePieceModel:
     # 2: a compiled character map, 4: remove extra whitespace. Llama's and Mistral's models do neither.
     if kind != BPE_MODEL or normalizer.get(2) or normalizer.get(4, 1):
         raise UnsupportedModelError(
-            f"{path} is a SentencePiece model of kind {kind} that rewrites text; plain BPE is supported. "
-            "Use a copy of the model with tokenizer.json."
+            f"{path} is a SentencePiece model of kind {kind}, or one that normalises text; only plain BPE is "
+            "supported. Use a copy of the model with tokenizer.json."
         )
     return SentencePieceModel(
         pieces=pieces,
@@ -78,7 +78,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
         elif wire == BYTES:
             length, position = _varint(data, position)
             if position + length > len(data):
-                raise ValueError("a field reaches past the end of the file")
+                raise ValueError("a field ends after the end of the file")
             yield number, data[position : position + length]
             position += length
         elif wire in (FIXED32, FIXED64):

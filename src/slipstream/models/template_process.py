@@ -1,4 +1,4 @@
-"""TemplateProcess: chat templates rendered in a child process, which bounds what they take."""
+"""TemplateProcess: renders chat templates in a child process with limits on time and memory."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from slipstream.child import stdlib_script
 from slipstream.errors import SlipstreamError, UsageError
 from slipstream.models import template_worker
 
-CPU_LIMIT_S = 2.0  # of processor time for one rendering; usual ones take less than a millisecond
-_WAY_OUT = "Pass the text as it is with --raw, or use another copy of the model."
+CPU_LIMIT_S = 2.0  # CPU time for one rendering; most take less than a millisecond
+_WAY_OUT = "Use --raw to pass the text unchanged, or use another copy of the model."
 
 
 class TemplateProcess:
-    """One child for all templates of this process, started when it is needed. Safe to use from several threads."""
+    """One child process for all templates of this process, started when needed. Safe to use from several threads."""
 
     def __init__(self, cpu_limit_s: float = CPU_LIMIT_S) -> None:
         self._cpu_limit_s = cpu_limit_s
@@ -38,14 +38,14 @@ class TemplateProcess:
             request = json.dumps({"source": source, "values": values}).encode() + b"\n"
         except (TypeError, ValueError, RecursionError) as error:
             raise UsageError(
-                f"The messages hold something else than text, numbers, lists and objects: {error}."
+                f"The messages contain something other than text, numbers, lists and objects: {error}."
             ) from error
         with self._lock:
             answer = self._ask(request)
         if "error" in answer:
             raise UsageError(
-                f"The model's chat template refuses this conversation: {answer['error'].rstrip('.')}. "
-                "Change the messages, or pass the text as it is with --raw."
+                f"The model's chat template refuses this conversation: {answer['error'].rstrip('.')}. Change the "
+                "messages, or use --raw to pass the text unchanged."
             )
         return answer["text"]
 
@@ -63,10 +63,10 @@ class TemplateProcess:
             try:
                 child.stdin.write(request)
                 child.stdin.flush()
-            except BrokenPipeError:  # it has ended; what it ended by is told below
+            except BrokenPipeError:  # it has exited; the reason is reported below
                 pass
             line = child.stdout.readline()
-        except BaseException:  # interrupted: its answer must not be taken for that of the next request
+        except BaseException:  # interrupted: its answer must not be used for the next request
             self.stop()
             raise
         if not line.endswith(b"\n"):
@@ -79,7 +79,7 @@ class TemplateProcess:
     def _running(self) -> subprocess.Popen[bytes]:
         if self._child is not None and self._child.poll() is None:
             return self._child
-        folders = [folder for folder in sys.path if folder]  # the empty one is the current folder
+        folders = [folder for folder in sys.path if folder]  # an empty entry means the current folder
         command = stdlib_script(Path(template_worker.__file__), str(self._cpu_limit_s), json.dumps(folders))
         try:
             return subprocess.Popen(
@@ -87,12 +87,10 @@ class TemplateProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C on the terminal is not for it
+                start_new_session=True,  # it must not receive Ctrl-C from the terminal
             )
         except OSError as error:
-            raise SlipstreamError(
-                f"chat templates run in a process of their own, which did not start: {error}"
-            ) from error
+            raise SlipstreamError(f"the child process for chat templates did not start: {error}") from error
 
     def _forget(self) -> None:
         """In a fork: the child belongs to the process that started it."""
@@ -101,7 +99,7 @@ class TemplateProcess:
 
     def _stopped(self, code: int) -> UsageError:
         if hasattr(signal, "SIGPROF") and code == -signal.SIGPROF:
-            reason = f"took more than {self._cpu_limit_s:g} s of processor time and was stopped"
+            reason = f"took more than {self._cpu_limit_s:g} s of CPU time and was stopped"
         elif code == template_worker.MEMORY_EXIT:
             reason = f"needed more than {template_worker.MEMORY_LIMIT_BYTES >> 20} MB of memory and was stopped"
         else:

@@ -1,4 +1,4 @@
-"""Renders chat templates in a process of its own: a template is code of the model's author, and Jinja's sandbox bounds
+"""Renders chat templates in a separate process: a template is code from the model's author, and Jinja's sandbox limits
 neither time nor memory.
 
     python -I template_worker.py CPU_LIMIT_S SYS_PATH_AS_JSON
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 MEMORY_LIMIT_BYTES = 512 << 20  # of the process
 MEMORY_EXIT = 3
-FREE_CHARS = 1_000_000  # of text that a template may write, beside
+FREE_CHARS = 1_000_000  # characters that a template may add
 CHARS_PER_CHAR = 4  # for each character of the request
 MAX_ERROR_CHARS = 500
 
@@ -49,7 +49,7 @@ def _answer(line: bytes, cpu_limit_s: float) -> dict[str, str]:
     try:
         request = json.loads(line)
         text = _compiled(request["source"]).render(request["values"])
-    # What a template does wrong may surface as any of these.
+    # Errors in a template may raise any of these.
     except (
         TemplateError, TypeError, ValueError, LookupError, ArithmeticError, AttributeError, RecursionError, SyntaxError,
     ) as error:  # fmt: skip
@@ -58,7 +58,7 @@ def _answer(line: bytes, cpu_limit_s: float) -> dict[str, str]:
         _limit_time(0.0)
     most = FREE_CHARS + CHARS_PER_CHAR * len(line)
     if len(text) > most:
-        return {"error": f"it writes {len(text)} characters, at most {most} are taken"}
+        return {"error": f"it writes {len(text)} characters; at most {most} are allowed"}
     return {"text": text}
 
 
@@ -69,12 +69,12 @@ def _limit_memory() -> None:
         return
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     most = MEMORY_LIMIT_BYTES if hard == resource.RLIM_INFINITY else min(hard, MEMORY_LIMIT_BYTES)
-    with contextlib.suppress(ValueError, OSError):  # macOS does not take it
+    with contextlib.suppress(ValueError, OSError):  # macOS does not support it
         resource.setrlimit(resource.RLIMIT_AS, (most, hard))
 
 
 def _limit_time(seconds: float) -> None:
-    """Ends the process after this much processor time, inside a single long operation too. 0 lifts the limit."""
+    """Ends the process after this much CPU time, even inside a single long operation. 0 removes the limit."""
     if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_PROF, seconds)
 
@@ -88,7 +88,7 @@ def _compiled(source: str) -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
         extensions=[loopcontrols, _generation_tag()],
-        optimized=False,  # 'a' * 10**8 would be computed when compiling, and kept
+        optimized=False,  # 'a' * 10**8 would be computed when compiling, and stored
     )
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise_exception
@@ -97,7 +97,7 @@ def _compiled(source: str) -> Template:
 
 
 def _generation_tag() -> Any:
-    """`{% generation %}` marks the assistant's words for training; here it only has to be passed through."""
+    """`{% generation %}` marks the assistant's text for training; here its content is only passed through."""
     from jinja2 import nodes
     from jinja2.ext import Extension
 
@@ -112,7 +112,7 @@ def _generation_tag() -> Any:
 
 
 def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:
-    # Jinja's own filter escapes HTML characters, which no model was trained on.
+    # Jinja's own filter escapes HTML characters, but models were not trained on escaped text.
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **options)
 
 

@@ -1,4 +1,4 @@
-"""Which tensors a decoder has, and of which shape. Both readers check a checkpoint on opening."""
+"""The tensors of a decoder and their shapes. Both readers check a checkpoint when it is opened."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from slipstream.models.config import DecoderConfig
 
 Shape = tuple[int, ...]
 
-# Far above every known model; keeps a hostile header from asking for billions of names.
+# Far above every known model; keeps a malicious header from requesting billions of names.
 MAX_LAYERS = 4096
 MAX_SIZE = 1 << 26
-IGNORED_SUFFIXES = (".rotary_emb.inv_freq",)  # derived from the config; old checkpoints carry it
+IGNORED_SUFFIXES = (".rotary_emb.inv_freq",)  # derived from the config; old checkpoints contain it
 
 
 def expected_tensors(config: DecoderConfig) -> dict[str, Shape]:
-    """Name and shape of every tensor that a backend will ask for."""
+    """Name and shape of every tensor that a backend needs."""
     hidden = config.hidden_size
     expected = {"model.embed_tokens.weight": (config.vocab_size, hidden), "model.norm.weight": (hidden,)}
     if not config.tied_head:
@@ -55,7 +55,7 @@ def _layer_tensors(config: DecoderConfig) -> dict[str, Shape]:
 
 
 def check_config(config: DecoderConfig, path: Path) -> None:
-    """Refuses numbers that no decoder can have."""
+    """Raises for numbers that no decoder can have."""
     sizes = {
         "vocab_size": (config.vocab_size, MAX_SIZE),
         "hidden_size": (config.hidden_size, MAX_SIZE),
@@ -68,59 +68,60 @@ def check_config(config: DecoderConfig, path: Path) -> None:
     }
     for name, (value, limit) in sizes.items():
         if not 1 <= value <= limit:
-            raise DamagedModelError(f"{path} states a {name} of {value}; 1 to {limit} was expected.")
+            raise DamagedModelError(f"{path} has a {name} of {value}; expected 1 to {limit}.")
     _check_heads(config, path)
     for name, number in {"rope theta": config.rope_theta, "norm epsilon": config.norm_eps}.items():
         if not (math.isfinite(number) and number > 0):
-            raise DamagedModelError(f"{path} states a {name} of {number}; a number above 0 was expected.")
+            raise DamagedModelError(f"{path} has a {name} of {number}; expected a number above 0.")
     if config.sliding_window is not None and config.sliding_window < 1:
-        raise DamagedModelError(f"{path} states a sliding window of {config.sliding_window}; 1 or more was expected.")
+        raise DamagedModelError(f"{path} has a sliding window of {config.sliding_window}; expected 1 or more.")
 
 
 def _check_heads(config: DecoderConfig, path: Path) -> None:
     if config.num_heads % config.num_kv_heads:
         raise DamagedModelError(
-            f"{path} states {config.num_heads} heads over {config.num_kv_heads} kv heads, which do not divide them."
+            f"{path} has {config.num_heads} heads and {config.num_kv_heads} kv heads; expected a multiple of the kv "
+            "heads."
         )
     if config.head_dim % 2:
-        raise DamagedModelError(f"{path} states a head_dim of {config.head_dim}; an even number was expected.")
+        raise DamagedModelError(f"{path} has a head_dim of {config.head_dim}; expected an even number.")
     divisors = config.rope_divisors
     if divisors is None:
         return
     if len(divisors) != config.head_dim // 2:
         raise DamagedModelError(
-            f"{path} carries {len(divisors)} rope factors; {config.head_dim // 2} (head_dim / 2) were expected."
+            f"{path} has {len(divisors)} rope factors; expected {config.head_dim // 2} (head_dim / 2)."
         )
     if not all(math.isfinite(d) and d > 0 for d in divisors):
-        raise DamagedModelError(f"{path} carries a rope factor that is not a number above 0.")
+        raise DamagedModelError(f"{path} has a rope factor that is not a number above 0.")
 
 
 def check_vocabulary(num_tokens: int, config: DecoderConfig, path: Path) -> None:
     """Every token needs its row of the embedding; rows without a token are padding."""
     if num_tokens > config.vocab_size:
         raise DamagedModelError(
-            f"{path} has a tokenizer of {num_tokens} tokens but only {config.vocab_size} embedding rows: "
-            "they do not belong together."
+            f"{path} has a tokenizer of {num_tokens} tokens but only {config.vocab_size} embedding rows: tokenizer "
+            "and weights are from different models."
         )
 
 
 def check_tensors(found: Mapping[str, Shape], config: DecoderConfig, path: Path) -> None:
-    """Raises when a tensor is missing, has another shape, or has no place in this architecture."""
+    """Raises if a tensor is missing, has another shape, or does not belong to this architecture."""
     expected = expected_tensors(config)
     missing = [name for name in expected if name not in found]
     if missing:
         raise DamagedModelError(
-            f"{path} lacks {len(missing)} of the {len(expected)} tensors of this "
-            f"{config.architecture} model, first {missing[0]!r}. The file is incomplete; download it again."
+            f"{path}: {len(missing)} of the {len(expected)} tensors of this {config.architecture} model are missing, "
+            f"first {missing[0]!r}. The file is incomplete; download it again."
         )
     for name, shape in expected.items():
         if found[name] != shape:
-            raise DamagedModelError(f"{path}: the tensor {name!r} has the shape {found[name]}, {shape} was expected.")
+            raise DamagedModelError(f"{path}: the tensor {name!r} has the shape {found[name]}; expected {shape}.")
     extra = [name for name in found if name not in expected and not _ignorable(name, config)]
     if extra:
         raise UnsupportedModelError(
-            f"{path} holds {extra[0]!r}, which has no place in the {config.architecture} architecture "
-            "as supported; leaving it out would change the answers. Use another engine for this model."
+            f"{path} has the tensor {extra[0]!r}, which Slipstream does not support for {config.architecture} models; "
+            "ignoring it would change the answers. Use another engine for this model."
         )
 
 

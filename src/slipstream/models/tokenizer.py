@@ -1,4 +1,4 @@
-"""Tokenizer: text to ids and back, the same whichever file the vocabulary came from."""
+"""Tokenizer: text to ids and back, the same for every file format."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["StreamDecoder", "Tokenizer", "TokenizerSettings", "same_vocabulary"]
 
-# Control tokens of these names end an answer in every model that has them. Files name only some of their end
-# tokens (GGUF often a single one), so these are added to what the file says.
+# Control tokens with these names end an answer in every model that has them. Files list only some of their end tokens
+# (GGUF often a single one), so these are added.
 END_NAMES = frozenset(
     {
         "</s>",
@@ -39,24 +39,24 @@ END_NAMES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class TokenizerSettings:
-    """What a model's files say beside the vocabulary."""
+    """What a model's files say in addition to the vocabulary."""
 
     bos_id: int | None
     add_bos: bool
-    eos_id: int | None  # the one that chat templates write
-    end_ids: frozenset[int]  # further tokens that the files name as ends
+    eos_id: int | None  # the one that chat templates use
+    end_ids: frozenset[int]  # further end tokens listed in the files
     chat_template: str | None
-    strips_leading_space: bool  # encoding puts a space before the text, decoding takes it away
+    strips_leading_space: bool  # encoding adds a space before the text, decoding removes it
 
 
 class Tokenizer:
-    """Made by tokenizer_hf or tokenizer_gguf. Safe to use from several threads."""
+    """Created by tokenizer_hf or tokenizer_gguf. Safe to use from several threads."""
 
     def __init__(self, encoder: tokenizers.Tokenizer, vocabulary: Vocabulary, settings: TokenizerSettings) -> None:
         self.vocabulary = vocabulary
         self.bos_id = settings.bos_id
         self.add_bos = settings.add_bos and settings.bos_id is not None
-        self.eos_id = settings.eos_id  # the one that chat templates write
+        self.eos_id = settings.eos_id  # the one that chat templates use
         self.eos_ids = _all_end_tokens(vocabulary, settings)
         self.chat_template = settings.chat_template
         self.strips_leading_space = settings.strips_leading_space
@@ -71,16 +71,16 @@ class Tokenizer:
     def encode(self, text: str, *, special: bool = False) -> list[int]:
         """Ids of a text, without BOS. `special`: names of control tokens in the text become those tokens.
 
-        Raises UsageError for a text with half characters.
+        Raises UsageError for a text with incomplete characters.
         """
         check_text(text)
-        with self._encoder_lock:  # the switch below belongs to the encoder, not to the call
+        with self._encoder_lock:  # the setting below is one of the encoder, not of the call
             self._encoder.encode_special_tokens = not special
             ids: list[int] = self._encoder.encode(text, add_special_tokens=False).ids
         return ids
 
     def prompt_ids(self, text: str) -> list[int]:
-        """Ids of a raw prompt: BOS where the model wants it, then the text, in which nothing is special."""
+        """Ids of a raw prompt: BOS if the model uses it, then the text, without control tokens."""
         return [*self._bos(), *self.encode(text)]
 
     def chat_ids(
@@ -88,7 +88,7 @@ class Tokenizer:
     ) -> list[int]:
         """Ids of a conversation through the model's template. UsageError for bad messages or no template.
 
-        Names of control tokens in the messages stay text; only those that the template writes become tokens.
+        Names of control tokens in the messages stay text; only those written by the template become tokens.
         `special_in_content`: names in the messages become tokens too.
         """
         if not special_in_content and (masked := self._content_guard.mask(messages)):
@@ -97,20 +97,20 @@ class Tokenizer:
         return self.encode(self.chat_text(messages, add_generation_prompt=add_generation_prompt), special=True)
 
     def chat_text(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
-        """The conversation as the template writes it."""
+        """The conversation as formatted by the template."""
         if self.chat_template is None:
-            raise UsageError("This model has no chat template; pass the prompt as it is with --raw.")
+            raise UsageError("This model has no chat template; use --raw to pass the prompt unchanged.")
         template = ChatTemplate(self.chat_template, self._name(self.bos_id), self._name(self.eos_id))
         return template.render(messages, add_generation_prompt=add_generation_prompt)
 
     def decode(self, ids: Sequence[int], *, show_special: bool = False) -> str:
-        """Text of ids. Special tokens are left out unless asked for; broken UTF-8 shows as U+FFFD."""
+        """Text of ids. Special tokens are omitted unless requested; invalid UTF-8 shows as U+FFFD."""
         spell = self.vocabulary.spelled_bytes if show_special else self.vocabulary.token_bytes
         text = b"".join(map(spell, ids)).decode("utf-8", errors="replace")
         return text.removeprefix(" ") if self.strips_leading_space else text
 
     def stream_decoder(self) -> StreamDecoder:
-        """Turns the tokens of one stream into text as they come."""
+        """Turns the tokens of one stream into text as they arrive."""
         return StreamDecoder(self)
 
     def token_bytes(self, token_id: int) -> bytes:
@@ -118,22 +118,22 @@ class Tokenizer:
         return self.vocabulary.token_bytes(token_id)
 
     def token_text(self, token_id: int) -> str:
-        """One token for people: special tokens by name, partial characters as U+FFFD."""
+        """One token for display: special tokens by name, partial characters as U+FFFD."""
         return self.vocabulary.spelled_bytes(token_id).decode("utf-8", errors="replace")
 
     def token_strings(self) -> list[str | None]:
-        """The tokens by id as the file spells them, None for a row without one."""
+        """The token strings by id as in the file; None for a row without a token."""
         return list(self.vocabulary.strings)
 
     def is_special(self, token_id: int) -> bool:
         return token_id in self.vocabulary.special
 
     def encoder_copy(self) -> tokenizers.Tokenizer:
-        """The encoder, to be changed or written out; this one stays as it is."""
+        """A copy of the encoder, to change or write to a file."""
         return type(self._encoder).from_str(self._encoder.to_str())
 
     def fingerprint(self) -> str:
-        """Equal for equal vocabularies, whatever the file format and the padding."""
+        """Equal for equal vocabularies, regardless of file format and padding."""
         return self.vocabulary.fingerprint()
 
     @functools.cached_property
@@ -151,7 +151,7 @@ class Tokenizer:
 
 
 def same_vocabulary(a: Tokenizer, b: Tokenizer) -> bool:
-    """Whether ids mean the same in both, token string by token string; filler rows are no obstacle."""
+    """Whether ids mean the same in both, compared by token string; filler rows are ignored."""
     return same_strings(a.vocabulary.strings, b.vocabulary.strings)
 
 

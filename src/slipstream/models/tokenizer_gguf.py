@@ -17,15 +17,15 @@ END_KEYS = ("eot_token_id", "eom_token_id")
 
 
 def tokenizer_from_metadata(metadata: Mapping[str, Any], path: Path) -> Tokenizer:
-    """Raises DamagedModelError, or UnsupportedModelError for a kind of tokenizer that is not known."""
+    """Raises DamagedModelError, or UnsupportedModelError for an unknown kind of tokenizer."""
     kind = metadata.get("tokenizer.ggml.model")
     if kind == "gpt2":
         return _byte_level_tokenizer(metadata, path)
     if kind == "llama":
         return _spm_tokenizer(metadata, path)
     raise UnsupportedModelError(
-        f"{path} has a tokenizer of the kind {kind!r}; gpt2 (byte-level BPE) and llama (SentencePiece) are "
-        "supported. Use the llama.cpp backend or another engine for this model."
+        f"{path} has a tokenizer of type {kind!r}; gpt2 (byte-level BPE) and llama (SentencePiece) are supported. Use "
+        "the llama.cpp backend or another engine for this model."
     )
 
 
@@ -93,12 +93,10 @@ def _settings(
 
 def _token_id(metadata: Mapping[str, Any], key: str, vocabulary: Vocabulary, path: Path) -> int | None:
     token_id = metadata.get(f"tokenizer.ggml.{key}")
-    if token_id is None or token_id in (-1, 0xFFFFFFFF):  # both spell "none"
+    if token_id is None or token_id in (-1, 0xFFFFFFFF):  # both mean "none"
         return None
     if not isinstance(token_id, int) or not 0 <= token_id < len(vocabulary.strings):
-        raise DamagedModelError(
-            f"{path} states {key} as {token_id!r}; an id below {len(vocabulary.strings)} was expected."
-        )
+        raise DamagedModelError(f"{path} has {key} = {token_id!r}; expected an id below {len(vocabulary.strings)}.")
     return token_id
 
 
@@ -113,5 +111,5 @@ def _numbers(metadata: Mapping[str, Any], key: str, count: int, path: Path) -> l
     values = metadata.get(f"tokenizer.ggml.{key}")
     numbers = values.tolist() if values is not None and hasattr(values, "tolist") else []
     if len(numbers) != count:
-        raise DamagedModelError(f"{path} has {len(numbers)} tokenizer.ggml.{key} for {count} tokens.")
+        raise DamagedModelError(f"{path} has {len(numbers)} entries in tokenizer.ggml.{key} for {count} tokens.")
     return numbers

@@ -18,12 +18,12 @@ from slipstream.models.tokenizer import Tokenizer, TokenizerSettings
 from slipstream.models.tokenizer_gguf import CONTROL, UNKNOWN, UNUSED, USER_DEFINED
 from slipstream.models.vocabulary import Spelling, Vocabulary
 
-MAX_TOKEN_ID = 1 << 24  # far above every vocabulary; a hostile id must not make a list that long
+MAX_TOKEN_ID = 1 << 24  # far above every vocabulary; a malicious id must not create a huge list
 
 
 @dataclass(frozen=True, slots=True)
 class SideFiles:
-    """The small files beside the tokenizer, each {} where it is missing."""
+    """The small files next to the tokenizer; {} for a missing one."""
 
     path: Path
     tokenizer_config: Mapping[str, Any]
@@ -32,7 +32,7 @@ class SideFiles:
     config: Mapping[str, Any]
 
     def token_name(self, key: str) -> str | None:
-        """bos_token and the like: a string, or an object with its content."""
+        """A token such as bos_token: a string, or an object with its content."""
         for source in (self.tokenizer_config, self.special_tokens):
             value = source.get(key)
             if isinstance(value, dict):
@@ -42,7 +42,7 @@ class SideFiles:
         return None
 
     def token_ids(self, key: str) -> list[int]:
-        """eos_token_id and the like: an id or a list of ids, from both configs."""
+        """Ids such as eos_token_id: an id or a list of ids, from both configs."""
         ids: list[int] = []
         for source in (self.generation_config, self.config):
             value = source.get(key)
@@ -51,7 +51,7 @@ class SideFiles:
 
 
 def tokenizer_from_folder(path: Path) -> Tokenizer:
-    """Reads tokenizer.json, or tokenizer.model where that is missing. Raises ModelError subclasses only."""
+    """Reads tokenizer.json, or tokenizer.model if that is missing. Raises ModelError subclasses only."""
     side = SideFiles(
         path=path,
         tokenizer_config=read_optional_json(path / "tokenizer_config.json"),
@@ -64,7 +64,7 @@ def tokenizer_from_folder(path: Path) -> Tokenizer:
     if (path / "tokenizer.model").is_file():
         return _from_sentencepiece(path / "tokenizer.model", side)
     raise ModelNotFoundError(
-        f"{path} has neither tokenizer.json nor tokenizer.model. Copy the tokenizer's files there."
+        f"{path} has neither tokenizer.json nor tokenizer.model. Copy the tokenizer's files into the folder."
     )
 
 
@@ -72,8 +72,8 @@ def _from_json(path: Path, side: SideFiles) -> Tokenizer:
     description = read_json(path)
     try:
         encoder = tokenizers.Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises bare Exception for every flaw
-        raise DamagedModelError(f"{path} is not a tokenizer: {error}. Download it again.") from error
+    except Exception as error:  # the library raises a bare Exception for every error
+        raise DamagedModelError(f"{path} is not a valid tokenizer file: {error}. Download it again.") from error
     encoder.no_truncation()
     encoder.no_padding()
     spelling, strips = _spelling(description, path)
@@ -102,8 +102,8 @@ def _spelling(description: Mapping[str, Any], path: Path) -> tuple[Spelling, boo
     if "ByteFallback" in kinds or "Replace" in kinds:
         return "spm", any(step.get("type") == "Strip" and step.get("start") for step in steps)
     raise UnsupportedModelError(
-        f"{path} decodes with {sorted(map(str, kinds)) or 'nothing'}; byte-level and SentencePiece "
-        "tokenizers are supported. Use another engine for this model."
+        f"{path} has the decoder {sorted(map(str, kinds)) or 'none'}; byte-level and SentencePiece tokenizers are "
+        "supported. Use another engine for this model."
     )
 
 
@@ -122,7 +122,7 @@ def _vocabulary(encoder: tokenizers.Tokenizer, spelling: Spelling, path: Path) -
     added = encoder.get_added_tokens_decoder()
     size = max(ids.values(), default=-1) + 1
     if not 0 < size <= MAX_TOKEN_ID:
-        raise DamagedModelError(f"{path} has token ids up to {size - 1}; 0 to {MAX_TOKEN_ID - 1} were expected.")
+        raise DamagedModelError(f"{path} has token ids up to {size - 1}; expected 0 to {MAX_TOKEN_ID - 1}.")
     strings: list[str | None] = [None] * size
     for text, token_id in ids.items():
         strings[token_id] = text

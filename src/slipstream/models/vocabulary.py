@@ -1,4 +1,4 @@
-"""Vocabulary: the token strings of a model by id, and the exact bytes each one stands for."""
+"""Vocabulary: the token strings of a model by id, and the exact bytes of each."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from typing import Literal
 Spelling = Literal["byte_level", "spm"]
 
 BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-# Rows that only fill up the embedding; two vocabularies that differ in nothing else are the same.
+# Rows that only pad the embedding; two vocabularies that differ only in these rows are the same.
 FILLER = re.compile(r"\[PAD\d*\]|<\|?pad(ding)?[\w|]*>|<\|?(unused|reserved|dummy|extra|placeholder)[^>]*>", re.I)
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """`strings[i]` is the token i as its file spells it, None for a row without a token."""
+    """`strings[i]` is token i as in its file; None for a row without a token."""
 
     strings: tuple[str | None, ...]
     spelling: Spelling
     special: frozenset[int]  # control tokens: never text
-    verbatim: frozenset[int]  # added tokens that are text, spelled as they are
+    verbatim: frozenset[int]  # added tokens that are plain text
     _bytes: dict[int, bytes] = field(default_factory=dict, compare=False, repr=False)
 
     def token_bytes(self, token_id: int) -> bytes:
-        """The bytes a token stands for; b"" for special tokens and for rows without a token."""
+        """The bytes of a token; b"" for special tokens and for rows without a token."""
         known = self._bytes.get(token_id)
         if known is None:
             known = self._bytes[token_id] = b"" if token_id in self.special else self.spelled_bytes(token_id)
@@ -37,7 +37,7 @@ class Vocabulary:
     def spelled_bytes(self, token_id: int) -> bytes:
         """Like token_bytes, but a special token gives its name."""
         if token_id < 0:
-            raise ValueError(f"token ids start at 0, got {token_id}")
+            raise ValueError(f"got the token id {token_id}; expected 0 or more")
         text = self.strings[token_id] if token_id < len(self.strings) else None
         if text is None:
             return b""
@@ -51,7 +51,7 @@ class Vocabulary:
         return _end(self.strings, lambda text: text is None)
 
     def fingerprint(self) -> str:
-        """SHA-256 of the tokens in order. Filler rows count alike, and at the end not at all."""
+        """SHA-256 of the tokens in order. All filler rows count as equal, and those at the end are ignored."""
         digest = hashlib.sha256()
         for text in self.strings[: _end(self.strings, is_filler)]:
             digest.update(b"\xff" if is_filler(text) else str(text).encode("utf-8", errors="replace") + b"\xfe")
@@ -70,7 +70,7 @@ def is_filler(text: str | None) -> bool:
 
 
 def same_strings(a: Sequence[str | None], b: Sequence[str | None]) -> bool:
-    """Equality id by id; a filler row equals any filler row and the absence of one."""
+    """Equality id by id; a filler row equals any other filler row and a missing row."""
     shorter, longer = sorted((a, b), key=len)
     if not all(is_filler(text) for text in longer[len(shorter) :]):
         return False
@@ -90,7 +90,7 @@ def _unspell_byte_level(text: str) -> bytes:
     alphabet = byte_of_char()
     try:
         return bytes([alphabet[char] for char in text])
-    except KeyError:  # a token outside the alphabet can only be meant as it is
+    except KeyError:  # a token outside the alphabet is plain text
         return text.encode("utf-8", errors="replace")
 
 

@@ -1,1 +1,1 @@
-"""Prediction: what a machine, a model or a pair will do before it runs: speed and memory."""
+"""Prediction of speed and memory for a machine, a model or a pair, before it runs."""

@@ -1,15 +1,16 @@
-"""Batching: what speculation still buys as more requests share the GPUs. A model, not a measurement.
+"""Batching: the gain of speculation as more requests share the GPUs. A model, not a measurement.
 
-- A step reads the weights once, whatever the number of requests, and the KV cache of every request; it computes one
+- A step reads the weights once for any number of requests, and the KV cache of every request; it computes one
   row for each request, and one more for each drafted token. Reading and computing overlap as in `predict/speed`.
-- Every row's logits are read a few times to choose from them.
-- GPUs that share a layer add up two messages a layer: a latency, and the rows' hidden states over the links.
-- A round drafts n tokens, one step of the draft each (n-grams: no time), and checks them in one step of the target.
-  With a chance a that a drafted token is taken it yields (1 - a^(n+1)) / (1 - a) tokens.
-- Few requests leave arithmetic idle, so rows for drafts are free; with many, every drafted row takes the place of
-  somebody's own. KV reads grow with the requests but not with the drafts: long contexts keep speculation useful longer.
+- The logits of every row are read a few times to choose a token.
+- GPUs that share a layer exchange two messages per layer: a latency, and the rows' hidden states over the links.
+- A round drafts n tokens, one draft step each (n-grams: no time), and verifies them in one step of the target.
+  If a drafted token is accepted with probability a, it yields (1 - a^(n+1)) / (1 - a) tokens.
+- With few requests compute is idle, so rows for drafts are free; with many, every drafted row takes the time of
+  another request's row. KV reads grow with the requests but not with the drafts, so speculation pays off longer with
+  long contexts.
 
-Left out: attention's own arithmetic (3 % at 1,000 tokens), prompts being read in between, and scheduling.
+Not included: the compute of attention (3 % at 1,000 tokens), prompts that are read in between, and scheduling.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from slipstream.predict.speed import WORTH_IT, DeviceSpeed, Sizes, expected_toke
 
 STREAMS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 MAX_LENGTH = 8
-CONTEXT = 1024  # tokens of an average request that is being answered
-FLOPS_SHARE = 0.5  # of a GPU's nominal arithmetic that products of some hundred rows reach; an assumption
+CONTEXT = 1024  # tokens of an average active request
+FLOPS_SHARE = 0.5  # share of a GPU's nominal compute that products of some hundred rows reach; an assumption
 MESSAGE_S = 12e-6  # latency of one all-reduce between GPUs of a machine; an assumption
-LINK_BANDWIDTH = 300e9  # bytes a second between them, as reached; an assumption
+LINK_BANDWIDTH = 300e9  # bytes a second between them, in practice; an assumption
 LOGIT_PASSES = 6  # times that a row's logits are read or written while a token is chosen; an assumption
 BYTES_PER_WEIGHT = 2
 
@@ -41,20 +42,18 @@ class Gpus:
 
     @cached_property
     def device(self) -> DeviceSpeed:
-        """All of them as one. UsageError for a name that is not in the tables."""
+        """All GPUs as one device. Raises UsageError for a name that is not in the tables."""
         bandwidth, flops = nominal_bandwidth(self.name), nominal_flops(self.name)
         if bandwidth is None or flops is None:
-            raise UsageError(
-                f"no bandwidth and arithmetic are known for the GPU {self.name!r}; {', '.join(TFLOPS)} are"
-            )
+            raise UsageError(f"unknown GPU {self.name!r}; bandwidth and compute are known for {', '.join(TFLOPS)}")
         return DeviceSpeed(bandwidth * GPU_SHARE * self.count, flops * FLOPS_SHARE * self.count)
 
     def sampling_s(self, sizes: Sizes, rows: int) -> float:
-        """Choosing tokens, on one of them."""
+        """Seconds to choose tokens, on one GPU."""
         return rows * sizes.vocab_size * 4 * LOGIT_PASSES / (self.device.bandwidth / self.count)
 
     def messages_s(self, sizes: Sizes, rows: int) -> float:
-        """What sharing layers costs a step."""
+        """Seconds per step for messages between GPUs that share layers."""
         if self.count == 1:
             return 0.0
         sent = 2 * (self.count - 1) / self.count * rows * sizes.hidden_size * BYTES_PER_WEIGHT
@@ -63,10 +62,10 @@ class Gpus:
 
 @dataclass(frozen=True, slots=True)
 class AssumedDrafter:
-    """What drafts: a model, or nothing that takes time (`model` is None)."""
+    """A drafter: a model, or one that takes no time (`model` is None)."""
 
     name: str
-    acceptance: float  # chance that a drafted token is taken
+    acceptance: float  # probability that a drafted token is accepted
     model: Sizes | None = None
 
 
@@ -87,7 +86,7 @@ class Load:
         return forward_s + self.gpus.messages_s(sizes, rows) + self.gpus.sampling_s(sizes, rows)
 
     def tokens_per_s(self, drafter: AssumedDrafter | None = None, length: int = 0) -> float:
-        """Of one request, drafting `length` tokens a round."""
+        """Tokens per second of one request, with `length` drafted tokens per round."""
         if drafter is None or length == 0:
             return 1 / self.step_s(self.target, 1)
         drafting_s = length * self.step_s(drafter.model, 1) if drafter.model else 0.0
@@ -98,7 +97,7 @@ class Load:
         return self.tokens_per_s(drafter, length) / self.tokens_per_s()
 
     def best_length(self, drafter: AssumedDrafter) -> int:
-        """The draft length with the highest speed; 0 where none gains 5 %, which is within the model's error."""
+        """The draft length with the highest speed; 0 if no length gains 5 %, the error of this model."""
         best = max(range(1, MAX_LENGTH + 1), key=lambda length: self.tokens_per_s(drafter, length))
         return best if self.speedup(drafter, best) >= WORTH_IT else 0
 
@@ -117,7 +116,7 @@ class LoadTable:
 
 
 def schedule(case: LoadTable, drafter: AssumedDrafter, streams: Iterable[int] = STREAMS) -> list[tuple[int, int, int]]:
-    """(from, to, draft length) by requests: what vLLM takes as `num_speculative_tokens_per_batch_size`."""
+    """(from, to, draft length) by requests: the value of vLLM's `num_speculative_tokens_per_batch_size`."""
     entries: list[tuple[int, int, int]] = []
     start = 1
     for count in streams:

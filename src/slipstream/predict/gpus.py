@@ -1,4 +1,4 @@
-"""GPUs: asked through their own tools and drivers, never through a framework."""
+"""GPUs: found through their own tools and drivers, never through a framework."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from slipstream.host import file_number, file_text
 
 Vendor = Literal["nvidia", "amd", "apple"]
 
-PROBE_S = 2.5  # the most that one question to the machine may take
-GPU_SHARE = 0.6  # of its nominal bandwidth that a good engine reaches while it decodes
-UNKNOWN_BANDWIDTH = 250e9  # a slow discrete GPU; used where the name is not in the table
+PROBE_S = 2.5  # limit for one query to the machine
+GPU_SHARE = 0.6  # share of the nominal bandwidth that a good engine reaches while decoding
+UNKNOWN_BANDWIDTH = 250e9  # a slow discrete GPU; used if the name is not in the table
 MIN_DISCRETE_BYTES = 2 << 30  # integrated GPUs report less memory of their own
-METAL_SHARE = 0.75  # of the shared memory, which is what Metal lets a process have
+METAL_SHARE = 0.75  # share of the unified memory that Metal allows a process
 NVIDIA_FIELDS = ("name", "memory.total", "memory.free", "compute_cap", "driver_version")
 
-# Nominal memory bandwidth in GB/s as publicly known, not measured. The longest name that is part of the GPU's wins.
+# Nominal memory bandwidth in GB/s from data sheets, not measured. The longest key contained in the GPU's name wins.
 BANDWIDTHS = {
     "T4": 320, "P40": 347, "P100": 732, "V100": 900, "A10": 600, "A16": 200, "A30": 933, "A40": 696, "L4": 300,
     "L40": 864, "A100": 1555, "A100 80GB": 1935, "A100-SXM4-80GB": 2039, "H100": 3350, "H100 PCIe": 2000,
@@ -37,7 +37,7 @@ BANDWIDTHS = {
     "M3": 100, "M3 Pro": 150, "M3 Max": 300, "M3 Ultra": 819, "M4": 120, "M4 Pro": 273, "M4 Max": 410,
 }  # fmt: skip
 
-# Nominal arithmetic in bf16 without sparsity, in TFLOP/s, likewise.
+# Nominal bf16 compute without sparsity in TFLOP/s, also from data sheets.
 TFLOPS = {
     "A10": 125, "A30": 165, "A40": 150, "A100": 312, "L4": 121, "L40": 181, "L40S": 362, "H100": 989, "H100 PCIe": 756,
     "H20": 148, "H200": 989, "GH200": 989, "B200": 2250, "MI300X": 1307,
@@ -57,19 +57,19 @@ class Gpu:
 
     @property
     def read_bandwidth(self) -> float:
-        """Bytes of weights a second that decoding can be expected to read."""
+        """Bytes of weights per second that decoding is expected to read."""
         return (self.bandwidth or UNKNOWN_BANDWIDTH) * GPU_SHARE
 
 
 def find_gpus(processor: str, memory_total: int, memory_free: int) -> tuple[Gpu, ...]:
-    """All GPUs of this machine; the arguments describe its main memory, which Apple's share."""
+    """All GPUs of this machine. The arguments describe its main memory, which Apple GPUs share."""
     with ThreadPoolExecutor(2) as pool:
         nvidia, amd = pool.submit(_nvidia_gpus), pool.submit(amd_gpus)
         return nvidia.result() + amd.result() + _apple_gpus(processor, memory_total, memory_free)
 
 
 def ask(*command: str, timeout_s: float = PROBE_S) -> str | None:
-    """What a command prints; None when it is not there, fails or takes too long."""
+    """The output of a command; None if it is missing, fails or takes too long."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
     except (OSError, subprocess.TimeoutExpired, ValueError):
@@ -83,7 +83,7 @@ def _nvidia_gpus() -> tuple[Gpu, ...]:
 
 
 def parse_nvidia_smi(text: str) -> tuple[Gpu, ...]:
-    """GPUs from `nvidia-smi --query-gpu=… --format=csv,noheader,nounits`. Lines that make no sense are left out."""
+    """GPUs from `nvidia-smi --query-gpu=… --format=csv,noheader,nounits`. Invalid lines are skipped."""
     gpus = []
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.split(",")]
@@ -98,7 +98,7 @@ def parse_nvidia_smi(text: str) -> tuple[Gpu, ...]:
 
 
 def amd_gpus(root: Path = Path("/sys/class/drm")) -> tuple[Gpu, ...]:
-    """From the amdgpu driver's own files; integrated GPUs, with next to no memory of their own, are left out."""
+    """GPUs from the amdgpu driver's files. Integrated GPUs, with almost no memory of their own, are skipped."""
     gpus = []
     for folder in sorted(root.glob("card[0-9]*/device")):
         total, used = (file_number(folder / f"mem_info_vram_{what}") for what in ("total", "used"))
@@ -126,12 +126,12 @@ def _apple_gpus(processor: str, memory_total: int, memory_free: int) -> tuple[Gp
 
 
 def nominal_bandwidth(name: str) -> float | None:
-    """Bytes a second of the GPU of this name; None for one that is not in the table."""
+    """Bytes per second of the GPU of this name; None if it is not in the table."""
     return _by_name(BANDWIDTHS, name, 1e9)
 
 
 def nominal_flops(name: str) -> float | None:
-    """Operations a second of the GPU of this name; None for one that is not in the table."""
+    """Operations per second of the GPU of this name; None if it is not in the table."""
     return _by_name(TFLOPS, name, 1e12)
 
 

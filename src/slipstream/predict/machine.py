@@ -1,6 +1,6 @@
-"""Machine: what is in it, how fast it copies memory, and what the installed packages make of it.
+"""Machine: its hardware, how fast it copies memory, and which devices the installed packages support.
 
-Nothing heavy is imported: torch and llama-cpp-python are looked at from outside.
+No heavy imports: torch and llama-cpp-python are inspected without importing them here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from slipstream.host import cores, file_text, free_memory, total_memory
 from slipstream.predict.gpus import Gpu, ask, find_gpus
 
 COPY_BYTES = 256 << 20  # much larger than the caches
-CPU_SHARE = 0.5  # of the copy bandwidth (read + write) that reading weights reaches
+CPU_SHARE = 0.5  # share of the copy bandwidth (read + write) that reading weights reaches
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class InstalledPackage:
 
     version: str
     gpu_build: str | None
-    sees_gpu: bool | None  # None: could not be found out
+    sees_gpu: bool | None  # None: unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,20 +39,20 @@ class Machine:
     cores: int
     memory_total: int  # bytes
     memory_free: int
-    copy_bandwidth: float  # bytes read and written a second by a large copy, measured
+    copy_bandwidth: float  # bytes per second read and written by a large copy, measured
     gpus: tuple[Gpu, ...] = ()
     torch: InstalledPackage | None = None
     llama_cpp: InstalledPackage | None = None
 
     def gpu_for(self, num_bytes: int) -> Gpu | None:
-        """The fastest GPU with room for so many bytes; where only all of them together have it, the slowest."""
+        """The fastest GPU with this much memory; if only all GPUs together have it, the slowest."""
         fitting = [gpu for gpu in self.gpus if gpu.memory_total >= num_bytes]
         if not fitting and sum(gpu.memory_total for gpu in self.gpus) >= num_bytes:
             return min(self.gpus, key=lambda gpu: gpu.read_bandwidth, default=None)
         return max(fitting, key=lambda gpu: gpu.read_bandwidth, default=None)
 
     def read_bandwidth(self, num_bytes: int) -> float:
-        """Bytes of weights a second that decoding can be expected to read, on the device that holds so many."""
+        """Bytes of weights per second that decoding is expected to read, on the device that has this much memory."""
         gpu = self.gpu_for(num_bytes)
         return gpu.read_bandwidth if gpu else self.cpu_read_bandwidth
 
@@ -65,7 +65,7 @@ class Machine:
 
 
 def inspect() -> Machine:
-    """Looks at this machine in under 3 s. What can't be found out is left empty; raises nothing."""
+    """Inspects this machine in under 3 s. Unknown values are left empty; raises nothing."""
     processor, memory_total, memory_free = _processor(), total_memory(), free_memory()
     with ThreadPoolExecutor(2) as pool:
         llama_cpp, gpus = pool.submit(_llama_cpp), pool.submit(find_gpus, processor, memory_total, memory_free)
@@ -84,9 +84,9 @@ def inspect() -> Machine:
 
 @functools.cache
 def copy_bandwidth(device: str = "cpu") -> float:
-    """Bytes read and written a second by a copy that is much larger than the caches: the best of five.
+    """Bytes per second read and written by a copy that is much larger than the caches: the best of five.
 
-    On the CPU all cores copy. Other devices than CUDA's count as the CPU.
+    On the CPU all cores copy. Devices other than CUDA count as the CPU.
     """
     return 2 * COPY_BYTES / (_gpu_copy_s(device) if device.startswith("cuda") else _cpu_copy_s())
 
@@ -96,7 +96,7 @@ def _cpu_copy_s() -> float:
 
     parts = cores()
     source = np.ones((parts, COPY_BYTES // 4 // parts), np.float32)
-    target = np.full_like(source, 2.0)  # written to, or the system maps one and the same zero page
+    target = np.full_like(source, 2.0)  # write to it, or the system maps the same zero page everywhere
     with ThreadPoolExecutor(parts) as pool:
         return _best_of_five(lambda: list(pool.map(np.copyto, target, source)))
 
@@ -125,8 +125,9 @@ def _best_of_five(work: Callable[[], object]) -> float:
 
 
 def _torch(has_gpu: bool) -> InstalledPackage | None:
-    """Version and build are read from torch/version.py (the metadata of some wheels leave out `+cpu`); whether CUDA
-    programs see a GPU is asked of the driver."""
+    """Version and build are read from torch/version.py (the metadata of some wheels leave out `+cpu`); the driver says
+    whether CUDA programs see a GPU.
+    """
     version, spec = _version("torch"), importlib.util.find_spec("torch")
     if version is None or spec is None or spec.origin is None:
         return None
@@ -144,7 +145,9 @@ def _torch(has_gpu: bool) -> InstalledPackage | None:
 
 
 def _cuda_devices() -> bool | None:
-    """Whether the CUDA driver finds a device. In another process: cuInit would tie this one to the GPU."""
+    """Whether the CUDA driver finds a device. Runs in another process, because cuInit would bind this one to the
+    GPU.
+    """
     program = (
         "import ctypes; cuda = ctypes.CDLL('libcuda.so.1'); n = ctypes.c_int(); "
         "print(cuda.cuInit(0) == 0 and cuda.cuDeviceGetCount(ctypes.byref(n)) == 0 and n.value > 0)"
@@ -156,7 +159,7 @@ def _cuda_devices() -> bool | None:
 
 
 def _llama_cpp() -> InstalledPackage | None:
-    """Asked in another process: importing it loads every GPU library it was built with."""
+    """Runs in another process: importing it loads every GPU library it was built with."""
     version = _version("llama-cpp-python")
     if version is None:
         return None

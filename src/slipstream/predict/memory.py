@@ -1,7 +1,7 @@
-"""Memory plan: what a target and a draft take on given GPUs, line by line, how to split them, how long a context fits.
+"""Memory plan: the memory of target and draft on given GPUs line by line, how to split them, and the longest context.
 
-Sizes are bytes; a GB is 10^9 bytes, and a card sold as 24 GB has 24 GiB (25.8 GB). Weights count as stored, the KV
-cache to the byte. Buffers, graphs and what an engine takes for itself are typical values, marked as such.
+Sizes are bytes; a GB is 10^9 bytes, and a card sold as 24 GB has 24 GiB (25.8 GB). Weights count as stored; the KV
+cache is exact. Buffers, CUDA graphs and the engine's own memory are typical values, marked as such.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ GIB = 1 << 30
 CONTEXT_STEP = 256
 UNKNOWN_CONTEXT = 1 << 20
 UNKNOWN_VOCAB = 128_256
-BUFFERED_BYTES = 24  # of each number of a row's hidden state: a handful of copies, the widest a few times as wide
-TIGHT_SHARE = 0.05  # of a GPU left free: less than this is close
+BUFFERED_BYTES = 24  # bytes per number of a row's hidden state: several copies, the largest a few times as wide
+TIGHT_SHARE = 0.05  # share of a GPU that should stay free; less is a tight fit
 
 Split = Literal["layers", "tensor", "none"]
 
 
 @dataclass(frozen=True, slots=True)
 class EngineMemory:
-    """What an engine adds. The bytes are estimates, not measured: hence "typical" in the lines of a plan."""
+    """The memory that an engine adds. The bytes are estimates, not measured, so the lines of a plan say "typical"."""
 
     name: str
-    split: Split  # over several GPUs: whole layers, a share of every layer, or not at all
+    split: Split  # on several GPUs: whole layers, a share of every layer, or one GPU only
     each_gpu: int  # context, libraries, work space
     graphs: int  # captured graphs, on each GPU
     prompt_rows: int  # rows of a prompt in one forward
-    logit_rows: int  # rows it reserves logits for
-    usable: float = 1.0  # share of a GPU that it lets itself have
+    logit_rows: int  # rows with reserved logits
+    usable: float = 1.0  # share of a GPU that it uses
     kv_types: tuple[KvType, ...] = ("f16", "q8", "q4")
-    weight_bytes: float | None = None  # of one weight in memory, where that is not as stored
+    weight_bytes: float | None = None  # bytes per weight in memory, if not as stored
 
 
 _MB = 1_000_000
@@ -59,16 +59,18 @@ DEFAULT_ENGINE = "llama.cpp"
 
 
 def engine_memory(name: str) -> EngineMemory:
-    """An engine by its name. UsageError lists the known ones."""
+    """An engine by its name. Raises UsageError with the known names."""
     key = ALIASES.get(name.lower(), name.lower())
     if key not in ENGINES:
-        raise UsageError(f"no memory figures for the engine {name!r}; there are {', '.join([*ENGINES, *ALIASES])}")
+        raise UsageError(
+            f"no memory figures for the engine {name!r}; expected one of {', '.join([*ENGINES, *ALIASES])}"
+        )
     return ENGINES[key]
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryItem:
-    """A line of the plan. `place`: over all GPUs, on one of them, or on each anew."""
+    """A line of the plan. `place`: split over all GPUs, on one of them, or on each of them."""
 
     label: str
     num_bytes: int
@@ -85,7 +87,7 @@ class GpuShare:
     target_bytes: int
     draft_bytes: int
     overhead_bytes: int
-    num_layers: int  # of the target; with tensor parallelism, all of them in part
+    num_layers: int  # layers of the target; with tensor parallelism, a share of all layers
 
     @property
     def used(self) -> int:
@@ -100,14 +102,14 @@ class GpuMemoryPlan:
     parts: tuple[MemoryItem, ...]
     gpus: tuple[GpuShare, ...]
     fits: bool
-    max_context: int  # 0: not even an empty one
+    max_context: int  # 0: not even an empty context fits
     max_context_without_draft: int
     notes: tuple[str, ...] = field(default=())
-    nodes: int = 1  # machines; `gpus` has those of the first, then those of the second, and so on
+    nodes: int = 1  # machines; `gpus` has the GPUs of the first, then those of the second, and so on
 
     @property
     def gpus_each(self) -> int:
-        """GPUs of a machine."""
+        """GPUs per machine."""
         return len(self.gpus) // self.nodes
 
     @property
@@ -116,15 +118,15 @@ class GpuMemoryPlan:
 
 
 DOES_NOT_FIT = rule(
-    "fit-memory", "blocks", "The models do not fit the memory",
-    "Weights, KV cache, buffers and the engine itself need more than there is; the engine stops while loading, or "
-    "leaves layers on the processor, which is many times slower.",
+    "fit-memory", "blocks", "The models do not fit in memory",
+    "Weights, KV cache, buffers and the engine itself need more memory than there is. The engine fails while loading, "
+    "or runs some layers on the CPU, which is many times slower.",
     "{fix}",
 )  # fmt: skip
 TIGHT = rule(
-    "fit-memory-tight", "note", "The models fit with little to spare",
-    "Less than {share:.0%} of a GPU stays free; buffers and other programs vary by as much.",
-    "Take a shorter context or a smaller KV type if loading fails.",
+    "fit-memory-tight", "note", "The models fit, but with little free memory",
+    "Less than {share:.0%} of a GPU's memory stays free; buffers and other programs can vary by that much.",
+    "If loading fails, use a shorter context or a smaller KV type.",
 )  # fmt: skip
 
 
@@ -137,16 +139,16 @@ def plan(
     engine: str = DEFAULT_ENGINE,
     nodes: int = 1,
 ) -> GpuMemoryPlan:
-    """The plan for GPUs of so many bytes each, in each of `nodes` machines that are alike.
+    """The plan for GPUs with these sizes in bytes, in each of `nodes` equal machines.
 
-    UsageError for no GPU, a context below 1, an unknown engine, or machines that the engine can't join.
+    Raises UsageError for no GPU, a context below 1, an unknown engine, or several machines if the engine supports one.
     """
     memory = engine_memory(engine)
     if not gpus or min(gpus) <= 0 or context < 1:
         raise UsageError(f"a plan needs GPUs of more than 0 bytes and a context of 1 or more; got {gpus}, {context}")
     if nodes > 1 and memory.split != "tensor":
         joining = ", ".join(name for name, known in ENGINES.items() if known.split == "tensor")
-        raise UsageError(f"{memory.name} runs on one machine; {joining} join several")
+        raise UsageError(f"{memory.name} runs on one machine only; engines for several machines: {joining}")
     request = _Request(target, draft, context, kv, tuple(gpus) * nodes, memory, nodes)
     shares = _place(request)
     return GpuMemoryPlan(
@@ -164,7 +166,7 @@ def plan(
 
 
 def check(made: GpuMemoryPlan) -> list[Finding]:
-    """The plan as findings: it does not fit, or hardly."""
+    """The plan as findings: it does not fit, or only just."""
     usable = engine_memory(made.engine).usable
     free = [gpu.capacity * usable - gpu.used for gpu in made.gpus]
     evidence = f"{_gb(made.total_bytes)} needed at {made.context:,} tokens ({made.kv}); {_gpu_sizes(made)}"
@@ -176,17 +178,18 @@ def check(made: GpuMemoryPlan) -> list[Finding]:
 
 
 def advice(made: GpuMemoryPlan) -> str:
-    """What would make it fit, in a sentence."""
+    """How to make it fit, in one sentence."""
     if made.max_context:
         return f"Use a context of {made.max_context:,} or less, or a smaller KV type."
     if made.max_context_without_draft:
         return (
-            f"Leave the draft out: then {made.max_context_without_draft:,} tokens of context fit. Or draft by n-gram."
+            f"Run without the draft model: then a context of {made.max_context_without_draft:,} tokens fits. Or draft "
+            "with n-grams."
         )
-    return "Take a smaller quantisation of the target, or more GPU memory; the weights alone do not fit."
+    return "The weights alone do not fit. Use a smaller quantisation of the target, or more GPU memory."
 
 
-# -- what there is to place -------------------------------------------------------------------------------------------
+# -- what to place ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +204,7 @@ class _Request:
 
     @property
     def sharing(self) -> int:
-        """GPUs of a machine, which share every layer that the machine has."""
+        """GPUs per machine, which share every layer of that machine."""
         return len(self.gpus) // self.nodes
 
 
@@ -238,35 +241,38 @@ def _model_parts(request: _Request, sizes: Sizes, *, of_draft: bool) -> list[Mem
 
 
 def _hidden(sizes: Sizes) -> int:
-    """The width of the model; a layer has about 12 times its square of weights."""
+    """The hidden size of the model; a layer has about 12 times its square in weights."""
     return sizes.hidden_size or math.isqrt(sizes.num_parameters // (12 * max(sizes.num_layers, 1)))
 
 
 def _notes(request: _Request) -> list[str]:
     engine, notes = request.engine, []
     if request.kv not in engine.kv_types:
-        notes.append(f"{engine.name} has no {request.kv} KV cache; it has {', '.join(engine.kv_types)}")
+        notes.append(
+            f"{engine.name} does not support a {request.kv} KV cache; it supports {', '.join(engine.kv_types)}"
+        )
     if engine.split == "none" and len(request.gpus) > 1:
-        notes.append(f"{engine.name} uses one GPU: the largest counts")
+        notes.append(f"{engine.name} uses one GPU: the plan uses the largest")
     if engine.split == "tensor" and len(set(request.gpus)) > 1:
         notes.append(f"{engine.name} puts equal shares on all GPUs: the smallest one sets the limit")
     if engine.split == "tensor" and request.target.num_kv_heads % request.sharing:
-        notes.append(f"{request.target.num_kv_heads} KV heads can't be shared evenly by {request.sharing} GPUs")
+        notes.append(f"{request.target.num_kv_heads} KV heads can't be split evenly over {request.sharing} GPUs")
     if request.nodes > 1:
         notes.append(
-            f"each machine has a part of the layers, shared by its {request.sharing} GPUs: "
-            f"slipstream launch vllm --tensor-parallel {request.sharing} --pipeline-parallel {request.nodes} "
-            f"--nodes {request.nodes}"
+            f"each machine runs a part of the layers, split over its {request.sharing} GPUs: slipstream launch vllm "
+            f"--tensor-parallel {request.sharing} --pipeline-parallel {request.nodes} --nodes {request.nodes}"
         )
     for sizes in filter(None, (request.target, request.draft)):
         if 0 < sizes.context_length < request.context:
-            notes.append(f"{sizes.name} was made for {sizes.context_length:,} tokens, {request.context:,} are planned")
+            notes.append(
+                f"the context of {sizes.name} is {sizes.context_length:,} tokens; the plan has {request.context:,}"
+            )
     if not request.target.vocab_size:
-        notes.append(f"the logits are for {UNKNOWN_VOCAB:,} tokens, as the vocabulary is not known")
+        notes.append(f"the vocabulary size is unknown; the logits are planned for {UNKNOWN_VOCAB:,} tokens")
     return notes
 
 
-# -- placing it -------------------------------------------------------------------------------------------------------
+# -- placement --------------------------------------------------------------------------------------------------------
 
 
 def _place(request: _Request) -> tuple[GpuShare, ...]:
@@ -283,7 +289,9 @@ def _place(request: _Request) -> tuple[GpuShare, ...]:
 
 
 def _by_tensors(request: _Request, target: int, draft: int, overhead: int) -> tuple[GpuShare, ...]:
-    """A machine has its part of the layers, and each of its GPUs a share of every one. The last machine drafts."""
+    """Each machine has a part of the layers, and each of its GPUs a share of every one of them. The last machine
+    drafts.
+    """
     layers = _proportional(max(request.target.num_layers, 1), [1] * request.nodes)
     return tuple(
         GpuShare(
@@ -300,7 +308,7 @@ def _by_tensors(request: _Request, target: int, draft: int, overhead: int) -> tu
 def _by_layers(
     request: _Request, gpus: tuple[int, ...], draft_at: int, target: int, draft: int, overhead: int
 ) -> tuple[GpuShare, ...]:
-    """Layers in proportion to what each GPU has left, the draft whole on one of them."""
+    """Layers in proportion to the free memory of each GPU, and the whole draft on one of them."""
     drafts = [draft if index == draft_at else 0 for index in range(len(gpus))]
     rooms = [
         max(int(size * request.engine.usable) - overhead - held, 0) for size, held in zip(gpus, drafts, strict=True)
@@ -333,7 +341,7 @@ def _fits(shares: Sequence[GpuShare], engine: EngineMemory) -> bool:
 
 
 def _longest(request: _Request) -> int:
-    """The longest context that fits, in steps of 256, at most what the target was made for."""
+    """The longest context that fits, in steps of 256, at most the target's own."""
     limit = request.target.context_length or UNKNOWN_CONTEXT
 
     def fits(context: int) -> bool:

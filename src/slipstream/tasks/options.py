@@ -1,4 +1,4 @@
-"""Options that several tasks share. The command line makes its options of these fields, by the same names."""
+"""Options that several tasks share. The command line has an option of the same name for each field."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from slipstream.measurement.workload import Prompt
 
 DEFAULT_MODEL = "smollm2-135m"
-ENGINE_CONTEXT = 2048  # tokens of a stream in measurements: an engine's default is often all that the model has
+ENGINE_CONTEXT = 2048  # tokens of a stream in measurements: an engine's default is often the model's whole context
 
 
 @dataclass(frozen=True, slots=True)
 class ModelOptions:
-    """What answers, what drafts, and how. What is left out comes from slipstream.yaml, then from the defaults.
+    """The model, the draft and how to draft. Missing values come from slipstream.yaml, then from the defaults.
 
     `drafter` is one, or several separated by commas where a task compares them.
     """
@@ -41,9 +41,9 @@ class ModelOptions:
         return self.model or DEFAULT_MODEL
 
     def resolved(self, engine: str | None = None) -> ModelOptions:
-        """With slipstream.yaml, where that was written for this model and engine (None: Slipstream's own).
+        """Fills in slipstream.yaml, if it was written for this model and engine (None: Slipstream's own).
 
-        The file's draft, drafter and policy belong together: who names a draft or a drafter takes none of them.
+        The file's draft, drafter and policy belong together: if a draft or a drafter is given, none of them is used.
         """
         file = read_settings()
         if self.model is not None and self.model != file.model:
@@ -77,13 +77,13 @@ class ModelOptions:
 
 
 def as_models(models: str | ModelOptions | None) -> ModelOptions:
-    """A name stands for the model that answers."""
+    """A name means the model that answers."""
     return models if isinstance(models, ModelOptions) else ModelOptions(models)
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadOptions:
-    """What is asked: prompts of a file, or the project's own, `limit` of them evenly over their kinds."""
+    """The prompts: those of a file, or the project's own, `limit` of them evenly over their kinds."""
 
     prompts: Path | None = None
     limit: int | None = None
@@ -130,7 +130,7 @@ def _parse_logit_bias(entries: tuple[str, ...]) -> dict[int, float]:
 
 @dataclass(frozen=True, slots=True)
 class AnswerOptions:
-    """When an answer ends, and what stands around the prompt."""
+    """When an answer ends, and what is added to the prompt."""
 
     max_tokens: int = 256
     stop: tuple[str, ...] = ()
@@ -146,7 +146,7 @@ class AnswerOptions:
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """Another engine than Slipstream's own, to be started. `engine` None: Slipstream's own."""
+    """An external engine to start. `engine` None: Slipstream's own."""
 
     engine: str | None = None
     program: str | None = None
@@ -156,7 +156,7 @@ class EngineOptions:
 
 @dataclass(frozen=True, slots=True)
 class RunningEngineOptions:
-    """Engines that run already, instead of being started."""
+    """Engines that are already running."""
 
     url: str | None = None
     plain_url: str | None = None
@@ -170,17 +170,19 @@ class RunningEngineOptions:
             try:
                 api_key = file.read_text().strip()
             except (OSError, UnicodeDecodeError) as error:
-                raise UsageError(f"--api-key-file {file} can't be read: {error}") from error
+                raise UsageError(f"can't read --api-key-file {file}: {error}") from error
             if not api_key:
                 raise UsageError(f"--api-key-file {file} is empty; expected the API key")
         if api_key and not (api_key.isascii() and api_key.isprintable()):
-            raise UsageError("the API key has a line break or a letter HTTP can't carry; expected one line of ASCII")
+            raise UsageError(
+                "the API key has a line break or a character that HTTP does not allow; expected one line of ASCII"
+            )
         return api_key
 
 
 @dataclass(frozen=True, slots=True)
 class EngineChoice:
-    """An engine and how it is run, apart from models and drafting."""
+    """An engine and how to run it, without models and drafting."""
 
     name: str = ""
     program: str | None = None
@@ -194,11 +196,11 @@ class EngineChoice:
     pipeline_parallel: int = 1
     nodes: int = 1
     draft_streams: int | None = None
-    key: str | None = field(default=None, repr=False)  # the API key that it is to ask for
+    key: str | None = field(default=None, repr=False)  # the API key that the engine requires
 
     @classmethod
     def measured(cls, options: EngineOptions, context: int, streams: int = 1) -> EngineChoice:
-        """For a measurement of so many streams."""
+        """Settings for a measurement with this many streams."""
         assert options.engine is not None
         given = (options.engine, options.program, options.engine_args, options.start_limit)
         return cls(*given, context=context, streams=streams)
@@ -220,10 +222,10 @@ class BenchOptions:
     temperature: float = 0.0
     seed: int = 0
     warm: bool = False  # keep the prompt cache between answers
-    repeat_prompts: bool = False  # let drafters that learn meet a prompt again
+    repeat_prompts: bool = False  # let drafters keep what they learned from a prompt for its next run
     random_weights: str | None = None  # a shape instead of a model, for example llama-8b
     random_draft: str | None = None
-    synthetic_acceptance: float | None = None  # the chance with which each drafted token is accepted
+    synthetic_acceptance: float | None = None  # the probability with which each drafted token is accepted
     command: str = "slipstream.bench"  # what ran it, for the record
 
 
@@ -232,7 +234,7 @@ class ConcurrencyOptions:
     """The load that another engine is measured under."""
 
     streams: str = "1,4,16"  # requests at the same time
-    one_at_a_time: bool = False  # two starts instead of two instances side by side
+    one_at_a_time: bool = False  # start the two instances one after the other instead of side by side
 
     def stream_counts(self) -> list[int]:
         """Raises UsageError for anything but whole numbers from 1."""
@@ -289,10 +291,10 @@ def parse_numbers(text: str, option: str) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
-    """Models that are here, or the sizes of models that are not; what is asked of them; and where."""
+    """Models on this machine, or the sizes of models that are not; the workload; and the GPUs."""
 
     target: str | None = None
-    weights_gb: float | None = None  # of a target that is not here
+    weights_gb: float | None = None  # of a target that is not on this machine
     draft: str | None = None
     draft_weights_gb: float | None = None
     draft_like: str | None = None  # a published model of the draft's shape
@@ -302,25 +304,25 @@ class PlanOptions:
     head_dim: int | None = None
     context: int = 8192  # tokens of prompt and answer
     kv: str = "f16"  # how the KV cache is stored: f16, q8 or q4
-    gpus: str | None = None  # sizes in GiB, for example "32,24"; None: those that are here
+    gpus: str | None = None  # sizes in GiB, for example "32,24"; None: the GPUs of this machine
     nodes: int = 1  # machines with these GPUs each
     engine: str = "llama.cpp"
 
 
 @dataclass(frozen=True, slots=True)
 class DoctorOptions:
-    """What is examined. All of it may be left out: the machine alone is looked at then."""
+    """What to check. Every field is optional; without any, only the machine is checked."""
 
     target: str | None = None
     draft: str | None = None
     engine: str = "slipstream"
     config: Path | None = None  # a command line or configuration of the engine
     log: Path | None = None  # what the engine printed
-    context: int | None = None  # tokens of prompt and answer that the work needs
+    context: int | None = None  # tokens of prompt and answer that the workload needs
     batch: int = 1  # requests at the same time
     temperature: float = 0.0
-    python: str = ""  # of the engine's environment, whose torch is tried on the files; "": this one
-    measure: bool = False  # also run the target for a moment, and judge its speed
+    python: str = ""  # Python of the engine's environment, whose torch is tested on the files; "": this one
+    measure: bool = False  # also run the target briefly, and check its speed
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,17 +331,17 @@ class PairsOptions:
 
     target: str | None = None
     search: tuple[Path, ...] = ()  # folders to look in beside the usual stores
-    context: int | None = None  # tokens of the workload: drafts trained for less drop out
-    measure: bool = False  # run the best for real, with Slipstream's own engine
-    engine: str | None = None  # whose way to hold weights counts; None: llama.cpp, with `measure` slipstream
+    context: int | None = None  # tokens of the workload: drafts with a shorter context are excluded
+    measure: bool = False  # also measure the best with Slipstream's own engine
+    engine: str | None = None  # the engine whose weight storage is assumed; None: llama.cpp, with `measure` slipstream
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchOptions:
-    """What is done around the start of an engine."""
+    """What to do when an engine is started."""
 
     smoke: bool = True  # first compare a few answers with plain decoding's
-    force: bool = False  # start although the doctor finds that it can't work
+    force: bool = False  # start even if the doctor has a blocking finding
     detach: bool = False  # leave it running
 
 
@@ -362,17 +364,19 @@ def check_search(folders: Iterable[Path]) -> None:
 def check_engine_options(
     machine: MachineOptions, engine: EngineOptions, running: RunningEngineOptions, **own_engine_only: object
 ) -> None:
-    """Raises UsageError where options of Slipstream's own engine and of another one are mixed."""
+    """Raises UsageError if options of Slipstream's own engine and of another one are mixed."""
     if engine.engine is None:
         for option in _given(engine) + _given(running):
-            raise UsageError(f"--{option} belongs to another engine: name it with --engine")
+            raise UsageError(f"--{option} is for another engine: name it with --engine")
         return
     for option in _given(replace(machine, context_length=None)) + [n for n, value in own_engine_only.items() if value]:
         name = option.replace("_", "-")
-        raise UsageError(f"--{name} belongs to Slipstream's own engine; use --engine-args for another one's settings")
+        raise UsageError(
+            f"--{name} is for Slipstream's own engine; use --engine-args for the settings of another engine"
+        )
 
 
 def _given(options: EngineOptions | RunningEngineOptions | MachineOptions) -> list[str]:
-    """Options that differ from their defaults; keys left out, which come from the environment too."""
+    """Options that differ from their defaults, without API keys, which also come from the environment."""
     given = [f.name for f in fields(options) if getattr(options, f.name) != f.default]
     return [name.replace("_", "-") for name in given if not name.startswith("api_key") and name != "start_limit"]

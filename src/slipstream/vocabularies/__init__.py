@@ -1,1 +1,1 @@
-"""Vocabularies: two of them compared id by id, and what engines make of the differences."""
+"""Vocabularies: compares two of them id by id, and says how engines handle the differences."""

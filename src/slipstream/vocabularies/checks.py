@@ -1,7 +1,7 @@
-"""Whether a draft's token ids mean the same as the target's, and what each engine makes of it.
+"""Checks whether token ids mean the same in draft and target, and how each engine handles the differences.
 
-Engines differ: llama.cpp compares texts, vLLM and transformers only sizes, SGLang both, ExLlama nothing. The rules here
-are those of the engines' own start-up checks; what they leave unchecked is checked here.
+Engines differ: llama.cpp compares token texts, vLLM and transformers only sizes, SGLang both, ExLlama nothing. The
+rules here follow the engines' own start-up checks and add what the engines do not check.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["ENGINES", "Comparison", "TokenPair", "check", "check_specs", "compar
 
 LLAMA_CPP_MAX_SIZE_DIFFERENCE = 128
 LLAMA_CPP_FIRST_CHECKED_ID = 5
-MOSTLY_EQUAL = 0.9  # of all ids: drafts are still worth their cost, apart from the ids that differ
+MOSTLY_EQUAL = 0.9  # share of all ids; above it drafts still pay off, except at the ids that differ
 ALIASES = {
     "llama-server": "llama.cpp",
     "llamacpp": "llama.cpp",
@@ -43,24 +43,24 @@ ALIASES = {
 SAME = rule(
     "vocabulary-same",
     "note",
-    "Target and draft share one vocabulary",
-    "Every token id means the same in both models, so {engine} can check the draft's tokens as they are.",
+    "Target and draft have the same vocabulary",
+    "Every token id means the same in both models, so {engine} can verify the draft's tokens without translating them.",
     "Nothing to do.",
 )
 TYPE = rule(
     "vocabulary-type",
     "blocks",
-    "Target and draft have tokenizers of different kinds",
-    "llama.cpp refuses the pair with 'draft model vocab type must match target model to use speculation' (older builds "
-    "run on without drafts, or translate token by token).",
-    "Take a draft of the target's family: `slipstream pairs --target TARGET` lists those on this disk.",
+    "Target and draft have different tokenizer types",
+    "llama.cpp refuses the pair with 'draft model vocab type must match target model to use speculation' (older "
+    "builds continue without speculation, or translate token by token).",
+    "Use a draft model of the target's family: `slipstream pairs --target TARGET` lists those on this disk.",
 )
 SPECIAL = rule(
     "vocabulary-special",
     "blocks",
-    "llama.cpp compares BOS, EOS and whether they are added",
-    "llama.cpp compares the first and last tokens of a text before it drafts. {meaning}",
-    "Give both models the target's value: {override}",
+    "BOS or EOS tokens differ between target and draft (llama.cpp)",
+    "Before drafting, llama.cpp compares the BOS and EOS tokens of both models and whether they are added. {meaning}",
+    "Set the target's value for both models: {override}",
 )
 SIZE = rule(
     "vocabulary-size",
@@ -72,63 +72,63 @@ SIZE = rule(
 TOKENS = rule(
     "vocabulary-tokens",
     "blocks",
-    "Token ids mean different texts in target and draft",
-    "{engine} compares the token texts and refuses the pair: what the draft means by an id is another text to the "
-    "target.",
-    "Take a draft of the target's family (`slipstream pairs --target TARGET`){alternative}.",
+    "Token ids stand for different text in target and draft",
+    "{engine} compares the token texts and refuses the pair: the same id stands for different text in the two models.",
+    "Use a draft model of the target's family (`slipstream pairs --target TARGET`){alternative}.",
 )
 UNCHECKED = rule(
     "vocabulary-unchecked",
     "blocks",
-    "Token ids mean different texts, and the engine does not notice",
-    "{engine} {check}, so it starts; but the draft's ids mean other texts to the target. Nearly every drafted token is "
-    "rejected, and the server is slower than without a draft.",
-    "Take a draft of the target's family (`slipstream pairs --target TARGET`){alternative}.",
+    "Token ids stand for different text, and the engine does not check this",
+    "{engine} {check}, so it starts, but the draft's token ids stand for other text in the target. Nearly every "
+    "drafted token is rejected, and the server is slower than without a draft.",
+    "Use a draft model of the target's family (`slipstream pairs --target TARGET`){alternative}.",
 )
 FEW_DIFFER = rule(
     "vocabulary-few-differ",
     "slows",
-    "A few token ids mean different texts",
-    "{engine} {check}. Drafts are good except where these ids come up: each time, the draft breaks off there. Added "
-    "chat tokens among them cost the most.",
-    "Prefer a draft whose tokenizer has the same added tokens; the answers stay right either way.",
+    "A few token ids stand for different text",
+    "{engine} {check}. Drafts work except at these ids: wherever one of them occurs, the draft is rejected from there "
+    "on. Added chat tokens among them have the largest effect.",
+    "Prefer a draft model whose tokenizer has the same added tokens. The answers are correct either way.",
 )
 OUT_OF_RANGE = rule(
     "vocabulary-out-of-range",
     "blocks",
-    "One model has token ids that the other has no row for",
-    "{engine} passes ids from one model to the other unchecked. The first id past the end of the smaller embedding "
-    "ends in 'index out of range' or a CUDA device-side assert.",
-    "Take a draft of the target's family: `slipstream pairs --target TARGET` lists those on this disk.",
+    "One model has token ids that are outside the other's embedding",
+    "{engine} passes ids from one model to the other without a check. The first id past the end of the smaller "
+    "embedding fails with 'index out of range' or a CUDA device-side assert.",
+    "Use a draft model of the target's family: `slipstream pairs --target TARGET` lists those on this disk.",
 )
 TRANSLATE = rule(
     "vocabulary-translate",
     "slows",
     "Slipstream has to translate between two vocabularies",
-    "The token ids differ, so drafts are translated: {how}. The answers are the same; fewer drafted tokens are "
-    "accepted than from a draft of the target's family.",
-    "Use `--drafter translate` (chosen by itself where no drafter is given), or a draft of the target's family.",
+    "The token ids differ, so drafts are translated: {how}. The answers are the same, but fewer drafted tokens are "
+    "accepted than with a draft model of the target's family.",
+    "Use `--drafter translate` (the default for such a pair), or a draft model of the target's family.",
 )
 UNREADABLE = rule(
     "vocabulary-unreadable",
     "blocks",
     "A tokenizer can't be read",
-    "Without the {role}'s tokenizer nobody can say whether the pair fits.",
-    "Copy tokenizer.json (or tokenizer.model) and tokenizer_config.json beside the weights, or fetch the model again.",
+    "Without the {role}'s tokenizer the doctor can't tell whether the two vocabularies match.",
+    "Copy tokenizer.json (or tokenizer.model) and tokenizer_config.json into the folder of the weights, or download "
+    "the model again.",
 )
 
 
 def check(
     target: Tokenizer, draft: Tokenizer, engine: str, target_size: int | None = None, draft_size: int | None = None
 ) -> list[Finding]:
-    """What `engine` makes of the pair, worst first. A pair that fits gives the note vocabulary-same.
+    """The findings of `engine` for the pair, worst first. A compatible pair gives the note vocabulary-same.
 
-    `target_size` and `draft_size` are the embedding rows that the models' files state; the tokenizers' own sizes are
-    taken where they are missing. Raises UsageError for an unknown engine.
+    `target_size` and `draft_size` are the numbers of embedding rows in the models' files; if missing, the tokenizers'
+    own sizes are used. Raises UsageError for an unknown engine.
     """
     engine = ALIASES.get(engine.lower(), engine.lower())
     if engine not in ENGINES:
-        raise UsageError(f"No engine is called {engine!r}. Known are {', '.join(ENGINES)}.")
+        raise UsageError(f"unknown engine {engine!r}; expected one of {', '.join(ENGINES)}")
     comparison = compare(target, draft)
     rows = (target_size or comparison.target.rows, draft_size or comparison.draft.rows)
     pair = Pair(target, draft, comparison, *rows)
@@ -140,7 +140,7 @@ def check(
 
 
 def check_specs(target: str | Path, draft: str | Path, engine: str) -> list[Finding]:
-    """Like `check`, for models on this disk. A tokenizer that can't be read is a finding too."""
+    """Like `check`, for models on this disk. An unreadable tokenizer is a finding too."""
     from slipstream.model_files.weights import describe
 
     read, findings = [], []
@@ -162,7 +162,9 @@ def _slipstream(pair: Pair) -> Iterator[Finding]:
     how = (
         "by shared tokens" if overlap >= TranslateOptions().min_overlap else "as text, since too few tokens are shared"
     )
-    yield TRANSLATE.finding(f"{_differences(pair)}; the draft has {overlap:.0%} of the target's tokens", how=how)
+    yield TRANSLATE.finding(
+        f"{_differences(pair)}; {overlap:.0%} of the target's tokens are also in the draft's vocabulary", how=how
+    )
 
 
 def _llama_cpp(pair: Pair) -> Iterator[Finding]:
@@ -174,23 +176,30 @@ def _llama_cpp(pair: Pair) -> Iterator[Finding]:
     yield from _llama_cpp_ends(pair)
     difference = abs(pair.target_rows - pair.draft_rows)
     if difference > LLAMA_CPP_MAX_SIZE_DIFFERENCE:
-        limit = f"and allows a difference of {LLAMA_CPP_MAX_SIZE_DIFFERENCE}"
-        fix = "Take a draft of the target's family (`slipstream pairs --target TARGET`), or Slipstream itself."
+        limit = f"and allows a difference of at most {LLAMA_CPP_MAX_SIZE_DIFFERENCE}"
+        fix = (
+            "Use a draft model of the target's family (`slipstream pairs --target TARGET`), or run the pair with "
+            "Slipstream."
+        )
         evidence = f"{pair.sizes}: {difference:,} apart; {_differences(pair)}"
         yield SIZE.finding(evidence, engine="llama.cpp", limit=limit, meaning=_size_meaning(pair), fix=fix)
         return
     differing = list(_exact_differences(pair, LLAMA_CPP_FIRST_CHECKED_ID))
     if differing:
-        yield TOKENS.finding(_listed(differing), engine="llama.cpp", alternative=", or Slipstream with translate")
+        yield TOKENS.finding(
+            _listed(differing),
+            engine="llama.cpp",
+            alternative=", or run the pair with Slipstream's `--drafter translate`",
+        )
 
 
 def _llama_cpp_ends(pair: Pair) -> Iterator[Finding]:
-    """llama.cpp looks at an id only where the token is added; builds before that looked at the ids always."""
+    """llama.cpp compares an id only if the token is added to texts; older builds always compare the ids."""
     ours, theirs = pair.comparison.target, pair.comparison.draft
     if ours.add_bos != theirs.add_bos:
         override = f"--override-kv tokenizer.ggml.add_bos_token=bool:{str(ours.add_bos).lower()}"
-        evidence = f"BOS is added by the target: {ours.add_bos}, by the draft: {theirs.add_bos}"
-        yield SPECIAL.finding(evidence, meaning="They differ in whether BOS is added: refused.", override=override)
+        evidence = f"BOS added to texts: target {ours.add_bos}, draft {theirs.add_bos}"
+        yield SPECIAL.finding(evidence, meaning="Only one of them adds BOS, so the pair is refused.", override=override)
     for name, our_id, their_id, added in (
         ("bos", ours.bos_id, theirs.bos_id, ours.add_bos and theirs.add_bos),
         ("eos", ours.eos_id, theirs.eos_id, False),
@@ -202,8 +211,8 @@ def _llama_cpp_ends(pair: Pair) -> Iterator[Finding]:
             "blocks" if added else "slows",
             meaning="The pair is refused."
             if added
-            else "Old builds refuse the pair, or silently translate tokens; "
-            "builds that look only at tokens that are added take it.",
+            else "Older builds refuse the pair or silently translate tokens. Newer builds compare only tokens that are "
+            "added to texts, and accept the pair.",
             override=f"--override-kv tokenizer.ggml.{name}_token_id=int:{-1 if our_id is None else our_id}",
         )
 
@@ -215,9 +224,9 @@ def _vllm(pair: Pair) -> Iterator[Finding]:
             engine="vLLM",
             limit="which must be equal",
             meaning=_size_meaning(pair),
-            fix='Set "use_heterogeneous_vocab": true in --speculative-config (vLLM versions of mid-2026 and later; '
-            "draft_model only, drafts are greedy), or take a draft with the target's vocab_size, "
-            "or an engine that ignores padding: llama.cpp, Slipstream.",
+            fix='Set "use_heterogeneous_vocab": true in --speculative-config (vLLM from mid-2026 on; only for '
+            "draft_model, with greedy drafts), or use a draft model with the target's vocab_size, or an engine "
+            "that ignores padding: llama.cpp, Slipstream.",
         )
     else:
         alternative = ', or set "use_heterogeneous_vocab": true in --speculative-config'
@@ -231,8 +240,8 @@ def _sglang(pair: Pair) -> Iterator[Finding]:
             engine="SGLang",
             limit="which must be equal in STANDALONE mode (versions before mid-2026 start without a check)",
             meaning=_size_meaning(pair),
-            fix="Take a draft with the target's vocab_size, or an EAGLE head for the target, "
-            "or an engine that ignores padding: llama.cpp, Slipstream.",
+            fix="Use a draft model with the target's vocab_size, or an EAGLE head for the target, or an engine that "
+            "ignores padding: llama.cpp, Slipstream.",
         )
     elif differing := list(_exact_differences(pair, 0)):
         yield TOKENS.finding(_listed(differing), engine="SGLang", alternative=", or an EAGLE head for the target")
@@ -255,8 +264,10 @@ def _transformers(pair: Pair) -> Iterator[Finding]:
 def _exllama(pair: Pair) -> Iterator[Finding]:
     highest = max(pair.comparison.target.num_tokens, pair.comparison.draft.num_tokens)
     if highest > min(pair.target_rows, pair.draft_rows):
-        yield OUT_OF_RANGE.finding(f"{pair.sizes}, but token ids go up to {highest - 1:,}", engine="ExLlama")
-    yield from _unchecked(pair, "ExLlama", "makes no check of its own", ", or n-gram drafting without a draft model")
+        yield OUT_OF_RANGE.finding(f"{pair.sizes}, but the highest token id is {highest - 1:,}", engine="ExLlama")
+    yield from _unchecked(
+        pair, "ExLlama", "does not compare vocabularies", ", or n-gram drafting without a draft model"
+    )
 
 
 ENGINES: dict[str, Callable[[Pair], Iterator[Finding]]] = {
@@ -280,29 +291,31 @@ def _unchecked(pair: Pair, engine: str, what_it_does: str, alternative: str) -> 
 
 
 def _exact_differences(pair: Pair, first: int) -> Iterator[TokenPair]:
-    """Ids that both models have and spell differently, by the letter: the names of reserved tokens count too."""
+    """Ids that exist in both models with different text. This is an exact comparison: the names of reserved tokens
+    count too.
+    """
     end = min(pair.target_rows, pair.draft_rows)
     return (p for p in pairs(pair.target, pair.draft) if first <= p.id < end and p.target != p.draft)
 
 
 def _size_meaning(pair: Pair) -> str:
     if pair.comparison.same_tokens:
-        return "The tokens themselves are equal id by id: only the padding at the end differs."
-    return "The tokens differ too, so it is no matter of padding."
+        return "All tokens have the same ids; only the padding at the end differs."
+    return "The tokens differ too, so padding is not the only difference."
 
 
 def _sameness(pair: Pair) -> str:
     comparison = pair.comparison
-    if not comparison.same_tokens:  # llama.cpp does not look at the first ids
-        return f"{comparison.num_equal:,} tokens are the same id by id; {_differences(pair)}"
-    same = f"same {comparison.num_equal:,} tokens id by id"
-    return same if pair.same_rows else f"{same}; {pair.sizes}: the difference is padding, which is never said"
+    if not comparison.same_tokens:  # llama.cpp does not compare the first ids
+        return f"{comparison.num_equal:,} ids are the same token in both; {_differences(pair)}"
+    same = f"all {comparison.num_equal:,} tokens have the same ids"
+    return same if pair.same_rows else f"{same}; {pair.sizes}: the difference is padding ids, which are never generated"
 
 
 def _differences(pair: Pair) -> str:
     comparison = pair.comparison
     if comparison.same_tokens:
-        return f"same {comparison.num_equal:,} tokens id by id"
+        return f"all {comparison.num_equal:,} tokens have the same ids"
     return f"{comparison.num_differing:,} ids differ: {'; '.join(map(shown_pair, comparison.first_differences))}"
 
 

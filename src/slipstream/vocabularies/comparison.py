@@ -1,4 +1,4 @@
-"""Comparison: two vocabularies id by id, and what else two tokenizers say."""
+"""Comparison: two vocabularies id by id, and the other differences between two tokenizers."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from slipstream.model_files.local_models import local_place
 from slipstream.models.tokenizer import Tokenizer
 from slipstream.models.vocabulary import Spelling, is_filler
 
-MAX_SHOWN = 5  # differing ids that are listed
-# Cuts that tokenizers make differently: digits, contractions, spaces, case, marks that compose, line ends.
+MAX_SHOWN = 5  # differing ids to list
+# Text that tokenizers split differently: digits, contractions, spaces, case, combining marks, line ends.
 PROBES = (
     "The year 2024 had 8784 hours, didn't it?",
     "  def f(x):\n\t\treturn x  # naïve e\u0301, HTTPServer\r\n\r\n",
@@ -25,7 +25,7 @@ PROBES = (
 
 @dataclass(frozen=True, slots=True)
 class TokenPair:
-    """One id and what it stands for in both vocabularies, as their files spell it; None: no token."""
+    """One id and its token text in both vocabularies, as in their files; None: no token."""
 
     id: int
     target: str | None
@@ -34,10 +34,10 @@ class TokenPair:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """What one tokenizer has."""
+    """The properties of one tokenizer."""
 
-    rows: int  # ids of its list, padding included
-    num_tokens: int  # up to the last id that is a token
+    rows: int  # ids in its list, padding included
+    num_tokens: int  # number of ids up to the last real token
     spelling: Spelling
     bos_id: int | None
     add_bos: bool
@@ -49,14 +49,14 @@ class Comparison:
     target: Side
     draft: Side
     num_equal: int  # ids that are the same token in both
-    num_differing: int  # ids that are not; padding equals padding and the absence of a row
+    num_differing: int  # ids that are not; padding counts as equal to padding and to a missing row
     first_differences: tuple[TokenPair, ...]
-    special_differences: tuple[TokenPair, ...]  # the same text, a control token in only one of the two
-    same_normaliser: bool | None  # None: written differently, and no difference seen
+    special_differences: tuple[TokenPair, ...]  # same text, but a control token in only one of the two
+    same_normaliser: bool | None  # None: written differently, but no difference found
     same_pre_tokenizer: bool | None
     same_merges: bool | None
-    same_chat_template: bool | None  # None: at least one has none
-    overlap: float  # share of the target's tokens that the draft can say
+    same_chat_template: bool | None  # None: at least one has no template
+    overlap: float  # share of the target's tokens that the draft's vocabulary has
 
     @property
     def same_tokens(self) -> bool:
@@ -64,7 +64,7 @@ class Comparison:
 
     @property
     def share_equal(self) -> float:
-        """Share of ids that mean the same."""
+        """Share of ids that are the same token in both."""
         return self.num_equal / max(self.num_equal + self.num_differing, 1)
 
 
@@ -133,7 +133,9 @@ def pairs(target: Tokenizer, draft: Tokenizer) -> Iterator[TokenPair]:
 
 
 def same_token(pair: TokenPair) -> bool:
-    """Whether an id means the same in both. Padding and reserved rows are never said, so their names don't matter."""
+    """Whether an id means the same in both. Padding and reserved rows are never generated, so their names don't
+    matter.
+    """
     return pair.target == pair.draft or (is_filler(pair.target) and is_filler(pair.draft))
 
 
@@ -150,7 +152,7 @@ def _side(tokenizer: Tokenizer) -> Side:
 
 
 def _special_differences(target: Tokenizer, draft: Tokenizer) -> Iterator[TokenPair]:
-    """Tokens that one file calls control tokens and the other text."""
+    """Tokens that are control tokens in one file and text in the other."""
     ours, theirs = target.vocabulary, draft.vocabulary
     for token_id in sorted(ours.special ^ theirs.special):
         if token_id >= min(len(ours.strings), len(theirs.strings)):
@@ -161,7 +163,7 @@ def _special_differences(target: Tokenizer, draft: Tokenizer) -> Iterator[TokenP
 
 
 def _steps(tokenizer: Tokenizer) -> dict[str, Any]:
-    """How text becomes tokens, as the tokenizers library describes it."""
+    """How text is split into tokens, as the tokenizers library describes it."""
     state = json.loads(tokenizer._encoder.to_str())
     return {
         "normalizer": state.get("normalizer"),
@@ -171,7 +173,9 @@ def _steps(tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def _same_step(ours: Any, theirs: Any, cut_alike: bool | None) -> bool | None:
-    """Equal descriptions are the same step. Unequal ones may be: GGUF and tokenizer.json put it differently."""
+    """Equal descriptions are the same step. Unequal ones may be too: GGUF and tokenizer.json write the same step
+    differently.
+    """
     if ours == theirs:
         return True
     return False if cut_alike is False else None
@@ -187,7 +191,7 @@ def _same_template(target: Tokenizer, draft: Tokenizer) -> bool | None:
 
 
 def shown(text: str | None) -> str:
-    """A token for people."""
+    """A token's text for display."""
     if text is None:
         return "no token"
     return repr(text if len(text) <= 30 else text[:27] + "…")

@@ -1,4 +1,4 @@
-"""What no engine refuses a pair for, but what costs some accepted tokens."""
+"""Differences for which no engine refuses a pair, but which lower acceptance."""
 
 from __future__ import annotations
 
@@ -12,39 +12,41 @@ ENDS = rule(
     "vocabulary-ends",
     "note",
     "Target and draft begin or end texts with different tokens",
-    "The draft was trained with another first or last token. Its guesses at the beginning and the end of an answer may "
-    "be rejected; nothing else changes.",
+    "The draft was trained with a different first or last token. Its tokens at the beginning and the end of an answer "
+    "may be rejected; nothing else changes.",
     "Nothing to do; to avoid it, pair base models with base models and chat models with chat models.",
 )
 CONTROL = rule(
     "vocabulary-control",
     "note",
-    "A token is a control token in only one of the two",
-    "The ids agree, but one file marks these tokens as control tokens and the other as text. Engines hide control "
-    "tokens from the answer by the target's file; drafting is not touched.",
+    "A token is a control token in only one of the two models",
+    "The ids agree, but one file marks these tokens as control tokens and the other as text. Engines use the target's "
+    "file to hide control tokens from the answer; drafting is not affected.",
     "Nothing to do for speculation; if text is missing from answers, check the target's tokenizer files.",
 )
 SPLITTING = rule(
     "vocabulary-splitting",
     "note",
-    "Target and draft cut text into tokens differently",
-    "Both have the same tokens, but cut text into them by different rules. The engine uses the target's; the draft "
-    "sees cuts it was not trained on, so somewhat fewer of its tokens are accepted.",
-    "Check that both come from one family and one conversion; a GGUF made with an old llama.cpp may name the wrong "
-    "pre-tokenizer: convert it again.",
+    "Target and draft split text into tokens differently",
+    "Both have the same tokens but split text by different rules. The engine uses the target's rules. The draft then "
+    "reads splits it was not trained on, so slightly fewer of its tokens are accepted.",
+    "Check that both models are of the same family and were converted the same way. A GGUF made with an old llama.cpp "
+    "may name the wrong pre-tokenizer: convert it again.",
 )
 TEMPLATE = rule(
     "vocabulary-template",
     "note",
     "Target and draft have different chat templates",
-    "The engine writes conversations with the target's template. A draft trained on another layout guesses the first "
-    "tokens of a turn less well.",
-    "Nothing to do; a chat draft of the same family and version fits best.",
+    "The engine formats conversations with the target's template. A draft trained on another template predicts the "
+    "first tokens of a turn less well.",
+    "Nothing to do; a chat model of the same family and version is the best draft.",
 )
 
 
 def notes(pair: Pair, *, with_ends: bool) -> Iterator[Finding]:
-    """What no engine refuses. Ends and cuts mean little between vocabularies that differ anyway."""
+    """Notes on differences that no engine refuses. BOS, EOS and splitting are compared only if the vocabularies are
+    equal.
+    """
     comparison = pair.comparison
     ours, theirs = comparison.target, comparison.draft
     if comparison.same_tokens and with_ends and _ends(pair.target) != _ends(pair.draft):
@@ -62,9 +64,9 @@ def notes(pair: Pair, *, with_ends: bool) -> Iterator[Finding]:
     }
     differing = [name for name, same in steps.items() if same is False]
     if comparison.same_tokens and differing:
-        yield SPLITTING.finding(f"different: {', '.join(differing)}; sample texts become different ids")
+        yield SPLITTING.finding(f"different: {', '.join(differing)}; sample texts give different ids")
     if comparison.same_tokens and comparison.same_chat_template is False:
-        yield TEMPLATE.finding("both models have a chat template, and the two are not the same text")
+        yield TEMPLATE.finding("both models have a chat template, and the templates differ")
 
 
 def _ends(tokenizer: Tokenizer) -> tuple[int | None, bool, int | None]:

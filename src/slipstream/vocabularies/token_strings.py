@@ -1,4 +1,4 @@
-"""The token strings of a model by id, of any kind of tokenizer: no encoder is built, so that a scan is quick."""
+"""The token strings of a model by id, for any kind of tokenizer. No encoder is built, so a scan is fast."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def token_strings(path: Path) -> Strings:
 
 
 def fingerprint(strings: Strings) -> str:
-    """Equal for equal vocabularies, whatever the padding."""
+    """Equal for equal vocabularies, regardless of padding."""
     return Vocabulary(strings, "byte_level", frozenset(), frozenset()).fingerprint()
 
 
@@ -60,7 +60,7 @@ def _from_json(path: Path) -> Strings:
         if isinstance(token, dict) and type(token.get("id")) is int:
             ids[token["id"]] = str(token.get("content"))
     if not ids or min(ids) < 0 or max(ids) >= MAX_TOKEN_ID:
-        raise DamagedModelError(f"{path} has no token ids, or impossible ones. Download it again.")
+        raise DamagedModelError(f"{path} has no token ids, or ids out of range. Download it again.")
     return tuple(ids.get(i) for i in range(max(ids) + 1))
 
 

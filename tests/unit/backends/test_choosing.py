@@ -88,9 +88,9 @@ def test_the_missing_extra_names_the_pip_command(gguf):
 
 
 def test_options_of_the_other_backend_are_refused():
-    with pytest.raises(UsageError, match="--gpu-layers belongs to the llamacpp backend"):
+    with pytest.raises(UsageError, match="--gpu-layers is an option of the llamacpp backend"):
         BACKENDS["torch"].options(MachineOptions(gpu_layers=3))
-    with pytest.raises(UsageError, match="--dtype bf16 belongs to the torch backend"):
+    with pytest.raises(UsageError, match="--dtype bf16 is an option of the torch backend"):
         BACKENDS["llamacpp"].options(MachineOptions(dtype="bf16"))
 
 

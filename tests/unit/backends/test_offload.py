@@ -48,8 +48,8 @@ def test_this_build_says_what_it_is() -> None:
 @pytest.mark.parametrize(
     ("found", "wanted", "words"),
     [
-        (report(0), 0, "although there is a GPU, NVIDIA H200"),
-        (report(20), 29, "29 layers were to go to a GPU and 20 went"),
+        (report(0), 0, "although there is a GPU (NVIDIA H200)"),
+        (report(20), 29, "29 layers were requested on a GPU, but 20 are on one"),
     ],
 )
 def test_an_unused_gpu_is_said_loudly(

@@ -90,7 +90,7 @@ def test_at_least_one_drafter_is_needed():
 
 
 def test_members_are_told_apart_by_name():
-    with pytest.raises(UsageError, match="chained:suffix,suffix: each drafter once"):
+    with pytest.raises(UsageError, match="chained:suffix,suffix: each drafter may be named only once"):
         DrafterTeam([FakeDrafter("suffix"), FakeDrafter("suffix")])
 
 

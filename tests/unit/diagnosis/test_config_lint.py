@@ -126,7 +126,12 @@ FAULTY = [
         '"draft_sample_method": "greedy"',
     ),
     ("vllm", spec(num_speculative_tokens_per_batch_size=[[1, 8]]), ["config-type"], "a list of [first"),
-    ("vllm", spec(num_speculative_tokens_per_batch_size=[[1, 8, 5], [4, 9, 2]]), ["config-conflict"], "rising ranges"),
+    (
+        "vllm",
+        spec(num_speculative_tokens_per_batch_size=[[1, 8, 5], [4, 9, 2]]),
+        ["config-conflict"],
+        "increasing ranges",
+    ),
     ("vllm", spec(dtype="bfloat16"), ["config-draft-dtype"], "--dtype half"),
     ("vllm", spec(quantization="awqq"), ["config-choice"], "Did you mean awq?"),
     ("vllm", spec(suffix_decoding_min_token_prob=2), ["config-range", "config-no-effect"], "0 to 1"),

@@ -42,7 +42,7 @@ KNOWN = [
     (
         "INFO 03-19 11:53:56 [cuda.py:234] Cannot use FlashAttention-2 backend for Volta and Turing GPUs.",
         "log-flash-attention",
-        "no failure",
+        "not an error",
     ),
     ("RuntimeError: FlashAttention only supports Ampere GPUs or newer.", "log-flash-attention-forced", "backend"),
     (
@@ -79,7 +79,7 @@ KNOWN = [
     (
         "srv  load_model: the draft model 'b.gguf' is not compatible with the target model 'a.gguf'",
         "log-speculation-off",
-        "keeps serving without it",
+        "runs without it",
     ),
     (
         "srv    load_model: failed to initialize speculative decoding context: draft model is not eagle3",
@@ -175,7 +175,7 @@ KNOWN = [
         "llama_model_load: error loading model: tensor 'blk.31.ffn_down.weight' data is not within the file bounds, "
         "model is corrupted or incomplete",
         "log-gguf-damaged",
-        "fetch it again",
+        "download it again",
     ),
     (
         "AssertionError: Job requires 33 pages (only 32 available) and cannot be enqueued. Total cache allocated is 32 "
@@ -278,7 +278,7 @@ def test_a_silent_fallback_is_told_by_its_real_reason_and_not_by_the_last_messag
     [finding] = explain(log, "llama-server")
     assert finding.id == "log-vocab-special"
     assert finding.severity == "slows"
-    assert "goes on without speculation" in finding.cause
+    assert "continues without speculation" in finding.cause
     without_reason = "\n".join(log.splitlines()[1:])
     [general] = explain(without_reason)
     assert general.id == "log-speculation-off"
@@ -328,7 +328,7 @@ def test_a_hang_names_what_to_try_and_not_what_is_on_already():
     [compiled] = explain(log.format(eager="enforce_eager=False"))
     [eager] = explain(log.format(eager="enforce_eager=True"))
     assert "--enforce-eager" in compiled.fix and "7.5" in compiled.fix and "VLLM_USE_V1" in compiled.fix
-    assert "--enforce-eager" not in eager.fix and "on already" in eager.cause
+    assert "--enforce-eager" not in eager.fix and "already on" in eager.cause
 
 
 @pytest.mark.parametrize("end", ["INFO:     Application startup complete.", "Traceback (most recent call last):", BF16])

@@ -125,7 +125,7 @@ def test_the_key_of_a_file_goes_before_that_of_the_environment(tmp_path: Path) -
     file.write_text("\n")
     with pytest.raises(UsageError, match="is empty"):
         RunningEngineOptions(api_key_file=file).key()
-    with pytest.raises(UsageError, match="can't be read"):
+    with pytest.raises(UsageError, match="can't read --api-key-file"):
         RunningEngineOptions(api_key_file=tmp_path / "missing").key()
     with pytest.raises(UsageError, match="one line of ASCII") as refused:
         RunningEngineOptions(api_key=f"{KEY}\nX: y").key()

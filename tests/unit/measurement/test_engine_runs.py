@@ -84,7 +84,7 @@ def test_each_number_of_streams_is_judged_apart():
     assert all(r.acceptance_rate == 0.5 for r in result.runs if r.drafter == "fast")
     assert result.verdict.word == "pays"
     assert plain.most_busy == 2
-    assert any(note.startswith("first token, 2 streams") for note in result.notes)
+    assert any(note.startswith("time to first token, 2 streams") for note in result.notes)
 
 
 def test_a_slower_engine_does_not_pay_and_a_different_text_is_broken():

@@ -132,14 +132,14 @@ def test_sentence_counts() -> None:
 
 
 def test_results_without_a_common_run_are_refused() -> None:
-    with pytest.raises(UsageError, match="share no run"):
+    with pytest.raises(UsageError, match="no run in common"):
         compare(result(run("ngram")), result(run("suffix")))
 
 
 @pytest.mark.parametrize("function", [compare, unlike])
 def test_a_damaged_result_is_refused(function: Any) -> None:
     damaged = {"schema": SCHEMA, "machine": {}, "settings": {}, "runs": [{"drafter": "suffix", "kind": "chat"}]}
-    with pytest.raises(UsageError, match="lacks a field"):
+    with pytest.raises(UsageError, match="missing or wrong field"):
         function(damaged, damaged)
 
 
@@ -162,7 +162,7 @@ def test_unlike_results_are_warned_about() -> None:
         "version torch differs: '2.10' and '2.11'",
         "the second result is partial",
         "the second result is synthetic",
-        "the second result holds runs that were measured once: their noise is unknown",
+        "the second result has runs that were measured only once: their noise is unknown",
     ]
 
 

@@ -310,7 +310,7 @@ def test_a_runtime_fault_is_told_from_a_bad_file(llama: Path, environment: Calla
     (finding,) = load_one_tensor(llama)
     assert finding.id == "weights-runtime-fault" and UNTYPED in finding.evidence
     assert "torch 2.99.0" in finding.evidence and "safetensors 0.1.0" in finding.evidence
-    assert "file is sound" in finding.cause and "pip install" in finding.fix and sys.executable in finding.fix
+    assert "file is good" in finding.cause and "pip install" in finding.fix and sys.executable in finding.fix
 
 
 @pytest.mark.parametrize(

@@ -167,7 +167,7 @@ def test_pull_with_a_limit_on_the_size_of_files_prints_one_line(tmp_path: Path) 
     )  # fmt: skip
     assert done.returncode == 1 and done.stdout == ""
     fetching, error = done.stderr.splitlines()
-    assert fetching.startswith("Fetching") and "File too large" in error and "SLIPSTREAM_CACHE" in error
+    assert fetching.startswith("Downloading") and "File too large" in error and "SLIPSTREAM_CACHE" in error
 
 
 # -- what is in the cache is checked once per change ------------------------------------------------------------------

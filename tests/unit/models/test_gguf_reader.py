@@ -126,7 +126,7 @@ def test_a_head_of_its_own_and_the_optional_keys(tmp_path: Path) -> None:
     [
         ({"general.architecture": "gemma3"}, UnsupportedModelError, "gemma3"),
         ({"llama.rope.scaling.type": "yarn"}, UnsupportedModelError, "yarn"),
-        ({"llama.rope.dimension_count": 8}, UnsupportedModelError, "8 of 16"),
+        ({"llama.rope.dimension_count": 8}, UnsupportedModelError, "8 rotary, 16 key"),
         ({"llama.expert_count": 8}, UnsupportedModelError, "experts"),
         ({"split.count": 3}, UnsupportedModelError, "llama-gguf-split --merge"),
         ({"llama.attention.head_count_kv": [2, 1]}, UnsupportedModelError, "head_count_kv"),
@@ -180,9 +180,9 @@ def broken(data: bytes) -> dict[str, tuple[bytes, type[ModelError], str]]:
         "only the magic": (data[:4], DamagedModelError, "ends inside"),
         "version 1": (data[:4] + struct.pack("<I", 1) + data[8:], UnsupportedModelError, "version 1"),
         "big endian": (data[:4] + struct.pack(">I", 3) + data[8:], UnsupportedModelError, "big-endian"),
-        "many tensors": (counts + huge + data[16:], DamagedModelError, "promises"),
-        "many pairs": (data[:16] + huge + data[24:], DamagedModelError, "promises"),
-        "long key": (data[:24] + huge + data[32:], DamagedModelError, "promises"),
+        "many tensors": (counts + huge + data[16:], DamagedModelError, "more than fit in the file"),
+        "many pairs": (data[:16] + huge + data[24:], DamagedModelError, "more than fit in the file"),
+        "long key": (data[:24] + huge + data[32:], DamagedModelError, "more than fit in the file"),
         "cut in the header": (data[:3000], DamagedModelError, ""),
         "cut in the data": (data[:-5000], DamagedModelError, "truncated"),
         "zeros": (bytes(5000), DamagedModelError, "not a GGUF"),
@@ -200,7 +200,7 @@ def test_a_broken_file_gives_one_clear_line(sound_gguf: Path, tmp_path: Path, fl
 
 
 def test_a_missing_file_is_named_with_its_neighbours(sound_gguf: Path) -> None:
-    with pytest.raises(ModelNotFoundError, match=r"tini\.gguf.*Near it: tiny\.gguf"):
+    with pytest.raises(ModelNotFoundError, match=r"tini\.gguf.*Similar names: tiny\.gguf"):
         open_checkpoint(sound_gguf.with_name("tini.gguf"))
 
 

@@ -169,10 +169,10 @@ def edit_index(change: Callable[[dict], object]) -> Callable[[Path], None]:
 @pytest.mark.parametrize(
     ("breaking", "says"),
     [
-        (lambda folder: sorted(folder.glob("model-*"))[0].unlink(), "lacks the weights file"),
+        (lambda folder: sorted(folder.glob("model-*"))[0].unlink(), "the weights file .* is missing"),
         (edit_index(lambda i: i["weight_map"].update({NORM: "model-00099-of-00099.safetensors"})), "00099"),
         (edit_index(lambda i: i["weight_map"].update({"nonsense": i["weight_map"][NORM]})), "nonsense"),
-        (edit_index(lambda i: i["weight_map"].update({NORM: "../../etc/passwd"})), "plain file name"),
+        (edit_index(lambda i: i["weight_map"].update({NORM: "../../etc/passwd"})), "file name without a folder"),
         (edit_index(lambda i: i.update(weight_map=3)), "weight_map"),
         (remove("model.safetensors.index.json"), "index.json"),
     ],

@@ -74,7 +74,7 @@ def test_ollama_models_open(store: Path, spec: str) -> None:
 def test_an_unknown_ollama_name_lists_the_store(store: Path) -> None:
     with pytest.raises(ModelNotFoundError, match="someone/other:latest, tiny:latest, tiny:q8"):
         resolve("ollama:huge")
-    with pytest.raises(ModelNotFoundError, match="not a name"):
+    with pytest.raises(ModelNotFoundError, match="not a valid Ollama model name"):
         resolve("ollama:../../../etc/passwd")
 
 
@@ -134,7 +134,7 @@ def test_only_safe_files_are_downloaded(hub: Path, llama_folder: Path, monkeypat
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
     lines: list[str] = []
     assert pull("org/name@v1", lines.append) == llama_folder
-    assert lines == ["Fetching org/name@v1 from the Hugging Face hub"]
+    assert lines == ["Downloading org/name@v1 from the Hugging Face hub"]
     assert asked[0]["revision"] == "v1"
     names = ["pytorch_model.bin", "model.pt", "model.safetensors", "config.json", "run.py", "original/a.safetensors"]
     kept = huggingface_hub.utils.filter_repo_objects(

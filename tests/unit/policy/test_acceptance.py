@@ -1,4 +1,4 @@
-"""Acceptance: the chance that a drafted token is taken, and how far it may be off."""
+"""Acceptance: the probability that a drafted token is accepted, and how far it may be off."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def test_leaving_the_draft_out_is_proposed_where_that_helps() -> None:
     heavy = replace(DRAFT, weight_bytes=3_000_000_000)
     made = story("f16", 4096, draft=heavy, gpus=(24 * GIB,))
     assert made.max_context == 0 < made.max_context_without_draft
-    assert "Leave the draft out" in check(made)[0].fix
+    assert "Run without the draft model" in check(made)[0].fix
 
 
 def test_weights_that_do_not_fit_at_all() -> None:
@@ -113,7 +113,7 @@ def test_a_close_fit_is_noted() -> None:
 
 
 def test_a_context_beyond_the_models_is_noted() -> None:
-    assert any("TinyLlama-1.1B was made for 2,048 tokens" in note for note in story().notes)
+    assert any("context of TinyLlama-1.1B is 2,048 tokens" in note for note in story().notes)
 
 
 # -- engines
@@ -124,7 +124,7 @@ def test_tensor_parallel_engines_are_limited_by_the_smallest_gpu() -> None:
     assert not made.fits
     assert made.gpus[0].target_bytes == made.gpus[1].target_bytes
     assert any("smallest" in note for note in made.notes)
-    assert any("no q4" in note for note in made.notes)
+    assert any("does not support a q4 KV cache" in note for note in made.notes)
     assert story("q8", engine="llama.cpp", gpus=(80 * GIB, 8 * GIB)).fits
 
 

@@ -52,7 +52,9 @@ def test_one_machine_plans_as_before():
 
 
 def test_an_engine_of_one_machine_says_so():
-    with pytest.raises(UsageError, match=r"llama\.cpp runs on one machine; vllm, sglang join several"):
+    with pytest.raises(
+        UsageError, match=r"llama\.cpp runs on one machine only; engines for several machines: vllm, sglang"
+    ):
         plan(BIG, None, 8192, "f16", EIGHT, "llama.cpp", nodes=2)
 
 

@@ -136,7 +136,7 @@ def test_other_cuts_are_seen() -> None:
 def test_a_pair_that_fits_says_so_and_why(engine: str) -> None:
     (finding,) = check(byte_level(words(1500)), byte_level(words(1500)), engine)
     assert (finding.id, finding.severity) == ("vocabulary-same", "note")
-    assert finding.evidence == "same 1,500 tokens id by id"
+    assert finding.evidence == "all 1,500 tokens have the same ids"
 
 
 QWEN = {"slipstream": True, "llama.cpp": True, "vllm": False, "sglang": False, "transformers": False, "exllama": True}
@@ -150,7 +150,7 @@ def test_qwen_padding(engine: str, accepted: bool) -> None:
     assert blocks(findings) is not accepted
     if accepted:
         evidence = only(findings, "vocabulary-same").evidence
-        assert "same 151,665 tokens" in evidence and "152,064" in evidence and "padding" in evidence
+        assert "all 151,665 tokens" in evidence and "152,064" in evidence and "padding" in evidence
     else:
         finding = only(findings, "vocabulary-size")
         assert "152,064" in finding.evidence and "151,936" in finding.evidence and "padding" in finding.cause
@@ -257,7 +257,7 @@ def test_exllama_ids_out_of_range() -> None:
     for pair in ((small, large), (large, small)):
         findings = check(*pair, "exllama")
         finding = only(findings, "vocabulary-out-of-range")
-        assert "up to 899" in finding.evidence and "index out of range" in finding.cause
+        assert "highest token id is 899" in finding.evidence and "index out of range" in finding.cause
         assert "vocabulary-unchecked" in ids(findings)
     enough_rows = check(byte_level(words(300)), byte_level([*words(300), "<tool>"]), "exllama", 320, 320)
     assert "vocabulary-out-of-range" not in ids(enough_rows)
@@ -350,7 +350,7 @@ def test_smollm2_with_itself_and_with_another() -> None:
     real = load_tokenizer("smollm2-135m")
     for engine in ENGINES:
         (finding,) = check(real, load_tokenizer("smollm2-135m"), engine)
-        assert finding.evidence == "same 49,152 tokens id by id"
+        assert finding.evidence == "all 49,152 tokens have the same ids"
     other = byte_level([*words(3), *reversed([t or "" for t in real.token_strings()[3:]])])
     comparison = compare(real, other)
     assert comparison.share_equal < 0.01 and comparison.overlap > 0.99  # the same texts under other ids

@@ -1,6 +1,6 @@
 """Batch: the rows of one llama_decode, in arrays that are allocated once and filled by slices.
 
-They are arrays of ctypes, not of numpy: for the few rows of a round those are filled in half the time.
+The arrays are ctypes arrays, not numpy: for the few rows of a round, filling them takes half the time.
 """
 
 from __future__ import annotations

@@ -17,21 +17,21 @@ from slipstream.backends.llamacpp.library import last_complaint
 from slipstream.backends.llamacpp.shelf import State
 from slipstream.errors import ModelError
 
-_NO_ROOM = 1  # what llama_decode returns where the cache has no free cells
+_NO_ROOM = 1  # return value of llama_decode if the cache has no free cells
 
 Logits = npt.NDArray[np.float32]  # [outputs, vocab]
 
 
 @dataclass(frozen=True, slots=True)
 class ContextFacts:
-    """What the library says of the context it made."""
+    """What the library reports about the context it created."""
 
     vocab_size: int
     num_ids: int  # sequence ids: 0 to num_ids - 1
-    num_cells: int  # tokens that the cache holds; of each stream where the streams are apart
+    num_cells: int  # tokens of the cache; of each stream's cache if they are separate
     max_rows: int  # of one llama_decode
     is_shared: bool  # one cache for all streams, where a cell may belong to several
-    on_cpu: bool  # no layer is on a GPU, and so no part of the cache
+    on_cpu: bool  # no layer is on a GPU, so no part of the cache is either
     can_cut: bool  # any last part of a sequence can be removed: no recurrent state
 
 
@@ -54,7 +54,7 @@ class Context:
     def decode(self) -> Logits:
         """Runs the batch and clears it. The logits are the library's own memory, valid until the next decode.
 
-        Raises NoRoomError, and ModelError where the library fails.
+        Raises NoRoomError, and ModelError if the library fails.
         """
         outputs = self.batch.num_outputs
         code = self._lib.llama_decode(self._context, self.batch.raw)
@@ -68,7 +68,7 @@ class Context:
         return self._logits(outputs)
 
     def _logits(self, outputs: int) -> Logits:
-        """The library writes them to one place until a larger batch moves it, so the view of that is kept."""
+        """The library writes them to the same memory until a larger batch moves it, so the view is kept."""
         address = self._logits_address(self._context)
         if self._view is None or self._view_address != address or len(self._view) < outputs:
             block = (ctypes.c_float * (outputs * self.facts.vocab_size)).from_address(address)
@@ -86,15 +86,15 @@ class Context:
             self._lib.llama_memory_seq_rm(self._memory, target, length, -1)
 
     def cut(self, sequence: int, length: int) -> bool:
-        """Forgets what lies after the first `length` tokens. False where the memory can't be cut there: unchanged."""
+        """Removes everything after the first `length` tokens. False, and unchanged, if the cache can't be cut there."""
         return bool(self._lib.llama_memory_seq_rm(self._memory, sequence, length, -1))
 
     def drop(self, sequence: int) -> None:
-        """Forgets all of it."""
+        """Removes the whole sequence."""
         self._lib.llama_memory_seq_rm(self._memory, sequence, -1, -1)
 
     def save(self, sequence: int) -> State | None:
-        """A copy of all it holds. None where it can't be had: there is no memory for it."""
+        """A copy of the whole sequence; None if there is not enough memory."""
         size: int = self._lib.llama_state_seq_get_size(self._context, sequence)
         try:
             state = (ctypes.c_uint8 * size)()
@@ -104,7 +104,7 @@ class Context:
         return state if written == size else None
 
     def restore(self, sequence: int, state: State) -> bool:
-        """Fills the empty sequence with what was saved. False where there is no room for it: it stays empty."""
+        """Fills the empty sequence with a saved copy. False if there is no room; it then stays empty."""
         if self._lib.llama_state_seq_set_data(self._context, state, len(state), sequence):
             return True
         self.drop(sequence)
@@ -112,7 +112,7 @@ class Context:
 
 
 def _returning_an_address(function: Any) -> Callable[[Any], int]:
-    """A function of the context that returns a pointer, without the Python object that is made of each pointer."""
+    """A function of the context that returns a pointer, without creating a Python object for each pointer."""
     place = ctypes.cast(function, ctypes.c_void_p).value
     assert place is not None
     return ctypes.CFUNCTYPE(ctypes.c_size_t, ctypes.c_void_p)(place)

@@ -1,4 +1,4 @@
-"""How many rows llama.cpp's kernels take at once without changing a bit of any of them: measured, not assumed."""
+"""Measures how many rows llama.cpp's kernels can compute together without changing any bit of their results."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import numpy as np
 
 from slipstream.backends.llamacpp.context import Context, Logits
 
-_PIECES = (8, 3)  # repacked weights are multiplied with four rows at once, and with up to three one by one
-_FIRST_TOKEN = 100  # what the rows are does not matter
+_PIECES = (8, 3)  # repacked weights are multiplied with four rows at once, but with up to three rows one by one
+_FIRST_TOKEN = 100  # any tokens will do
 
 
 def most_rows_that_keep_their_bits(context: Context) -> int:
-    """1 where even two rows differ from one and one. Leaves the cache empty.
+    """1 if two rows together already differ from two single rows. Leaves the cache empty.
 
-    Rows of real weights are compared bit for bit; how attention sums is settled by the types of the cache.
+    Rows of real weights are compared bit for bit; the order of sums in attention depends on the types of the cache.
     """
     singles = _rows(context, max(_PIECES), at_once=1)
     for most in _PIECES:

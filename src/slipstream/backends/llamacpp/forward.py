@@ -1,8 +1,8 @@
 """Forward: how the rows of a score become calls of llama_decode.
 
-`SharedForward` takes all of them in one call: branches of a tree are sequences of their own that share the cells of
-what they have in common. `ExactForward` gives a row the same bits in any company: every stream has a cache of its
-own, a tree is laid branch after branch, and a call takes only as many rows as were seen to keep their bits.
+`SharedForward` scores all rows in one call: branches of a tree are separate sequences that share the cells of their
+common tokens. `ExactForward` gives a row the same bits regardless of the other rows: every stream has its own cache, a
+tree is scored branch after branch, and a call has only as many rows as were measured to keep their bits.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from slipstream.errors import CapacityError, UnsupportedModelError
 
 @dataclass(slots=True)
 class StreamRows:
-    """One stream's rows: what its memory lacks of its own tokens, then `pending` and the tree."""
+    """One stream's rows: its tokens that are not in the cache, then `pending` and the tree."""
 
     sequence: LlamaSequence
     pending: tuple[int, ...]
@@ -32,7 +32,9 @@ class StreamRows:
 
 class Forward(Protocol):
     def run(self, parts: Sequence[StreamRows]) -> list[Logits]:
-        """[nodes + 1, vocab] for each part, valid until the next call. Raises CapacityError where cells run out."""
+        """[nodes + 1, vocab] for each part, valid until the next call. Raises CapacityError if there are no free
+        cells.
+        """
         ...
 
 
@@ -61,7 +63,7 @@ class SharedForward:
         return blocks
 
     def _add(self, part: StreamRows) -> list[int]:
-        """Adds the part's rows to the batch; returns the ids that its branches took."""
+        """Adds the part's rows to the batch; returns the ids that its branches use."""
         sequence, tree, batch = part.sequence, part.tree, self._context.batch
         tokens, start = [*sequence.unstored, *part.pending], sequence.num_stored
         if tree.is_chain:
@@ -69,8 +71,8 @@ class SharedForward:
             return []
         if not self._context.facts.can_cut:
             raise UnsupportedModelError(
-                "this model keeps a state of all it has read, so a draft can't branch: use a drafter that drafts "
-                "chains, such as ngram, suffix, or model with n_parallel=1"
+                "this model has a recurrent state, so a draft can't branch: use a drafter that drafts chains, such as "
+                "ngram, suffix, or model with n_parallel=1"
             )
         branches = self._take_branches(sequence, tree)
         batch.add(tokens, start, [sequence.id, *branches], 1)
@@ -81,7 +83,7 @@ class SharedForward:
         return list(branches)
 
     def _take_branches(self, sequence: LlamaSequence, tree: DraftTree) -> dict[int, int]:
-        """An id for each leaf but the one that the stream's own line ends with; all begin as the stream does."""
+        """An id for each leaf except the one on the stream's own sequence; all begin with the stream's tokens."""
         branches: dict[int, int] = {}
         try:
             for leaf in _leaves(tree, but=len(_first_line(tree)) - 1):
@@ -127,7 +129,7 @@ class ExactForward:
         sequence.scored(Scored(part.pending, part.tree, laid))
 
     def _read(self, id: int, tokens: list[int], position: int, num_outputs: int) -> Logits:
-        """Lays tokens down, a few at a time; logits of the last `num_outputs`."""
+        """Adds tokens to the cache, a few at a time; returns the logits of the last `num_outputs`."""
         rows = np.empty((num_outputs, self._context.facts.vocab_size), np.float32)
         first_output, step = len(tokens) - num_outputs, self._rows_at_once
         for start in range(0, len(tokens), step):
@@ -142,19 +144,19 @@ class ExactForward:
 
     def _cut(self, sequence: LlamaSequence, length: int) -> None:
         if not self._context.cut(sequence.id, length):
-            raise UnsupportedModelError("this model keeps a state of all it has read, so a draft can't branch")
+            raise UnsupportedModelError("this model has a recurrent state, so a draft can't branch")
 
 
 @dataclass(frozen=True, slots=True)
 class DraftLine:
-    """Nodes to lay after the first `depth` of those that lie there already."""
+    """Nodes to add after the first `depth` nodes that are already in the cache."""
 
     depth: int
     nodes: list[int]
 
 
 def _branches(tree: DraftTree) -> Iterator[DraftLine]:
-    """Every root-to-leaf line, each without what it has in common with the one before."""
+    """Every path from root to leaf, each without the part it shares with the path before."""
     laid: list[int] = []
     for line in sorted(tree.path(leaf) for leaf in _leaves(tree)):
         depth = common_prefix(laid, line)
@@ -168,7 +170,7 @@ def _leaves(tree: DraftTree, but: int = ROOT) -> list[int]:
 
 
 def _first_line(tree: DraftTree) -> list[int]:
-    """The nodes whose cells lie in the order of the text with none between them: those that may stay where they are."""
+    """The nodes whose cells are contiguous and in the order of the text: these may stay in the cache."""
     line: list[int] = []
     for node, parent in enumerate(tree.parents):
         if parent != (line[-1] if line else ROOT):
@@ -178,7 +180,7 @@ def _first_line(tree: DraftTree) -> list[int]:
 
 
 def _decode(sequences: Sequences) -> Logits:
-    """Runs the batch; where cells are missing, what closed streams left goes first."""
+    """Runs the batch. If cells are missing, cached tokens of closed streams are freed first."""
     while True:
         try:
             return sequences.context.decode()
@@ -186,12 +188,12 @@ def _decode(sequences: Sequences) -> Logits:
             if not sequences.forget_oldest():
                 sequences.context.batch.clear()
                 raise CapacityError(
-                    f"the KV cache is full: open streams hold its {sequences.context.facts.num_cells} tokens"
+                    f"the KV cache is full: open streams use all of its {sequences.context.facts.num_cells} tokens"
                 ) from None
 
 
 def _make_room_for_unstored(sequences: Sequences, parts: Sequence[StreamRows]) -> None:
-    """Reads ahead what would not fit one batch beside the rows that were asked for."""
+    """Reads tokens in advance that would not fit in one batch with the requested rows."""
     context = sequences.context
     rows = sum(len(part.sequence.unstored) + len(part.pending) + len(part.tree) for part in parts)
     if rows <= context.facts.max_rows:

@@ -1,4 +1,4 @@
-"""llama-cpp-python's low-level API, imported when it is needed, and what it says while it works."""
+"""llama-cpp-python's low-level API, imported when needed, and its log messages."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def library() -> Any:
     return llama_cpp
 
 
-@functools.cache  # the library keeps calling it, so it must never be collected
+@functools.cache  # the library keeps calling it, so it must not be garbage-collected
 def _listener(llama_cpp: Any) -> Any:
     def listen(level: int, text: bytes, _: object) -> None:
         line = text.decode("utf-8", errors="replace").rstrip("\n")
@@ -50,7 +50,7 @@ def _listener(llama_cpp: Any) -> Any:
 
 @contextmanager
 def listening() -> Iterator[list[str]]:
-    """Collects what the library says in the block; the list is filled when the block ends."""
+    """Collects the library's messages inside the block; the list is filled when the block ends."""
     heard: list[str] = []
     _lines.clear()
     _complaints.clear()

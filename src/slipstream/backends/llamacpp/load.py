@@ -30,11 +30,11 @@ _TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q8_0": 8, "bf16": 30}  # ggml_type
 _TYPE_BYTES = {"f32": 4.0, "f16": 2.0, "q4_0": 18 / 32, "q8_0": 34 / 32, "bf16": 2.0}
 _FLASH = {"auto": -1, "off": 0, "on": 1}
 _ROPE_SCALING = {"none": 0, "linear": 1, "yarn": 2, "longrope": 3}
-_CACHE_SHARE = 0.25  # of the free memory, for keys and values: a draft may follow
-_USUAL_TOKENS = 8192  # what the cache holds at least, of all streams together, where memory allows
+_CACHE_SHARE = 0.25  # share of the free memory for keys and values: a draft model may be loaded next
+_USUAL_TOKENS = 8192  # minimum tokens of the cache, over all streams, if memory allows
 _MARGIN = 256  # cells for drafts under way
 _EXACT_STREAMS = 8  # each has a cache of its own
-_RECURRENT_SNAPSHOTS = 16  # tokens that a recurrent state can go back
+_RECURRENT_SNAPSHOTS = 16  # tokens that a recurrent state can be rewound
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class CachePlan:
     num_ids: int
     max_streams: int
     context_length: int
-    cells: int  # of all streams, or of each where they are apart
+    cells: int  # of all streams, or of each stream if they have separate caches
     token_bytes: int
 
     @property
@@ -65,9 +65,9 @@ class CachePlan:
 def load_model(
     file: GgufFile, options: LlamaCppOptions | None = None, report: Report = lambda share: None
 ) -> LlamaCppModel:
-    """Puts a GGUF file into llama.cpp. `report` is told the share that is loaded.
+    """Loads a GGUF file into llama.cpp. `report` gets the share that is loaded.
 
-    Raises UsageError, CapacityError, MissingDependencyError, and UnsupportedModelError where llama.cpp refuses it.
+    Raises UsageError, CapacityError, MissingDependencyError, and UnsupportedModelError if llama.cpp refuses it.
     """
     options = options or LlamaCppOptions()
     lib = library()
@@ -111,8 +111,8 @@ def _load_weights(lib: Any, file: GgufFile, options: LlamaCppOptions, gpu_layers
     del callback  # it had to live until here
     if not model:
         raise UnsupportedModelError(
-            f"llama.cpp ({lib.__version__}) can't load {file.path}, a sound GGUF of the architecture "
-            f"{file.architecture!r}. {last_complaint()}. A newer llama-cpp-python may know it"
+            f"llama.cpp ({lib.__version__}) can't load {file.path}, a valid GGUF file of the architecture "
+            f"{file.architecture!r}. {last_complaint()}. A newer llama-cpp-python may support it"
         )
     return model
 
@@ -130,14 +130,14 @@ def _make_context(
     lib: Any, model: Any, file: GgufFile, options: LlamaCppOptions, gpu_layers: int
 ) -> tuple[Context, CachePlan]:
     plan = _plan(lib, model, file, options, on_gpu=gpu_layers > 0)
-    # On the CPU the library would take what is not there, and the system would end the process.
+    # On the CPU the library would allocate more memory than there is, and the system would kill the process.
     has_room = gpu_layers > 0 or plan.total_bytes <= free_memory()
     context = has_room and lib.llama_init_from_model(model, _context_params(lib, options, plan, gpu_layers))
     if not context:
         raise CapacityError(
-            f"no room for a context of {file.name}: keys and values of {plan.cells} tokens take "
+            f"not enough memory for a context of {file.name}: keys and values of {plan.cells} tokens need "
             f"{plan.total_bytes / 1e9:.1f} GB, and {free_memory() / 1e9:.1f} GB are free; {last_complaint()}. Lower "
-            "--context or max_streams, or take a smaller type for keys and values (--kv-type q8_0)"
+            "--context or max_streams, or use a smaller type for keys and values (--kv-type q8_0)"
         )
     facts = ContextFacts(
         vocab_size=lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(model)),
@@ -152,9 +152,10 @@ def _make_context(
 
 
 def _cache_types(options: LlamaCppOptions, on_gpu: bool) -> CacheTypes:
-    """On the CPU llama.cpp's flash attention sums keys in the order of their cells, whatever the number of rows, unless
-    keys and values have the same 16-bit type: then one row of a long text, few rows, and many take different sums, each
-    the fastest for its number. Values in bf16 keep one row's bits in any number of rows, which is what `exact` is for.
+    """On the CPU llama.cpp's flash attention sums keys in the order of their cells for any number of rows, unless keys
+    and values have the same 16-bit type. Then it uses different sums for one row of a long text, for a few rows and for
+    many, each the fastest for its number. With values in bf16 a row has the same bits for any number of rows, which
+    `exact` needs.
     """
     if options.kv_type not in ("auto", "f16"):
         return CacheTypes(options.kv_type, options.kv_type)
@@ -174,7 +175,7 @@ def _plan(lib: Any, model: Any, file: GgufFile, options: LlamaCppOptions, on_gpu
     longest = int(file.context_length / min(1.0, options.rope_freq_scale or 1.0))
     context = min(options.context_length or LONGEST_UNASKED_CONTEXT, longest)
     wanted = context if options.exact else max(context, min(_USUAL_TOKENS, context * max_streams))
-    at_least = context if options.context_length else 1  # what was asked for is not cut down to what is affordable
+    at_least = context if options.context_length else 1  # a requested size is not reduced to what fits
     tokens = options.kv_tokens or max(at_least, min(wanted, affordable))
     return CachePlan(types, num_ids, max_streams, min(context, tokens), tokens + _MARGIN, token_bytes * copies)
 
@@ -183,14 +184,14 @@ def _flash_attention(options: LlamaCppOptions, types: CacheTypes) -> str:
     if options.exact or types not in (CacheTypes("f32", "f32"), CacheTypes("f16", "f16")):
         return "on"  # only there are values of other types summed, and sums the same wherever a token lies
     if options.flash_attention == "auto" and types.keys == "f32":
-        return "off"  # it would round them to f16
+        return "off"  # flash attention would round them to f16
     return options.flash_attention
 
 
 def _context_params(lib: Any, options: LlamaCppOptions, plan: CachePlan, gpu_layers: int) -> Any:
     params = lib.llama_context_default_params()
     params.n_ctx = plan.cells * (plan.num_ids if options.exact else 1)
-    params.n_batch = 2 * options.max_rows  # what a stream reads again rides along
+    params.n_batch = 2 * options.max_rows  # tokens that a stream reads again are added to its rows
     params.n_ubatch = options.max_rows
     params.n_outputs_max = params.n_outputs_max_per_seq = options.max_rows
     params.n_seq_max = plan.num_ids
@@ -198,7 +199,7 @@ def _context_params(lib: Any, options: LlamaCppOptions, plan: CachePlan, gpu_lay
     params.n_threads = options.threads or physical_cores()
     params.n_threads_batch = options.threads_batch or params.n_threads
     params.kv_unified = not options.exact
-    params.swa_full = True  # a window that forgets could not be rewound
+    params.swa_full = True  # a window that drops old tokens could not be rewound
     params.type_k, params.type_v = _TYPES[plan.types.keys], _TYPES[plan.types.values]
     params.flash_attn_type = _FLASH[_flash_attention(options, plan.types)]
     params.offload_kqv = params.op_offload = gpu_layers > 0

@@ -66,7 +66,8 @@ class LlamaCppModel:
         rows = sum(request.num_rows for request in requests)
         if rows > self._info.max_rows or any(not request.pending for request in requests):
             raise ValueError(
-                f"a forward takes 1 to {self._info.max_rows} rows and a pending token each; got {rows} rows"
+                f"a forward pass needs 1 to {self._info.max_rows} rows and a pending token for each request; got "
+                f"{rows} rows"
             )
         parts = []
         for request in requests:
@@ -83,17 +84,19 @@ class LlamaCppModel:
         )
 
     def close(self) -> None:
-        """Frees the weights and the cache. Nothing may be scored after it."""
+        """Frees the weights and the cache. Nothing may be scored afterwards."""
         self._context.close()
 
     def _check(self, request: ScoreRequest) -> None:
         tokens = [*request.pending, *request.tree.tokens]
         if min(tokens) < 0 or max(tokens) >= self._info.vocab_size:
-            raise ValueError(f"token ids are 0 to {self._info.vocab_size - 1}; got {min(tokens)} to {max(tokens)}")
+            raise ValueError(
+                f"got token ids from {min(tokens)} to {max(tokens)}; expected 0 to {self._info.vocab_size - 1}"
+            )
         depth = max(request.tree.depths(), default=0)
         length = request.sequence.length + len(request.pending) + depth
         if length > self._info.context_length:
-            raise ContextFullError(f"{length} tokens do not fit a context of {self._info.context_length}")
+            raise ContextFullError(f"{length} tokens do not fit in a context of {self._info.context_length}")
 
 
 def _own(sequence: KVSequence) -> LlamaSequence:

@@ -1,4 +1,4 @@
-"""OffloadReport: what llama.cpp really put on which device, in its own words."""
+"""OffloadReport: what llama.cpp put on which device, from its own log."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = logging.getLogger("slipstream")
 _LAYERS = re.compile(r"offloaded (\d+)/(\d+) layers to GPU")
 _BUFFER = re.compile(r"(\S+) (?:model|KV|RS|compute) buffer size = +([\d.]+) MiB")
 _ACCELERATORS = (1, 2)  # ggml_backend_dev_type: a GPU, an integrated GPU
-_HOST_BUFFERS = ("CPU", "Host", "BLAS", "AMX")  # parts of the names of buffers in the machine's own memory
+_HOST_BUFFERS = ("CPU", "Host", "BLAS", "AMX")  # parts of the names of buffers in main memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class LlamaGpu:
 class OffloadReport:
     build_offloads: bool  # the library has GPU support at all
     devices: tuple[LlamaGpu, ...]
-    layers: int  # on GPUs, the output counted as one
+    layers: int  # layers on GPUs; the output counts as one
     num_layers: int
     buffer_bytes: dict[str, int]  # by name of the buffer: weights, keys and values, scratch
 
@@ -71,7 +71,7 @@ def _device(handle: int) -> LlamaGpu:
 
 
 def read_report(lines: Sequence[str], num_layers: int) -> OffloadReport:
-    """From what the library logged while it loaded a model and made its context."""
+    """The report from the library's log of loading a model and creating its context."""
     layers, buffers = (0, num_layers + 1), dict[str, int]()
     for line in lines:
         if found := _LAYERS.search(line):
@@ -88,13 +88,17 @@ def read_report(lines: Sequence[str], num_layers: int) -> OffloadReport:
 
 
 def warn_of_unused_gpu(report: OffloadReport, wanted_layers: int) -> None:
-    """Says so, loudly, where there is a GPU and the model, or some of it, is not on it."""
+    """Logs a warning if there is a GPU and the model, or a part of it, is not on it."""
     if report.layers < wanted_layers:
-        log.warning("%d layers were to go to a GPU and %d went: %s", wanted_layers, report.layers, report.text())
+        log.warning(
+            "%d layers were requested on a GPU, but %d are on one: %s", wanted_layers, report.layers, report.text()
+        )
     elif report.layers == 0 and report.devices:
-        log.warning("running on the CPU although there is a GPU, %s: --gpu-layers -1", report.devices[0].description)
+        log.warning(
+            "running on the CPU although there is a GPU (%s): use --gpu-layers -1", report.devices[0].description
+        )
     elif not report.build_offloads and shutil.which("nvidia-smi"):
         log.warning(
-            "running on the CPU: there is an NVIDIA driver, and this llama-cpp-python was built without GPU support. "
+            "running on the CPU: there is an NVIDIA driver, but this llama-cpp-python was built without GPU support. "
             "Build it with CMAKE_ARGS=-DGGML_CUDA=on (docs/llamacpp.md)"
         )

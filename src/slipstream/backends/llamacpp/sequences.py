@@ -1,4 +1,4 @@
-"""Sequences: which stream holds which sequence id of llama.cpp, and what closed streams left for reuse."""
+"""Sequences: which stream has which sequence id of llama.cpp, and the cached tokens of closed streams."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MAX_REMEMBERED = 16  # closed prompts kept for reuse, in the cache (each holds 
 
 @dataclass(slots=True)
 class Scored:
-    """What the last score laid into the cache and nobody has kept yet."""
+    """Rows of the last score in the cache that are not committed yet."""
 
     pending: tuple[int, ...]
     tree: DraftTree
@@ -144,7 +144,7 @@ class Sequences:
 
     def fork(self, source: LlamaSequence) -> LlamaSequence:
         if not self._has_cells(_DRAFT_MARGIN):
-            raise CapacityError("no room in the KV cache for another branch")
+            raise CapacityError("the KV cache has no room for another branch")
         fork = self._new(source.length, source, source.num_shareable, remember=False)
         fork.tokens = list(source.tokens)
         return fork
@@ -162,10 +162,10 @@ class Sequences:
             self.forget_oldest()
 
     def take(self) -> int:
-        """An unused id. Raises CapacityError where streams and branches hold them all."""
+        """An unused id. Raises CapacityError if streams and branches use all ids."""
         if not self._free and not self.forget_oldest():
             raise CapacityError(
-                f"all {self.context.facts.num_ids} sequences of llama.cpp are taken, by streams and branches of drafts"
+                f"streams and branches of drafts use all {self.context.facts.num_ids} sequences of llama.cpp"
             )
         return self._free.pop()
 
@@ -175,7 +175,7 @@ class Sequences:
         self._free.append(id)
 
     def forget_oldest(self) -> bool:
-        """Frees what the first closed stream left. False where there is none."""
+        """Frees the cached tokens of the first closed stream. False if there are none."""
         if not self._remembered:
             return False
         id, _ = self._remembered.popitem(last=False)
@@ -188,11 +188,12 @@ class Sequences:
             pass
 
     def _shelve_closed(self) -> None:
-        """Takes what closed streams left out of the cache that all streams share. On a GPU it stays until cells or ids
-        are needed: its attention has no threads to keep busy, and what moving it costs nobody has measured."""
+        """Moves the tokens of closed streams out of the shared cache. On a GPU they stay until cells or ids are needed:
+        its attention is not divided among threads by cells, and the cost of moving them was not measured.
+        """
         if not (self.context.facts.is_shared and self.context.facts.on_cpu):
             return
-        # The longest first: it may cover the others.
+        # Longest first: it may contain the others.
         for sequence in sorted(self._remembered.values(), key=lambda s: s.num_stored, reverse=True):
             tokens = sequence.tokens[: sequence.num_stored]
             if not self._shelf.covers(tokens) and not self._is_open(tokens):
@@ -203,13 +204,13 @@ class Sequences:
             self.release(sequence.id)
 
     def _is_open(self, tokens: list[int]) -> bool:
-        """Whether an open stream holds all of `tokens`, so that they will be there when it closes."""
+        """Whether an open stream has all of `tokens`, so that they will be cached when it closes."""
         if not self.context.facts.can_cut:
             return False
         return any(common_prefix(s.tokens[: s.num_stored], tokens) == len(tokens) for s in self._open.values())
 
     def _bring_back(self, shelved: Shelved, sequence: LlamaSequence, length: int) -> None:
-        """Lays the first `length` tokens of it into the empty sequence. Where there is no room it stays empty."""
+        """Copies its first `length` tokens into the empty sequence, which stays empty if there is no room."""
         if self.context.restore(sequence.id, shelved.state):
             sequence.tokens, sequence.num_stored = shelved.tokens[:length], length
             if length < len(shelved.tokens):

@@ -1,7 +1,7 @@
-"""Shelf: what closed streams left, taken out of llama.cpp's cache, for streams that begin with it again.
+"""Shelf: cached tokens of closed streams, moved out of llama.cpp's cache, for streams that begin with them again.
 
-Cells of others are not free. Attention goes over all cells up to the last that is in use, and a single row divides
-these among the threads: where the first half belongs to others, one thread does all the work.
+Cells of other streams cost time. Attention goes over all cells up to the last used one, and a single row divides them
+among the threads: if the first half belongs to other streams, one thread does all the work.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class Shelved:
 
 
 class Shelf:
-    """Holds the latest that closed, `max_prompts` and `max_tokens` at most.
+    """Holds the most recently closed prompts, at most `max_prompts` and `max_tokens`.
 
-    Each is there for all its beginnings, unless it is of use only `as_a_whole`.
+    Any beginning of a prompt can be reused, unless it can only be used `as_a_whole`.
     """
 
     def __init__(self, max_prompts: int, max_tokens: int, as_a_whole: bool = False) -> None:
@@ -37,7 +37,7 @@ class Shelf:
         return len(self._prompts)
 
     def covers(self, tokens: list[int]) -> bool:
-        """Whether `tokens` could be had of what is here already."""
+        """Whether `tokens` are already stored here."""
         return any(self._shared(prompt, tokens) == len(tokens) for prompt in self._prompts)
 
     def put(self, shelved: Shelved) -> None:
@@ -50,8 +50,9 @@ class Shelf:
             self._prompts.popleft()
 
     def find(self, tokens: list[int], longer_than: int) -> Shelved | None:
-        """The one that has the longest beginning of `tokens`, if that is longer than so many of them. It counts as the
-        latest from then on."""
+        """The stored prompt with the longest common beginning with `tokens`, if that is longer than the given number.
+        It becomes the most recent one.
+        """
         best = max(self._prompts, key=lambda prompt: self._shared(prompt, tokens), default=None)
         if best is None or self._shared(best, tokens) <= longer_than:
             return None
@@ -60,7 +61,7 @@ class Shelf:
         return best
 
     def _shared(self, prompt: Shelved, tokens: list[int]) -> int:
-        """How many of `tokens`, from the first on, can be had of it."""
+        """How many of the first `tokens` it provides."""
         shared = common_prefix(prompt.tokens, tokens)
         return 0 if self._as_a_whole and shared < len(prompt.tokens) else shared
 

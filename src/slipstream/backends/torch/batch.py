@@ -1,4 +1,4 @@
-"""Batch: the rows of one forward, over all streams, as the kernels want them."""
+"""Batch: the rows of one forward pass, over all streams, in the layout of the kernels."""
 
 from __future__ import annotations
 

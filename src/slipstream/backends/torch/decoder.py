@@ -1,4 +1,6 @@
-"""Decoder: one Llama-family model, from a config and a checkpoint. What differs between families is in the config."""
+"""Decoder: one Llama-family model, from a config and a checkpoint. The differences between families are in the
+config.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Decoder(Generic[B]):
-    """Weights and the forward pass. Stateless: the cache is handed in."""
+    """Weights and the forward pass. Stateless: the cache is an argument."""
 
     config: DecoderConfig
     ops: Ops[B]
@@ -68,7 +70,7 @@ class Decoder(Generic[B]):
         return sum(m.data.nbytes for m in (*linears, self.head))
 
     def nonfinite_weight(self) -> str | None:
-        """The first weight that holds NaN or infinity, by the names of the hub's files; None where all are finite."""
+        """The first weight with NaN or infinity, by its name in hub files; None if all are finite."""
         for name, tensor in self._named_weights():
             if not bool(torch.isfinite(tensor).all()):
                 return name
@@ -100,7 +102,7 @@ def load_decoder(
     num_positions: int,
     report: Callable[[float], None] = lambda share: None,
 ) -> Decoder[B]:
-    """Reads the weights tensor by tensor, so that the peak is the final weights and one tensor. Reports 0 to 1.
+    """Reads the weights tensor by tensor, so that peak memory is the final weights and one tensor. Reports 0 to 1.
 
     Tokens may stand at positions below `num_positions`.
     """

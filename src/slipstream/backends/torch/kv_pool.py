@@ -1,4 +1,6 @@
-"""KVPool: keys and values of all streams in pages; sequences share pages, and old prompts stay until room is needed."""
+"""KVPool: keys and values of all streams in pages. Sequences share pages, and old prompts stay until space is
+needed.
+"""
 
 from __future__ import annotations
 
@@ -40,12 +42,12 @@ class KVPool:
         return self._unpromised() >= _pages(reserve + _DRAFT_MARGIN)
 
     def open(self, tokens: list[int], reserve: int) -> PooledSequence:
-        """A sequence that already holds the longest beginning of `tokens` known, short of the last token."""
+        """A sequence that already has the longest known beginning of `tokens`, without the last token."""
         reserve = max(reserve, len(tokens))
         if not self.can_open(reserve):
             raise CapacityError(
-                f"no room in the KV cache for {reserve} more tokens: {len(self._open)} streams hold "
-                f"{self.num_pages * PAGE_SIZE} tokens' room"
+                f"the KV cache has no room for {reserve} more tokens: {len(self._open)} open streams reserve its "
+                f"{self.num_pages * PAGE_SIZE} tokens"
             )
         sequence = PooledSequence(self, _pages(reserve + _DRAFT_MARGIN))
         source, shared = self._longest_prefix(tokens)
@@ -56,14 +58,14 @@ class KVPool:
 
     def fork(self, source: PooledSequence) -> PooledSequence:
         if self._unpromised() < _BRANCH_PAGES + 1:  # one for its copy of the last page
-            raise CapacityError("no room in the KV cache for another branch")
+            raise CapacityError("the KV cache has no room for another branch")
         sequence = PooledSequence(self, _pages(source.length) + _BRANCH_PAGES, remember=False)
         sequence.adopt(source, source.length)
         self._open[id(sequence)] = sequence
         return sequence
 
     def close(self, sequence: PooledSequence) -> None:
-        """Remembers what the sequence holds; its pages go when they are needed."""
+        """Keeps the sequence for reuse; its pages are freed when they are needed."""
         if self._open.pop(id(sequence), None) is None:
             return
         sequence.rewind(sequence.length)  # room taken for drafts goes back
@@ -111,7 +113,7 @@ class KVPool:
             self._free.append(page)
 
     def own_page(self, page: int) -> int:
-        """The page itself where nobody else uses it, else a copy."""
+        """The page itself if no other sequence uses it, else a copy."""
         if self._users[page] == 1:
             return page
         copy = self.take_page()
@@ -126,7 +128,7 @@ class KVPool:
             pool[:, target] = pool[:, source]
 
     def _unpromised(self) -> int:
-        """Pages that no open sequence holds or was promised."""
+        """Pages that no open sequence has or has reserved."""
         promised = sum(s.pages_promised for s in self._open.values())
         return len(self._free) + self._reclaimable() - promised
 
@@ -187,7 +189,7 @@ class PooledSequence:
             self.pages.append(self._pool.take_page())
 
     def keep(self, tokens: Sequence[int]) -> None:
-        """Takes in tokens whose keys and values were written already."""
+        """Adds tokens whose keys and values are already written."""
         self.tokens += tokens
         self._scored = None
 
@@ -225,7 +227,7 @@ class PooledSequence:
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Zeros, since a masked value that is NaN would poison a sum. On the CPU untouched ones take no memory."""
+    """Zeros, since a masked NaN would still make a sum NaN. On the CPU, untouched pages take no memory."""
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
     item = torch.empty(0, dtype=dtype).element_size()

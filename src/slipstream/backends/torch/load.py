@@ -36,7 +36,7 @@ log = logging.getLogger("slipstream")
 
 Report = Callable[[float], None]
 MAX_ROWS = 512
-_READING = 0.7  # of the time of loading, where graphs follow
+_READING = 0.7  # share of the loading time, if graphs are captured afterwards
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class _Setup:
 def load_model(
     checkpoint: Checkpoint, options: TorchOptions | None = None, report: Report = lambda share: None
 ) -> TorchModel:
-    """Puts a checkpoint on a device. `report` is told the share that is loaded. Raises CapacityError, UsageError."""
+    """Loads a checkpoint on a device. `report` gets the share that is loaded. Raises CapacityError, UsageError."""
     options = options or TorchOptions()
     device = pick_device(options.device)
     dtype = pick_dtype(options.dtype, device)
@@ -96,13 +96,13 @@ def _pick_ops(device: torch.device, dtype: torch.dtype, exact: bool) -> Ops[Batc
 
 
 def _has_kernels(config: DecoderConfig) -> bool:
-    """Whether the GPU kernels run this model; plain torch does otherwise, slowly."""
+    """Whether the GPU kernels can run this model; otherwise plain torch runs it, slowly."""
     if importlib.util.find_spec("triton") is None:
-        log.warning("Triton is not installed (pip install triton): the GPU runs plain torch, %s", FALLBACK_COST)
+        log.warning("Triton is not installed (pip install triton): the GPU uses plain torch, %s", FALLBACK_COST)
         return False
     sizes = (config.hidden_size, config.intermediate_size, config.num_heads * config.head_dim)
     if any(size % 16 for size in sizes) or config.head_dim % 2:
-        log.warning("sizes %s are no multiples of 16: the GPU runs plain torch, %s", sizes, FALLBACK_COST)
+        log.warning("sizes %s are not multiples of 16: the GPU uses plain torch, %s", sizes, FALLBACK_COST)
         return False
     return True
 

@@ -1,4 +1,4 @@
-"""MemoryPlan: what a model takes on a device, before it is taken."""
+"""MemoryPlan: the memory that a model needs on a device, computed before allocation."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ from slipstream.host import free_memory
 from slipstream.models.config import DecoderConfig
 from slipstream.models.tensors import expected_tensors
 
-_STREAMS = 32  # a usual load, beside one stream of the whole context
+_STREAMS = 32  # a typical load, in addition to one stream of the whole context
 _TOKENS_A_STREAM = 1024
 _GPU_WORKSPACE = 700 << 20  # scratch of the kernels, buffers and graphs
-_CACHE_SHARE = {"cpu": 0.25, "cuda": 0.5}  # of what is free, for keys and values: a draft may follow
+_CACHE_SHARE = {
+    "cpu": 0.25,
+    "cuda": 0.5,
+}  # share of free memory for keys and values: a draft may be loaded next
 _GB = 1e9
 
 
@@ -46,7 +49,7 @@ class MemoryPlan:
 def plan_memory(
     name: str, config: DecoderConfig, item_bytes: int, context: int, kv_tokens: int | None, device: torch.device
 ) -> MemoryPlan:
-    """Raises CapacityError where the weights alone don't fit a GPU."""
+    """Raises CapacityError if the weights alone don't fit on the GPU."""
     weights = item_bytes * sum(math.prod(shape) for shape in expected_tensors(config).values())
     cache_item = 4 if device.type == "cpu" else item_bytes
     token_bytes = 2 * config.num_layers * config.num_kv_heads * config.head_dim * cache_item
@@ -64,7 +67,7 @@ def plan_memory(
 
 @contextmanager
 def explained(plan: MemoryPlan, device: torch.device) -> Iterator[None]:
-    """An out-of-memory of the device becomes one clear message, with the plan."""
+    """Turns an out-of-memory error of the device into one clear message, with the plan."""
     try:
         yield
     except (torch.cuda.OutOfMemoryError, MemoryError) as error:
@@ -72,10 +75,10 @@ def explained(plan: MemoryPlan, device: torch.device) -> Iterator[None]:
 
 
 def _refusal(plan: MemoryPlan, device: torch.device) -> str:
-    on_gpu = ", free the GPU of other programs (nvidia-smi lists them), or use --device cpu"
+    on_gpu = ", stop other programs on the GPU (nvidia-smi lists them), or use --device cpu"
     return (
-        f"{device} has too little memory. {plan.text()}. Lower --context or the tokens of the cache, or take a smaller "
-        f"model or draft or no draft{on_gpu if device.type == 'cuda' else ''}"
+        f"{device} has too little memory. {plan.text()}. Lower --context or the tokens of the cache, or use a smaller "
+        f"model, a smaller draft or no draft{on_gpu if device.type == 'cuda' else ''}"
     )
 
 

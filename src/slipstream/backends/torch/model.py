@@ -30,7 +30,7 @@ class Runner(Protocol):
     decoding_rows: int | None
 
     def score(self, requests: Sequence[ScoreRequest], parts: Sequence[SequenceRows]) -> list[Scores]:
-        """One forward. The parts are those of the requests, with room in the cache."""
+        """One forward pass. The parts are those of the requests, with room in the cache."""
         ...
 
     def extend(self, requests: Sequence[ExtendRequest], parts: Sequence[SequenceRows]) -> list[Extension]: ...
@@ -38,7 +38,7 @@ class Runner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """Makes models of a part of this one's weights."""
+    """Creates models from a part of this one's weights."""
 
     first_layers: Callable[[int], TorchModel]
     first_tokens: Callable[[int], TorchModel]
@@ -84,7 +84,8 @@ class TorchModel:
         rows = sum(request.num_rows for request in requests)
         if rows > self._info.max_rows or any(not request.pending for request in requests):
             raise ValueError(
-                f"a forward takes 1 to {self._info.max_rows} rows and a pending token each; got {rows} rows"
+                f"a forward pass needs 1 to {self._info.max_rows} rows and a pending token for each request; got "
+                f"{rows} rows"
             )
         for request in requests:
             self._check([*request.pending, *request.tree.tokens])
@@ -118,36 +119,38 @@ class TorchModel:
     def diagnose(self) -> str:
         weight = self._nonfinite_weight()
         if weight is not None:
-            return f"its weight {weight} holds NaN or infinity, so the file is damaged: fetch or convert it again"
+            return f"its weight {weight} has NaN or infinity, so the file is damaged: download or convert it again"
         wider = "bf16 or fp32" if self._info.dtype == "fp16" else "fp32"
         return f"all its weights are finite, so a value overflowed in {self._info.dtype}: load it with dtype {wider}"
 
     def _check(self, tokens: Sequence[int]) -> None:
-        """The kernels trust ids and positions: what is out of range would read foreign memory."""
+        """The kernels trust ids and positions: values out of range would read other memory."""
         if not (self._info.can_read(min(tokens)) and self._info.can_read(max(tokens))):
             most = (self._info.num_readable or self._info.vocab_size) - 1
-            raise ValueError(f"token ids are 0 to {most}; got {min(tokens)} to {max(tokens)}")
+            raise ValueError(f"got token ids from {min(tokens)} to {max(tokens)}; expected 0 to {most}")
 
     def _check_length(self, sequence: KVSequence, count: int) -> None:
         if sequence.length + count > self._info.context_length:
             raise ContextFullError(
-                f"{sequence.length + count} tokens do not fit a context of {self._info.context_length}"
+                f"{sequence.length + count} tokens do not fit in a context of {self._info.context_length}"
             )
 
     def first_layers(self, count: int) -> TorchModel:
-        """A model of the same weights cut after `count` layers, with a cache of its own."""
+        """A model with the first `count` layers of the same weights, with its own cache."""
         if not 1 <= count < self.num_layers:
-            raise UsageError(f"an exit after {count} layers; {self._info.name} has {self.num_layers}, expected fewer")
+            raise UsageError(
+                f"early exit after {count} layers; {self._info.name} has {self.num_layers} layers, expected fewer"
+            )
         return self._cuts.first_layers(count)
 
     def first_tokens(self, count: int) -> TorchModel:
-        """The same model, of which only the first `count` ids of the vocabulary can be said: a smaller head to read.
+        """The same model with a smaller output head: it can generate only the first `count` ids of the vocabulary.
 
-        It takes the place of this one: they share the cache.
+        It replaces this model: they share the cache.
         """
         if not 16 <= count < self._info.vocab_size or count % 16:
             raise UsageError(
-                f"a head of {count} tokens; {self._info.name} has {self._info.vocab_size}, expected fewer, and a "
+                f"head of {count} tokens; {self._info.name} has {self._info.vocab_size} tokens, expected fewer, and a "
                 "multiple of 16"
             )
         return self._cuts.first_tokens(count)

@@ -1,4 +1,4 @@
-"""TorchOptions: how a model is put on a device, and which device that is."""
+"""TorchOptions: how a model is loaded, and on which device."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 @dataclass(frozen=True, slots=True)
 class TorchOptions:
-    """None and `auto` are chosen by what the machine has."""
+    """None and `auto` are chosen by the machine."""
 
     backend: ClassVar[str] = "torch"
     device: str = "auto"  # auto, cpu, cuda, cuda:1 …
-    dtype: str = "auto"  # fp32, bf16, fp16; auto: fp32 on the CPU, on a GPU bf16, or fp16 where it has no bf16
+    dtype: str = "auto"  # fp32, bf16, fp16; auto: fp32 on the CPU, bf16 on a GPU, fp16 on a GPU without bf16
     context_length: int | None = None  # at most the model's own
     kv_tokens: int | None = None  # tokens of all streams together that the cache holds
-    exact: bool = False  # bit-identical logits in any company, where the kernels don't give that anyway
+    exact: bool = False  # logits with the same bits regardless of other rows, if the kernels don't ensure that anyway
     threads: int | None = None
 
     def __post_init__(self) -> None:
@@ -38,12 +38,12 @@ class TorchOptions:
 
 
 def pick_device(name: str) -> torch.device:
-    """The device of this name. Says so where a GPU is there and stays unused. Raises UsageError."""
+    """The device of this name. Logs a warning if there is a GPU that is not used. Raises UsageError."""
     device = _named("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else _named(name)
     if device.type == "cuda":
         return torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
     if torch.cuda.is_available():
-        log.warning("running on the CPU although there is a GPU, %s: --device cuda", torch.cuda.get_device_name())
+        log.warning("running on the CPU although there is a GPU (%s): use --device cuda", torch.cuda.get_device_name())
     elif shutil.which("nvidia-smi"):
         log.warning("running on the CPU: there is an NVIDIA driver, but this torch (%s) sees no GPU", torch.__version__)
     return device

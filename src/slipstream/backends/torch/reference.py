@@ -13,7 +13,9 @@ from slipstream.models.config import DecoderConfig
 
 
 class ReferenceOps(SmallSteps[Batch]):
-    """With `row_by_row` each row goes through every product alone: slow, but the same bits in any company."""
+    """With `row_by_row` each row goes through every product alone: slow, but a row's bits never depend on other
+    rows.
+    """
 
     name = "torch"
 

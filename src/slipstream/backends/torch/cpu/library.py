@@ -1,5 +1,6 @@
-"""The compiled kernels: built once per machine with the C compiler at hand, then loaded from the cache if the file is
-still what was built."""
+"""The compiled kernels: built once per machine with the installed C compiler, then loaded from the cache if the file is
+unchanged.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +24,10 @@ from slipstream.writing import OWNER_WRITES, write_whole
 
 log = logging.getLogger("slipstream")
 
-# What plain torch in place of kernels means, for messages.
+# The effect of plain torch instead of the kernels, for messages.
 FALLBACK_COST = (
-    "which is several times slower and rounds differently: where two tokens are nearly as likely, the answer may "
-    "differ from that of the kernels and, without --exact, from that of decoding without speculation"
+    "which is several times slower and rounds differently: if two tokens are almost equally likely, the answer may "
+    "differ from that of the kernels and, without --exact, from that of plain decoding"
 )
 _FUSE = "off" if platform.machine().lower() in ("x86_64", "amd64", "i686") else "fast"  # kernels.c says why
 _OPTIMISE = ["-O3", f"-ffp-contract={_FUSE}", "-march=native", "-std=gnu11", "-fPIC", "-shared"]
@@ -57,7 +58,7 @@ _SIGNATURES: dict[str, list[type]] = {
 
 @functools.cache
 def kernels() -> ctypes.CDLL | None:
-    """The library, or None (said once, with the reason) where it can't be built."""
+    """The library, or None if it can't be built (logged once, with the reason)."""
     try:
         library = _load()
     except (OSError, subprocess.CalledProcessError) as error:
@@ -75,7 +76,7 @@ def kernels() -> ctypes.CDLL | None:
 
 
 def _load() -> ctypes.CDLL:
-    """From the cache, else compiled and put there. A cache that can't be used costs a build at every start."""
+    """The library from the cache, else compiled and cached. Without a usable cache it is compiled at every start."""
     source = files("slipstream.backends.torch.cpu").joinpath("kernels.c").read_bytes()
     compiler = _compiler()
     identity = b"\0".join([source, " ".join([*compiler, *_OPTIMISE]).encode(), _cpu_identity()])
@@ -87,12 +88,12 @@ def _load() -> ctypes.CDLL:
         try:
             built = _keep(built, name)
         except (OSError, SlipstreamError) as error:
-            log.warning("the CPU kernels are compiled at every start, since they can't be kept: %s", error)
-        return ctypes.CDLL(str(built))  # it stays loaded when the scratch folder goes
+            log.warning("the CPU kernels are compiled at every start, because they can't be cached: %s", error)
+        return ctypes.CDLL(str(built))  # it stays loaded when the scratch folder is removed
 
 
 def _kept(name: str) -> Path | None:
-    """The library in the cache, if its bytes have the hash that its name ends in and nobody else can write them."""
+    """The library in the cache, if its bytes match the hash in its name and no other user can write it."""
     try:
         folder = private_folder("kernels")
     except SlipstreamError:
@@ -115,7 +116,7 @@ def _keep(built: Path, name: str) -> Path:
 
 
 def _compiler() -> list[str]:
-    """$CC, which may carry arguments (`ccache gcc`), or the first compiler found."""
+    """$CC, which may have arguments (`ccache gcc`), or the first compiler found."""
     chosen = shlex.split(os.environ.get("CC", ""))
     found = shutil.which("gcc") or shutil.which("clang") or shutil.which("cc")
     if not chosen and found is None:
@@ -124,7 +125,7 @@ def _compiler() -> list[str]:
 
 
 def _cpu_identity() -> bytes:
-    """Tells machines apart that share a home folder: code built for one may not run on another."""
+    """Identifies the machine, since machines may share a home folder and code built for one may not run on another."""
     flags = ""
     info = Path("/proc/cpuinfo")
     if info.exists():

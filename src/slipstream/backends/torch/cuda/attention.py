@@ -4,8 +4,8 @@ Rows are grouped into tiles that share their keys. The keys of a tile are cut in
 turn, and the last program of a tile to finish merges them. Cost grows with the tokens used, not with the pool, and a
 graph captured once serves every length.
 
-Where a chunk begins depends on a row's own position alone, a key at position p always stands in column p of its
-block, and chunks merge in their order: a row comes out bit-identical in any company.
+Where a chunk begins depends on a row's own position alone, a key at position p always stands in column p of its block,
+and chunks merge in their order, so a row's result is bit-identical regardless of the other rows.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""DraftLoop: a draft model goes on by itself for several tokens; the host hears of them once, at the end.
+"""DraftLoop: a draft model generates several tokens by itself; the host gets them once, at the end.
 
-Each step is one graph, and a small kernel that hands the chosen token on to the next. Tokens stay on the device.
+Each step is one graph, and a small kernel that passes the chosen token to the next step. Tokens stay on the device.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class DraftLoop:
         return extensions
 
     def _run(self, requests: Sequence[ExtendRequest], parts: Sequence[SequenceRows]) -> list[Extension]:
-        """All streams take as many steps as the longest asks for."""
+        """All streams run as many steps as the longest request."""
         steps, streams = min(MAX_STEPS, max(request.steps for request in requests)), len(requests)
         ends = list(accumulate(part.num_rows for part in parts))
         self._send_plan(requests, steps)

@@ -1,11 +1,11 @@
 """The skinny product: a few rows against a weight that is read once, at the speed of memory.
 
-What is small has no kernel of its own. A norm is a gain per column and a factor per row: whoever writes the residual
-stream also writes it times the next norm's gain, and adds up its squares; the product runs on that, and 1 / rms
-multiplies the sum at the end. SwiGLU and the residual go in at the end too.
+Small steps have no kernel of their own. A norm is a gain per column and a factor per row: the kernel that writes the
+residual stream also writes it times the next norm's gain, and adds up its squares. The product uses that, and 1 / rms
+multiplies the sum at the end. SwiGLU and the residual are applied at the end too.
 
-A row's sum runs over k in one order whatever other rows there are, and squares are added as integers: a row comes out
-bit-identical in any company.
+A row's sum runs over k in the same order for any other rows, and squares are added as integers, so a row's result is
+bit-identical regardless of the other rows.
 """
 
 from __future__ import annotations

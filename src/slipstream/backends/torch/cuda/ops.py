@@ -19,7 +19,9 @@ MAX_TILES = 512
 
 
 class TritonOps:
-    """Rows up to MAX_SKINNY_ROWS come out bit-identical in any company; more rows do not."""
+    """Up to MAX_SKINNY_ROWS rows, a row's result is bit-identical regardless of the other rows; with more rows it is
+    not.
+    """
 
     name = "triton"
     batch_invariant = False

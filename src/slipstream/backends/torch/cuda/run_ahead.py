@@ -1,8 +1,8 @@
 """RunAhead: plain decoding that never waits for the host.
 
-Where the next request is known to be the token just chosen, its forward is started before the host has even seen that
-token: the host works on one step while the device is at the next. A guess that turns out wrong (the stream met its end)
-has cost a forward and changed nothing: what it wrote lies behind the end of the stream.
+If the next request is known to be the token just chosen, its forward pass starts before the host has seen that token:
+the host works on one step while the device runs the next. If the guess is wrong (the stream ended), a forward pass is
+wasted and nothing else changes: it wrote after the end of the stream.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def follow_kernel(chosen, tokens, position, slot, tiles, streams, CAPACITY: tl.c
 
 @dataclass(slots=True)
 class _UnderWay:
-    """A forward that was started without being asked for."""
+    """A forward pass that was started before it was requested."""
 
     bucket: Bucket
     parts: list[SequenceRows]  # with the tokens chosen, once they are known

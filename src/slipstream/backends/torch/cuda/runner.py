@@ -30,7 +30,7 @@ BUCKETS = (1, 2, 4, 8, 16, 32, MAX_SKINNY_ROWS)
 
 @dataclass(frozen=True, slots=True)
 class CudaScores:
-    """Logits of one request, on the device until they are asked for. Rows: ROOT first, then the nodes."""
+    """Logits of one request, on the device until they are requested. Rows: ROOT first, then the nodes."""
 
     logits: torch.Tensor | None  # [rows, vocab] float32; None where the next forward is under way already
     rows: slice  # of them that are this request's
@@ -70,7 +70,7 @@ class CudaRunner:
         self._run_ahead = RunAhead(len(decoder.rope.cosine), device)
 
     def bucket(self, rows: int) -> Bucket:
-        """The smallest that holds them; its graph is captured when it is first asked for."""
+        """The smallest bucket that fits; its graph is captured on first use."""
         capacity = next((size for size in BUCKETS if rows <= size), self._max_rows)
         if capacity not in self._buckets:
             bucket = self._buckets[capacity] = Bucket(self._decoder, self._pool, capacity, self._device)
@@ -91,7 +91,7 @@ class CudaRunner:
         return self._draft_loop.run(requests, parts)
 
     def _use_device(self) -> None:
-        """The current device is a thread's own, and any thread may drive a round."""
+        """The current CUDA device is set per thread, and any thread may run a round."""
         if self._device.type == "cuda":
             torch.cuda.set_device(self._device)
 

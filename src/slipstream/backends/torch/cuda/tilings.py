@@ -1,4 +1,4 @@
-"""Tilings: how each product is cut, measured once per machine and shape, and remembered."""
+"""Tilings: how each product is split into tiles, measured once per machine and shape, and cached."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Tilings:
         self._known[key] = tiling
 
     def _remembered(self) -> dict[str, Any]:
-        """What earlier runs measured; nothing where the file is missing, damaged or could be another user's."""
+        """Results of earlier runs; nothing if the file is missing, damaged or may be another user's."""
         try:
             found = json.loads(read_private(self._store()) or b"{}")
         except (SlipstreamError, ValueError, RecursionError):
@@ -77,7 +77,7 @@ class Tilings:
         return found if isinstance(found, dict) else {}
 
     def _remember(self, key: str, tiling: Tiling) -> None:
-        """A cache that can't be written costs the same measurement at the next start, no more."""
+        """If the cache can't be written, the next start measures again."""
         if not self._keeps:
             return
         try:
@@ -85,7 +85,7 @@ class Tilings:
             write_whole(self._store(), json.dumps(everything, indent=1), OWNER_WRITES)
         except (SlipstreamError, OSError) as error:
             self._keeps = False
-            log.warning("products of the GPU are measured at every start, since the result can't be kept: %s", error)
+            log.warning("GPU kernels are measured at every start, because the result can't be cached: %s", error)
 
     def _store(self) -> Path:
         gpu = torch.cuda.get_device_name(self._device).replace(" ", "-").replace("/", "-")
@@ -97,7 +97,7 @@ def _key(kind: str, weight: Linear) -> str:
 
 
 def _seconds(run: Trial, weights: Sequence[Linear], tiling: Tiling) -> float:
-    """Of one product, in a graph over as many layers as the cache can't hold. Infinite where the GPU can't run it."""
+    """Seconds of one product, in a graph over more layers than fit in the cache. Infinite if the GPU can't run it."""
     count = max(2, min(len(weights), _SPREAD_BYTES // weights[0].data.nbytes + 1))
     turns = [weights[i % len(weights)] for i in range(count)]
     try:
