@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from slipstream.catalogue.stated_sizes import Stated, sizes_from
-from slipstream.predict.batching import (
+from batching import (
     BYTES_PER_WEIGHT,
     CONTEXT,
     STREAMS,
@@ -18,6 +17,7 @@ from slipstream.predict.batching import (
     LoadTable,
     schedule,
 )
+from slipstream.catalogue.stated_sizes import Stated, sizes_from
 from slipstream.predict.speed import Sizes, acceptance_prior
 
 LLAMA3_VOCABULARY = 128_256

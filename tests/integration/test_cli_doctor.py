@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from slipstream.diagnosis.reference import page
+from doctor_rules import page
 from unit.models import model_files
 
 VLLM_COMMAND = """SPEC_CONFIG='{"method": "draft_model", "model": "JackFram/llama-160m", "num_speculative_tokens": 5}'
@@ -134,4 +134,4 @@ def test_start_up_refuses_with_the_doctors_findings(tmp_path: Path) -> None:
 
 def test_the_page_of_rules_is_up_to_date() -> None:
     written = Path(__file__).parents[2] / "docs" / "doctor-rules.md"
-    assert written.read_text() == page(), "run: python -m slipstream.diagnosis.reference > docs/doctor-rules.md"
+    assert written.read_text() == page(), "run: python tools/doctor_rules.py > docs/doctor-rules.md"
