@@ -130,11 +130,13 @@ _HOMES = {
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
 
 
-def __getattr__(name: str) -> Any:
-    """Loads the public names when they are asked for: `import slipstream` stays quick and needs no torch."""
-    if name in _HOME_OF:
-        return getattr(import_module(f"slipstream.{_HOME_OF[name]}"), name)
-    raise AttributeError(f"module 'slipstream' has no attribute {name!r}")
+if not TYPE_CHECKING:  # type checkers would take any name for a public one
+
+    def __getattr__(name: str) -> Any:
+        """Loads the public names when they are asked for: `import slipstream` stays quick and needs no torch."""
+        if name in _HOME_OF:
+            return getattr(import_module(f"slipstream.{_HOME_OF[name]}"), name)
+        raise AttributeError(f"module 'slipstream' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
