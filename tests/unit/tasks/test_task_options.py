@@ -105,11 +105,11 @@ OWN, OTHER = EngineOptions(), EngineOptions("vllm")
 @pytest.mark.parametrize(
     ("machine", "engine", "running", "option"),
     [
-        (MachineOptions(), EngineOptions(program="x"), RunningEngineOptions(), "--program belongs to another engine"),
-        (MachineOptions(), OWN, RunningEngineOptions(url="http://x"), "--url belongs to another engine"),
-        (MachineOptions(device="cpu"), OTHER, RunningEngineOptions(), "--device belongs to Slipstream's own"),
-        (MachineOptions(kv_type="f16"), OTHER, RunningEngineOptions(), "--kv-type belongs to Slipstream's own"),
-        (MachineOptions(exact=True), OTHER, RunningEngineOptions(), "--exact belongs to Slipstream's own"),
+        (MachineOptions(), EngineOptions(program="x"), RunningEngineOptions(), "--program is for another engine"),
+        (MachineOptions(), OWN, RunningEngineOptions(url="http://x"), "--url is for another engine"),
+        (MachineOptions(device="cpu"), OTHER, RunningEngineOptions(), "--device is for Slipstream's own"),
+        (MachineOptions(kv_type="f16"), OTHER, RunningEngineOptions(), "--kv-type is for Slipstream's own"),
+        (MachineOptions(exact=True), OTHER, RunningEngineOptions(), "--exact is for Slipstream's own"),
     ],
 )
 def test_options_of_two_engines_are_not_mixed(machine, engine, running, option):
