@@ -1,6 +1,6 @@
-"""Engines that own their loop: vLLM, llama-server, SGLang, TabbyAPI, Ollama. `flags` says what each of them takes.
+"""External engines with their own decoding loop: vLLM, llama-server, SGLang, TabbyAPI, Ollama. `flags` has their flags.
 
-A new engine is a file with an `ENGINE` in it, and a line here.
+To add an engine, add a file with an `ENGINE` and an entry here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Where an engine's file is, what weights it reads, and what the doctor calls it."""
+    """An engine's module, the weights it reads, and its name in the doctor."""
 
     module: str
     weights: Literal["gguf", "folder"]
@@ -34,12 +34,12 @@ ENTRIES = {
 
 
 def find_entry(name: str) -> Entry:
-    """Raises UsageError that lists the valid names."""
+    """Raises UsageError with the valid names."""
     if name not in ENTRIES:
-        raise UsageError(f"no engine {name!r} can be driven from here; expected {', '.join(ENTRIES)}")
+        raise UsageError(f"unknown engine {name!r}; expected {', '.join(ENTRIES)}")
     return ENTRIES[name]
 
 
 def find_engine(name: str) -> ExternalEngine:
-    """The engine of this name; its module is only imported here. Raises UsageError that lists the valid names."""
+    """The engine of this name; imports its module. Raises UsageError with the valid names."""
     return cast("ExternalEngine", import_module(f"slipstream.engines.{find_entry(name).module}").ENGINE)
