@@ -36,7 +36,7 @@ def cache_folder(*parts: str) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise SlipstreamError(
-            f"the cache folder {folder} can't be made ({error.strerror}): set SLIPSTREAM_CACHE to a writable folder"
+            f"can't create the cache folder {folder} ({error.strerror}): set SLIPSTREAM_CACHE to a writable folder"
         ) from error
     return folder
 
@@ -50,7 +50,7 @@ def private_folder(*parts: str) -> Path:
             folder.chmod(stat.S_IMODE(status.st_mode) & ~_WRITABLE_BY_OTHERS)
             status = folder.stat()
     except OSError as error:
-        raise SlipstreamError(f"the cache folder {folder} can't be used: {error.strerror}") from error
+        raise SlipstreamError(f"can't use the cache folder {folder}: {error.strerror}") from error
     if not _is_private(status):
         raise SlipstreamError(
             f"the cache folder {folder} belongs to another user or can be written by others: "

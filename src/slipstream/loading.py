@@ -67,7 +67,7 @@ def load_model(
         return spec
     if not isinstance(spec, str | Path):
         raise UsageError(
-            f"a model is named by a spec, a path or a LoadedModel (see load_model); got {type(spec).__name__}"
+            f"got a {type(spec).__name__} as model; expected a spec, a path or a LoadedModel (see load_model)"
         )
     TURN.check_process()
     backend = BACKENDS[options.backend if options else choose_backend(spec).backend]

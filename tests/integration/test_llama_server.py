@@ -117,7 +117,7 @@ def test_an_incompatible_draft_is_refused_beforehand_and_detected_afterwards(smo
         check_first(ENGINE, asked)
     with pytest.raises(SilentFallbackError) as caught, engine_running(ENGINE, asked, SILENT):
         pytest.fail("a silent fallback was not noticed")
-    assert "decodes plainly without saying so (/slots says speculative: [False])" in str(caught.value)
+    assert "silently runs without speculation (/slots reports speculative: [False])" in str(caught.value)
     assert "vocab" in str(caught.value).split("\n", 1)[1]  # the doctor's explanation of the log
     require_free_port("127.0.0.1", asked.port)
 
@@ -126,7 +126,7 @@ def test_a_start_that_fails_shows_the_log_and_its_explanation(tmp_path, tiny):
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(Path(tiny).read_bytes()[:20_000])
     with (
-        pytest.raises(EngineStartError, match=r"ended with status(.|\n)*broken\.gguf"),
+        pytest.raises(EngineStartError, match=r"exited with status(.|\n)*broken\.gguf"),
         running(ENGINE, settings(str(broken))),
     ):
         pytest.fail("a truncated model was loaded")
@@ -134,7 +134,7 @@ def test_a_start_that_fails_shows_the_log_and_its_explanation(tmp_path, tiny):
 
 def test_a_flag_that_the_wheel_has_no_counterpart_of_ends_the_start(tiny):
     with (
-        pytest.raises(EngineStartError, match="--no-perf has no counterpart in xllamacpp"),
+        pytest.raises(EngineStartError, match="xllamacpp does not support --no-perf"),
         running(ENGINE, settings(tiny, extra=("--no-perf",))),
     ):
         pytest.fail("it was dropped without a word")
@@ -225,7 +225,7 @@ def test_launch_verifies_compares_shows_figures_and_ends_on_ctrl_c(tiny):
     child.send_signal(signal.SIGINT)
     _, said = child.communicate(timeout=60)
     assert child.returncode == 0, said
-    assert "drafted tokens were accepted in a probe" in said
+    assert "drafted tokens were accepted in a test request" in said
     assert "2 of 2 texts identical" in said
     assert "drafted tokens accepted since the start" in said
     assert processes_on(port) == []
@@ -262,10 +262,10 @@ def test_launch_detached_is_listed_examined_and_stopped(tiny):
         assert "runtime-acceptance" in {finding["id"] for finding in examined["findings"]}
         again = run("launch", "llama-server", "--model", tiny, "--port", port, "--no-smoke")
         assert again.returncode == 1
-        assert f"port {port} is taken by" in again.stderr
+        assert f"port {port} is in use by" in again.stderr
     finally:
         stopped = run("launch", "llama-server", "--stop", "--port", port)
-    assert f"ended: llama-server at http://127.0.0.1:{port}" in stopped.stdout
+    assert f"stopped: llama-server at http://127.0.0.1:{port}" in stopped.stdout
     assert processes_on(int(port)) == []
     assert "no detached engine is running" in run("launch", "--status").stdout
 
@@ -319,7 +319,7 @@ def test_an_engine_that_dies_in_mid_benchmark_leaves_its_figures(tiny):
     measured = run_load(openers, prompts, BenchSettings(limits=Limits(8), passes=1), [1, 2], kill_later)
     assert not measured.complete
     assert len(measured.samples) >= 20
-    assert "llama-server ended with status 137 while it was asked. Its last lines:" in (measured.error or "")
+    assert "llama-server exited with status 137 during a request. Its last lines:" in (measured.error or "")
 
 
 def test_audit_starts_both_and_compares(smollm2_path, prompt_file):
@@ -355,7 +355,7 @@ def test_errors_are_one_clear_line(tiny):
     for arguments, said in (
         (("launch", "nonsense"), "expected vllm, llama-server"),
         (("launch",), "name an engine"),
-        (("launch", "llama-server", "--model", tiny, "--drafter", "early-exit"), "nothing like the drafter"),
+        (("launch", "llama-server", "--model", tiny, "--drafter", "early-exit"), "no method for the drafter"),
         (("launch", "vllm", "--model", tiny), "slipstream convert"),
         (("bench", "--engine", "llama-server", "--streams", "0"), "numbers from 1"),
         (("bench", "--engine", "llama-server", "--model", tiny, "--policy", "auto(3)"), "fixed(N)"),

@@ -1,7 +1,7 @@
-"""Engines that own their loop: vLLM, llama-server, SGLang, TabbyAPI, Ollama. `flags` says what each of them takes.
+"""External engines with their own decoding loop: vLLM, llama-server, SGLang, TabbyAPI, Ollama. `flags` has their flags.
 
-A new engine is a file with an `ENGINE` in it, and a line here, or an entry point of another package that is such an
-object, with `weights` where it reads GGUF files.
+To add an engine, add a file with an `ENGINE` and an entry here, or an entry point in another package that is such an
+object (with `weights = "gguf"` if it reads GGUF files).
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Where an engine's file is, what weights it reads, and what the doctor calls it (None: the doctor does not know
-    it)."""
+    """An engine's module, the weights it reads, and its name in the doctor (None: the doctor has no checks for it)."""
 
     module: str
     weights: Literal["gguf", "folder"]
@@ -37,7 +36,7 @@ ENTRIES = {
 
 
 def find_entry(name: str) -> Entry:
-    """Raises UsageError that lists the valid names."""
+    """Raises UsageError with the valid names."""
     if name in ENTRIES:
         return ENTRIES[name]
     engine = find_engine(name)
@@ -45,7 +44,7 @@ def find_entry(name: str) -> Entry:
 
 
 def find_engine(name: str) -> ExternalEngine:
-    """The engine of this name; its module is only imported here. Raises UsageError that lists the valid names."""
+    """The engine of this name; imports its module. Raises UsageError with the valid names."""
     if name in ENTRIES:
         return cast("ExternalEngine", import_module(f"slipstream.engines.{ENTRIES[name].module}").ENGINE)
     from slipstream.engines.engine import ExternalEngine
@@ -53,7 +52,7 @@ def find_engine(name: str) -> ExternalEngine:
     plugin = find_plugin("engine", name)
     if plugin is None:
         known = f"{', '.join(ENTRIES)}{also_installed('engine')}"
-        raise UsageError(f"no engine {name!r} can be driven from here; expected {known}")
+        raise UsageError(f"unknown engine {name!r}; expected {known}")
     engine: ExternalEngine = plugin.checked(plugin.load(), ExternalEngine)
     if engine.name != name:
         raise UsageError(f"the engine {name!r} of {plugin.package} calls itself {engine.name!r}: the names must agree")

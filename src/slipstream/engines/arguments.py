@@ -1,4 +1,4 @@
-"""CommandLine: an engine's arguments, written by its table of flags and by nothing else."""
+"""CommandLine: an engine's arguments. Only flags in its table can be written."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from slipstream.errors import UsageError
 
 
 class CommandLine:
-    """Collects arguments in order. A flag that the table lacks, or a value it would not take, is refused."""
+    """Collects arguments in order. Raises for a flag that is not in the table, or an invalid value."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
         self._arguments: list[Argument] = []
 
     def add(self, flag: str, value: object = None, why: str = "") -> None:
-        """Adds a flag. Raises UsageError where the table says that the engine would not take it."""
+        """Adds a flag. Raises UsageError if the engine would refuse it, according to the table."""
         known = self._table.flag(flag)
         if known is not None:
             _check(self._table, known, value)
         elif not self._table.knows(flag):
             gone = self._table.gone_name(flag)
-            instead = f"; write {gone.successor}" if gone else ""
-            raise UsageError(f"{self._table.engine} ({self._table.version}) takes no {flag}{instead}")
+            instead = f"; use {gone.successor}" if gone else ""
+            raise UsageError(f"{self._table.engine} ({self._table.version}) has no flag {flag}{instead}")
         self._arguments.append(Argument(flag, None if value is None else str(value), why))
 
     def add_if(self, flag: str, value: object, why: str = "") -> None:
-        """Adds a flag unless its value is None: the engine's own default stands then."""
+        """Adds a flag unless its value is None, which keeps the engine's default."""
         if value is not None:
             self.add(flag, value, why)
 
     def pass_on(self, words: tuple[str, ...]) -> None:
-        """What the user wrote for the engine itself, as it is: checking it is the doctor's work."""
-        self._arguments += [Argument(word, why="passed on as given") for word in words]
+        """Adds the user's own arguments for the engine unchanged; the doctor checks them."""
+        self._arguments += [Argument(word, why="passed on unchanged") for word in words]
 
     @property
     def arguments(self) -> tuple[Argument, ...]:
@@ -46,7 +46,7 @@ def _check(table: Table, flag: Flag, value: object) -> None:
             raise UsageError(f"{where} takes no value, got {value!r}")
         return
     if value is None:
-        raise UsageError(f"{where} takes a value, got none")
+        raise UsageError(f"{where} needs a value")
     chosen = str(value).split(",") if flag.comma else [str(value)]
     if flag.choices and not set(chosen) <= set(flag.choices):
         raise UsageError(f"{where} is {value!r}; expected {', '.join(flag.choices)}")

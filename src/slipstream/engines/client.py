@@ -1,6 +1,6 @@
-"""Client: asks an engine over HTTP and reads streams of JSON events. What goes wrong is an EngineRequestError.
+"""Client: sends requests to an engine over HTTP and reads streams of JSON events. Failures raise EngineRequestError.
 
-On the standard library: which HTTP package the hub's client brings differs from version to version of it.
+Uses the standard library, because the HTTP package installed with the hub's client depends on its version.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from slipstream.engines.engine_types import Request
 from slipstream.engines.secrets import redacted_text
 from slipstream.errors import EngineRequestError, UsageError
 
-_QUOTED = 300  # characters of an error's body that are shown
+_QUOTED = 300  # characters of an error's body to show
 
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Seconds without a byte before an engine counts as silent."""
+    """Seconds without data before an engine counts as not responding."""
 
     answer_s: float = 300.0  # the first token of a long prompt takes long
     figures_s: float = 5.0  # metrics, health, slots
 
 
 class Client:
-    """Of one engine at `url`. Every call opens a connection of its own, so that threads may share a client.
+    """A client of one engine at `url`. Every call opens its own connection, so threads may share a client.
 
-    `log` is where the engine writes on this machine, for those that tell figures nowhere else; None where unknown.
+    `log` is the engine's log on this machine, for engines that report figures nowhere else; None if unknown.
     """
 
     def __init__(
         self, url: str, api_key: str | None = None, timeouts: Timeouts | None = None, log: Path | None = None
     ) -> None:
-        """Raises UsageError for a URL that is none."""
+        """Raises UsageError for an invalid URL."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise UsageError(
-                f"{redacted_text(url)!r} is no address of an engine; expected for example http://127.0.0.1:8080"
+                f"{redacted_text(url)!r} is not a valid engine URL; expected for example http://127.0.0.1:8080"
             )
         self.url = redacted_text(url).rstrip("/")  # as messages show it
         self.log = log
@@ -52,7 +52,7 @@ class Client:
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
 
     def is_ready(self, path: str) -> bool:
-        """Whether `path` answers 200; False where nobody listens yet."""
+        """Whether `path` answers 200; False if nothing listens there yet."""
         try:
             with self._open("GET", path, None, self.timeouts.figures_s) as response:
                 return response.status == 200
@@ -68,7 +68,7 @@ class Client:
         return self._parsed(self.get_text(path), path)
 
     def post_json(self, path: str, body: Mapping[str, Any], timeout_s: float | None = None) -> Any:
-        """One JSON answer. Waits as long as for an answer's first token unless told otherwise."""
+        """One JSON response. Waits as long as for the first token of an answer, unless `timeout_s` is given."""
         with self._open("POST", path, body, timeout_s or self.timeouts.answer_s) as response:
             self._check(response, path)
             return self._parsed(response.read().decode(errors="replace"), path)
@@ -76,8 +76,8 @@ class Client:
     def stream(self, request: Request) -> Iterator[Mapping[str, Any]]:
         """The events of an answer as they come: server-sent events (`data: {…}`) or a JSON object a line.
 
-        Ends where the engine ends it; whether the answer was whole is for the reader of the events to say. An event
-        that is an error raises EngineRequestError with the engine's words.
+        Ends when the engine ends the stream; the caller checks whether the answer is complete. An error event raises
+        EngineRequestError with the engine's message.
         """
         with self._open("POST", request.path, request.body, self.timeouts.answer_s) as response:
             self._check(response, request.path)
@@ -89,14 +89,14 @@ class Client:
                     continue
                 event = self._parsed(text, request.path)
                 if event.get("error"):
-                    raise EngineRequestError(f"{self.url}{request.path} broke off: {_message(event)}")
+                    raise EngineRequestError(f"{self.url}{request.path} failed: {_message(event)}")
                 yield event
 
     @contextmanager
     def _open(
         self, method: str, path: str, body: Mapping[str, Any] | None, timeout_s: float
     ) -> Iterator[http.client.HTTPResponse]:
-        """Failures of the connection, then and while the answer is read, become errors that say what to look at."""
+        """Connection failures, including those while the answer is read, become errors that say what to check."""
         kind = http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
         connection = kind(self._parts.hostname or "", self._parts.port, timeout=timeout_s)
         data = None if body is None else json.dumps(body)
@@ -111,14 +111,14 @@ class Client:
     def _what_failed(self, error: Exception, path: str, timeout_s: float) -> str:
         match error:
             case TimeoutError():
-                return f"{self.url}{path} was silent for {timeout_s:g} s: the engine hangs or is busy"
+                return f"{self.url}{path} did not respond for {timeout_s:g} s: the engine hangs or is busy"
             case ConnectionRefusedError():
-                return f"nobody listens at {self.url}: the engine is not running, or listens elsewhere"
+                return f"nothing listens at {self.url}: the engine is not running, or uses another address"
             case socket.gaierror():
-                return f"{self._parts.hostname} has no address: {error.strerror}"
+                return f"the host {self._parts.hostname} was not found: {error.strerror}"
             case _:
                 what = str(error) or type(error).__name__
-                return f"{self.url}{path} broke off ({what}): the engine ended or closed the connection"
+                return f"the connection to {self.url}{path} was lost ({what}): the engine exited or closed it"
 
     def _check(self, response: http.client.HTTPResponse, path: str) -> None:
         if response.status == 200:
@@ -131,14 +131,14 @@ class Client:
         try:
             return json.loads(text)
         except ValueError as error:
-            raise EngineRequestError(f"{self.url}{path} sent no JSON: {_quote(text)}") from error
+            raise EngineRequestError(f"{self.url}{path} did not send JSON: {_quote(text)}") from error
 
 
 _HINTS = {
-    401: " (it wants a key, or another one: set SLIPSTREAM_API_KEY, or give --api-key-file or --api-key)",
-    403: " (the key is not allowed to do this)",
-    404: " (no such address: is it another kind of engine, or is the model named differently?)",
-    500: " (it failed inside; its log says why)",
+    401: " (it requires an API key, or a different one: set SLIPSTREAM_API_KEY, or use --api-key-file or --api-key)",
+    403: " (the API key has no permission for this)",
+    404: " (not found: it may be another kind of engine, or the model may have another name)",
+    500: " (internal error; see its log)",
     503: " (it is still loading, or overloaded)",
 }
 
@@ -150,7 +150,7 @@ def _quote(body: str) -> str:
 
 
 def _message(data: Any) -> str:
-    """The words of an error in any of the shapes that engines use."""
+    """The message of an error in any of the formats that engines use."""
     error = data.get("error", data) if isinstance(data, dict) else data
     if isinstance(error, dict):
         error = error.get("message") or error.get("detail") or error

@@ -1,8 +1,8 @@
-"""ExternalEngine: a program that owns its loop and is driven by a command line and over HTTP. One file each.
+"""ExternalEngine: a program with its own decoding loop, controlled by its command line and over HTTP. One file each.
 
-An engine file says how the engine is started (`plan`), how its start is followed (`readiness`), how it is asked
-(`request`, `read_event`), and how it tells of speculation (`speculation_state`, `read_speculation`). Processes, sockets
-and timing are the same for all of them and live in `process`, `readiness`, `client` and `http_generator`.
+An engine file says how to start the engine (`plan`), how to follow its start (`readiness`), how to send requests
+(`request`, `read_event`), and how to read its speculation (`speculation_state`, `read_speculation`). Processes, sockets
+and timing are the same for all engines, in `process`, `readiness`, `client` and `http_generator`.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class ExternalEngine(Protocol):
 
     @property
     def version(self) -> str:
-        """What its flags and formats were checked against."""
+        """The version that its flags and formats were checked against."""
         ...
 
     @property
     def methods(self) -> tuple[Method, ...]:
-        """Ways to speculate, without plain decoding."""
+        """Speculation methods, without plain decoding."""
         ...
 
     @property
@@ -52,59 +52,60 @@ class ExternalEngine(Protocol):
     def keeps_seeds(self) -> bool:
         """Whether a seed gives the same text with speculation as without.
 
-        Engines that verify by rejection keep the distribution of sampled answers, and not their texts.
+        Engines that verify by rejection keep the distribution of sampled answers, but not their texts.
         """
         ...
 
     @property
     def secret_flags(self) -> tuple[str, ...]:
-        """Flags with secrets that it can be given in another way than on its command line; `plan` does so."""
+        """Flags with secrets that can be passed without the command line; `plan` does so."""
         ...
 
     @property
     def readiness(self) -> Readiness: ...
 
     def plan(self, settings: EngineSettings, folder: Path) -> StartPlan:
-        """How to start it; starts, writes and looks up nothing. `folder` is where `Plan.files` will be.
+        """How to start it. Has no side effects. `folder` is where `Plan.files` will be.
 
-        Raises UsageError for settings that it can't have. Whether the program is installed shows at the start: a plan
-        is also made for other machines.
+        Raises UsageError for unsupported settings. Does not check that the program is installed, because a plan may be
+        for another machine.
         """
         ...
 
     def request(
         self, prompt: str | Conversation, sampling: Sampling, limits: Limits, *, cold: bool = True, top: int = 0
     ) -> Request:
-        """A streamed answer. A string is continued as it is, messages go through the chat template.
+        """The request for a streamed answer. A string is continued unchanged; messages go through the chat template.
 
-        `cold`: the prompt may not come from a cache. `top`: so many candidates for every token, where it tells them.
+        `cold`: the prompt must not come from a cache. `top`: number of candidates per token, if the engine reports
+        them.
         """
         ...
 
     def read_event(self, event: Mapping[str, Any]) -> AnswerPiece: ...
 
     def speculation_state(self, client: Client, settings: EngineSettings) -> SpeculationState:
-        """Detects the silent fallback: asked to speculate, started, and decoding plainly."""
+        """Detects a silent fallback: speculation was configured, but the engine runs without it."""
         ...
 
     def read_speculation(self, client: Client) -> Speculation | None:
-        """Counters since the start; None where it counts nothing that can be read."""
+        """Counters since the start; None if the engine has none."""
         ...
 
 
 def find_method(engine: ExternalEngine, name: str) -> Method:
-    """The method of this name. Raises UsageError that lists the valid ones."""
+    """The method of this name. Raises UsageError with the valid names."""
     for method in engine.methods:
         if method.name == name:
             return method
     known = ", ".join((PLAIN, *(method.name for method in engine.methods)))
-    raise UsageError(f"{engine.name} has no method {name!r}; it knows {known}")
+    raise UsageError(f"{engine.name} has no method {name!r}; expected {known}")
 
 
 def method_like(engine: ExternalEngine, drafter: str) -> Method:
-    """The engine's method of this name, or the one that does what this drafter of Slipstream does.
+    """The engine's method of this name, or the one that corresponds to this Slipstream drafter.
 
-    Raises UsageError where it has neither.
+    Raises UsageError if it has neither.
     """
     name = drafter.partition("(")[0]
     own = [method for method in engine.methods if method.name == name]
@@ -112,22 +113,22 @@ def method_like(engine: ExternalEngine, drafter: str) -> Method:
     if found:
         return found[0]
     alike = "; ".join(f"{m.name} ({', '.join(m.like)})" for m in engine.methods if m.like)
-    raise UsageError(f"{engine.name} has nothing like the drafter {name!r}; it has {alike}")
+    raise UsageError(f"{engine.name} has no method for the drafter {name!r}; it has {alike}")
 
 
 def check_settings(engine: ExternalEngine, settings: EngineSettings) -> Method | None:
-    """The method that the settings name, None for plain decoding. Raises UsageError where they contradict it."""
+    """The method in the settings; None for plain decoding. Raises UsageError if the settings do not fit it."""
     if settings.method == PLAIN:
         return None
     method = find_method(engine, settings.method)
     if method.draft == "required" and not settings.draft:
-        raise UsageError(f"{engine.name} {method.name} drafts with a model of its own: give one with --draft")
+        raise UsageError(f"{engine.name} {method.name} needs a draft model: add --draft")
     if method.draft == "unused" and settings.draft:
-        raise UsageError(f"{engine.name} {method.name} drafts without a model: leave --draft out")
+        raise UsageError(f"{engine.name} {method.name} drafts without a model: remove --draft")
     if settings.draft_length is not None and not method.lengths:
-        raise UsageError(f"{engine.name} {method.name} takes no draft length: leave it out")
+        raise UsageError(f"{engine.name} {method.name} has no draft length: remove it")
     if settings.p_min is not None and not method.takes_p_min:
-        raise UsageError(f"{engine.name} {method.name} takes no p_min: leave it out")
+        raise UsageError(f"{engine.name} {method.name} has no p_min: remove it")
     if settings.draft_streams is not None and not method.takes_draft_streams:
-        raise UsageError(f"{engine.name} {method.name} drafts for any number of streams: leave the limit out")
+        raise UsageError(f"{engine.name} {method.name} drafts for any number of streams: remove the limit")
     return method

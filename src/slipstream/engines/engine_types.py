@@ -1,4 +1,4 @@
-"""What goes to an engine and comes back from it: settings, plans, requests, counters, as plain data."""
+"""Data types of external engines: settings, plans, requests, counters."""
 
 from __future__ import annotations
 
@@ -12,53 +12,53 @@ Need = Literal["required", "optional", "unused"]
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """What an engine is to run, in words that all engines share. None leaves a value to the engine."""
+    """The settings of an engine, in terms that all engines share. None leaves a value to the engine."""
 
-    model: str  # as the engine is given it: a path, a hub id, a name in its store
+    model: str  # as passed to the engine: a path, a hub id, a name in its store
     method: str = PLAIN  # one of the engine's `methods`
     draft: str | None = None
     draft_length: int | None = None
     p_min: float | None = None
     context: int | None = None  # tokens of prompt and answer, of one stream
     streams: int = 1  # requests at the same time
-    draft_streams: int | None = None  # with more requests than this at the same time, plain decoding
+    draft_streams: int | None = None  # with more requests than this at the same time, speculation is off
     host: str = "127.0.0.1"
     port: int = 8080
     tensor_parallel: int = 1
     pipeline_parallel: int = 1
     nodes: int = 1  # machines
-    program: str | None = None  # the engine's executable, where it is not on PATH
-    extra: tuple[str, ...] = ()  # arguments passed on as they are, last
+    program: str | None = None  # the engine's executable, if it is not on PATH
+    extra: tuple[str, ...] = ()  # arguments passed on unchanged, last
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)  # values of the engine's `secret_flags`
     start_limit_s: float = 600.0
 
     @property
     def api_key(self) -> str | None:
-        """What the engine was told to ask for."""
+        """The API key that the engine requires."""
         return self.secrets.get("--api-key")
 
     @property
     def url(self) -> str:
-        """Where the engine is asked once it runs: an engine that listens everywhere is asked on this machine."""
+        """The address for requests: for an engine that listens on all interfaces, the local one."""
         host = "127.0.0.1" if self.host in ("0.0.0.0", "") else self.host
         return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A way to speculate that an engine knows. `like` are the drafters of Slipstream that do about the same."""
+    """A speculation method of an engine. `like` are the Slipstream drafters that do about the same."""
 
     name: str
     draft: Need = "unused"
     like: tuple[str, ...] = ()
-    lengths: tuple[int, ...] = (2, 4, 8)  # draft lengths worth a try; empty where the engine takes none
+    lengths: tuple[int, ...] = (2, 4, 8)  # draft lengths to try; empty if the engine has no such setting
     takes_p_min: bool = False
     takes_draft_streams: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One argument and why it has its value. A switch has no value."""
+    """One argument and the reason for its value. A switch has no value."""
 
     flag: str
     value: str | None = None
@@ -71,22 +71,22 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class StartPlan:
-    """Everything a start needs. `files` are written into the folder that `plan` was given, by relative name.
+    """Everything needed to start an engine. `files` are written into the folder passed to `plan`, by relative name.
 
-    `secret_env` and `secret_files` hold keys: `secrets.without_secrets` comes before anything is printed or written.
+    `secret_env` and `secret_files` contain keys: use `secrets.without_secrets` before printing or writing a plan.
     """
 
     program: tuple[str, ...]
     arguments: tuple[Argument, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)  # on top of this process's own
-    cwd: str | None = None  # the folder that it runs in; None is the current one
+    cwd: str | None = None  # its working folder; None is the current one
     files: Mapping[str, str] = field(default_factory=dict)
     secret_env: Mapping[str, str] = field(default_factory=dict, repr=False)
     secret_files: Mapping[str, str] = field(default_factory=dict, repr=False)  # removed once it is ready
-    after: tuple[tuple[str, ...], ...] = ()  # commands that are run to their end once it is ready
-    fallback: tuple[str, ...] = ()  # instead of `program` where that is not installed
-    install: str = ""  # how to get it where neither is
-    notes: tuple[str, ...] = ()  # what a reader should know beyond the single values
+    after: tuple[tuple[str, ...], ...] = ()  # commands to run when it is ready
+    fallback: tuple[str, ...] = ()  # used instead of `program` if that is not installed
+    install: str = ""  # how to install it, if neither is installed
+    notes: tuple[str, ...] = ()  # notes for the reader
 
     @property
     def argv(self) -> tuple[str, ...]:
@@ -95,20 +95,20 @@ class StartPlan:
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """An engine's counters, in the words of `core/stats`: accepted / drafted, the target's own token left out."""
+    """An engine's counters, in the terms of `core/stats`: accepted / drafted, without the target's own token."""
 
     num_drafted: int = 0
     num_accepted: int = 0
-    num_drafts: int | None = None  # rounds that drafted; None where the engine does not say
-    accepted_by_position: tuple[int, ...] = ()  # rounds that accepted this deep; empty where it does not say
-    num_tokens: int | None = None  # all that were generated; None where it does not say
+    num_drafts: int | None = None  # rounds that drafted; None if the engine does not report it
+    accepted_by_position: tuple[int, ...] = ()  # rounds that accepted to this depth; empty if not reported
+    num_tokens: int | None = None  # all generated tokens; None if not reported
 
     @property
     def acceptance_rate(self) -> float:
         return self.num_accepted / self.num_drafted if self.num_drafted else 0.0
 
     def since(self, before: Speculation) -> Speculation:
-        """What was counted between two readings. Counters that went backwards (a restart) count from zero."""
+        """The difference between two readings. Counters that decreased (a restart) count from zero."""
         if self.num_drafted < before.num_drafted:
             return self
         drafts = None if self.num_drafts is None else self.num_drafts - (before.num_drafts or 0)
@@ -125,7 +125,7 @@ class Speculation:
 
 @dataclass(frozen=True, slots=True)
 class SpeculationState:
-    """Whether a running engine speculates. `on` is None where it does not tell; `evidence` is what it said."""
+    """Whether a running engine speculates. `on` is None if it does not report it; `evidence` is what it reported."""
 
     on: bool | None
     evidence: str
@@ -133,7 +133,7 @@ class SpeculationState:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A stage of a start, and what a line of the log holds once it is reached."""
+    """A stage of a start, and the text in the log that shows it."""
 
     name: str
     marks: tuple[str, ...]
@@ -141,19 +141,19 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """`path` answers 200 when the engine can be asked. Stages are in the order of a start."""
+    """`path` answers 200 when the engine is ready. Stages are in the order of a start."""
 
     path: str = "/health"
     stages: tuple[Stage, ...] = ()
 
     def stage_of(self, line: str) -> str | None:
-        """The stage that a line of the log shows; None where it shows none."""
+        """The stage that a line of the log shows, or None."""
         return next((stage.name for stage in self.stages if any(mark in line for mark in stage.marks)), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is posted. The answer is a stream of JSON events."""
+    """A POST request. The response is a stream of JSON events."""
 
     path: str
     body: Mapping[str, Any]
@@ -161,7 +161,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class TokenCandidate:
-    """A token that could have stood here, and the logarithm of its probability."""
+    """An alternative token at a position, and the logarithm of its probability."""
 
     token: str
     logprob: float
@@ -169,7 +169,7 @@ class TokenCandidate:
 
 @dataclass(frozen=True, slots=True)
 class AnswerPiece:
-    """What one event adds to an answer. Fields that an event does not speak of stay as they are here."""
+    """What one event adds to an answer. Fields that the event does not have keep their defaults."""
 
     text: str = ""
     tokens: tuple[int, ...] = ()
@@ -177,5 +177,5 @@ class AnswerPiece:
     num_prompt_tokens: int | None = None
     num_reused: int | None = None  # prompt tokens found in the cache
     num_tokens: int | None = None  # of the whole answer
-    speculation: Speculation | None = None  # of this answer alone, where the engine tells it
-    candidates: tuple[tuple[TokenCandidate, ...], ...] = ()  # per token of this piece, likeliest first
+    speculation: Speculation | None = None  # of this answer alone, if the engine reports it
+    candidates: tuple[tuple[TokenCandidate, ...], ...] = ()  # per token of this piece, most likely first

@@ -1,11 +1,11 @@
-"""Guard: runs an engine so that nothing of it outlives the one who asked for it. A program of its own, stdlib only.
+"""Guard: runs an engine and stops all of its processes when the owner ends. A separate program, standard library only.
 
     python guard.py attached|detached GRACE_S COMMAND...
 
-The guard sits between Slipstream and the engine. It ends the engine when its standard input closes (`attached`: then
-Slipstream ended, crashed or was killed), when it is told to (SIGTERM), and cleans up when the engine ends by itself. It
-exits with the engine's status. A death signal set on the engine alone (PR_SET_PDEATHSIG) would not reach the workers
-that engines start; on Linux the guard adopts those that lose their parent, so that it sees all of them.
+The guard runs between Slipstream and the engine. It stops the engine when its standard input closes (`attached`:
+Slipstream ended, crashed or was killed) or on SIGTERM, and cleans up when the engine exits by itself. It exits with the
+engine's status. A death signal on the engine alone (PR_SET_PDEATHSIG) would not reach the workers that engines start.
+On Linux the guard adopts workers that lose their parent, so it can stop all of them.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ def main() -> int:
     try:
         engine = subprocess.Popen(command, stdin=subprocess.DEVNULL)
     except OSError as error:
-        print(f"{command[0]} can't be run: {error.strerror}", flush=True)
+        print(f"can't run {command[0]}: {error.strerror}", flush=True)
         return 127
     _then(engine.wait, over)
     if attached:
-        _then(lambda: os.read(0, 1), over)  # not sys.stdin, whose lock Python would wait for when it ends
+        _then(lambda: os.read(0, 1), over)  # not sys.stdin: Python would wait for its lock at exit
     over.wait()
     _end(engine, grace_s)
     status = engine.wait()
@@ -54,7 +54,9 @@ def _then(wait: Callable[[], object], over: threading.Event) -> None:
 
 
 def _end(engine: subprocess.Popen[bytes], grace_s: float) -> None:
-    """Asks the engine to end, which knows best how to end its own; what is left after the grace is killed."""
+    """Asks the engine to stop, so that it can stop its own workers; processes left after the grace period are
+    killed.
+    """
     with contextlib.suppress(ProcessLookupError):
         engine.terminate()
     deadline = time.monotonic() + grace_s
@@ -72,7 +74,7 @@ def _end(engine: subprocess.Popen[bytes], grace_s: float) -> None:
 
 
 def _reap(engine: subprocess.Popen[bytes]) -> None:
-    """Collects adopted workers that ended, so that they don't count as left. The engine's status is Popen's to read."""
+    """Reaps adopted workers that exited, so that they don't count as running. Popen reads the engine's own status."""
     engine.poll()
     if engine.returncode is None:
         return
@@ -87,7 +89,7 @@ def _adopt_orphans() -> None:
 
 
 def _descendants(root: int) -> list[int]:
-    """All processes below `root` that still run; on other systems than Linux, those of its group."""
+    """All running descendants of `root`; on systems other than Linux, the processes of its group."""
     if sys.platform != "linux":
         listed = subprocess.run(["ps", "-o", "pid=", "-g", str(os.getpgid(0))], capture_output=True, text=True)
         return [pid for pid in map(int, listed.stdout.split()) if pid != root]

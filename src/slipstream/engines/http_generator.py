@@ -1,4 +1,4 @@
-"""HttpGenerator: a running engine as a Generator: bench, tune and audit see no difference to Slipstream's own."""
+"""HttpGenerator: a running engine as a Generator, so bench, tune and audit treat it like Slipstream's own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from slipstream.errors import EngineRequestError
 
 @dataclass(slots=True)
 class _Heard:
-    """What the events of one answer have said so far: texts and tokens add up, of figures the last one counts."""
+    """The events of one answer so far: texts and tokens are summed; for figures the last value counts."""
 
     started: float
     text: str = ""
@@ -34,7 +34,7 @@ class _Heard:
     last_at: float = 0.0
 
     def add(self, piece: AnswerPiece) -> None:
-        if piece.text or piece.tokens or piece.finish_reason:  # the end token is counted and computed, but not sent
+        if piece.text or piece.tokens or piece.finish_reason:  # the end token is computed and counted, but not sent
             self.last_at = time.perf_counter()
         if piece.text or piece.tokens:
             self.first_at = self.first_at or self.last_at
@@ -52,10 +52,10 @@ class _Heard:
 class HttpGenerator:
     """Answers over HTTP with the engine's own counters in `Stats`.
 
-    `model` names the one that is meant, for engines that hold several. `cold`: prompts never come from the engine's
-    cache, since a plain and a speculative run would not find the same there. Where the engine tells no counters of an
-    answer, its counters before and after it are taken, which is only right for one answer at a time:
-    `counts_apart=False` leaves them alone for runs of many streams.
+    `model` selects the model, for engines with several. `cold`: prompts never come from the engine's cache, since a
+    plain and a speculative run would find different entries there. If the engine reports no counters per answer, the
+    difference of its counters before and after the answer is used. This is only correct for one answer at a time;
+    `counts_apart=False` turns it off for runs with many streams.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class HttpGenerator:
         self._counts_apart = counts_apart
 
     def answer(self, prompt: str | Conversation, sampling: Sampling, limits: Limits) -> Answer:
-        """Raises EngineRequestError, which keeps the text that had come, where the answer did not come to its end."""
+        """Raises EngineRequestError with the partial text if the answer is incomplete."""
         before = self._counters()
         heard = self._ask(prompt, sampling, limits, top=0)
         after = self._counters() if before else None
@@ -86,15 +86,15 @@ class HttpGenerator:
     def candidates(
         self, prompt: str | Conversation, sampling: Sampling, limits: Limits, top: int
     ) -> list[tuple[TokenCandidate, ...]]:
-        """For every token of an answer its likeliest alternatives; empty where the engine does not tell them."""
+        """The most likely alternatives for every token of an answer; empty if the engine does not report them."""
         heard = self._ask(prompt, sampling, limits, top)
         return list(heard.candidates)
 
     def forget_prompts(self) -> None:
-        """Nothing to do: requests of a cold generator say themselves that the cache is not to be used."""
+        """Nothing to do: each request of a cold generator turns the cache off."""
 
     def forget_learned(self) -> None:
-        """Nothing can be done: what an engine learned from earlier answers stays until it is started again."""
+        """Not possible: an engine keeps what it learned from earlier answers until it restarts."""
 
     def _ask(self, prompt: str | Conversation, sampling: Sampling, limits: Limits, top: int) -> _Heard:
         request = self.engine.request(prompt, sampling, limits, cold=self._cold, top=top)
@@ -109,14 +109,14 @@ class HttpGenerator:
             raise
         if heard.finish_reason is None:
             raise EngineRequestError(
-                f"the stream from {self.client.url} ended in the middle of an answer ({len(heard.text)} characters had "
-                "come): the engine ended or was overloaded; its log says why",
+                f"the stream from {self.client.url} ended before the answer was complete (after {len(heard.text)} "
+                "characters): the engine exited or was overloaded; see its log",
                 partial_text=heard.text,
             )
         return heard
 
     def _counters(self) -> Speculation | None:
-        """The engine's counters; None where it has none, or is too slow or busy to tell: the answer matters more."""
+        """The engine's counters; None if it has none, or is too busy to respond: the answer matters more."""
         if not self._counts_apart:
             return None
         try:
@@ -126,14 +126,14 @@ class HttpGenerator:
 
 
 def _counted(own: Speculation | None, moved: Speculation | None) -> Speculation | None:
-    """What the engine told of the answer itself; the movement of its counters where that agrees, as it says more."""
+    """The engine's counts for the answer; the difference of its counters if that agrees, since it has more detail."""
     if own is None or (moved and moved.num_drafted == own.num_drafted and not own.accepted_by_position):
         return moved
     return own
 
 
 def _stats(heard: _Heard, counted: Speculation | None) -> Stats:
-    """Rounds are derived: a round gives its accepted tokens and one of the target's own."""
+    """The number of rounds is computed: each round gives its accepted tokens and one token of the target."""
     speculation = counted or Speculation()
     num_tokens = heard.num_tokens or len(heard.tokens) or heard.num_pieces
     rounds = max(num_tokens - speculation.num_accepted, 1)

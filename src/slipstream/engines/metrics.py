@@ -1,4 +1,4 @@
-"""Metrics: the text that engines publish for Prometheus, as numbers."""
+"""Metrics: parses the text that engines publish for Prometheus."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class MetricSample:
 
 
 class Metrics:
-    """One reading. A name that was not published sums to None, which is not zero."""
+    """One reading. The sum of a name that is not published is None, not zero."""
 
     def __init__(self, text: str) -> None:
         self._samples: dict[str, list[MetricSample]] = {}
@@ -32,6 +32,6 @@ class Metrics:
         return self._samples.get(name, [])
 
     def total(self, name: str) -> float | None:
-        """The sum over all labels; None where the engine publishes no such figure."""
+        """The sum over all labels; None if the engine does not publish it."""
         samples = self.samples(name)
         return sum(sample.value for sample in samples) if samples else None

@@ -27,7 +27,7 @@ from slipstream.engines.flags.ollama import PARAMETERS
 if TYPE_CHECKING:
     from slipstream.engines.client import Client
 
-MODEL_NAME = "slipstream"  # what the model made from the Modelfile is called in its store
+MODEL_NAME = "slipstream"  # name in the store of the model created from the Modelfile
 _MODELFILE = "Modelfile"
 _INSTALL = "https://ollama.com/download"
 
@@ -45,7 +45,7 @@ class Ollama:
     readiness = Readiness("/api/version", (Stage("listening", ("Listening on",)),))
 
     def plan(self, settings: EngineSettings, folder: Path) -> StartPlan:
-        """Starts `ollama serve` and makes a model of its own from the Modelfile; the models named stay as they are."""
+        """Starts `ollama serve` and creates a new model from the Modelfile; existing models are not changed."""
         method = check_settings(self, settings)
         program = settings.program or "ollama"
         env = {"OLLAMA_HOST": f"{settings.host}:{settings.port}", "OLLAMA_NUM_PARALLEL": str(settings.streams)}
@@ -60,7 +60,7 @@ class Ollama:
     def request(
         self, prompt: str | Conversation, sampling: Sampling, limits: Limits, *, cold: bool = True, top: int = 0
     ) -> Request:
-        """Its native API, since only that one tells timings. Its prompt cache is always used: `cold` has no effect."""
+        """Uses the native API, because only that has timings. The prompt cache is always on: `cold` has no effect."""
         options = {
             "num_predict": limits.max_tokens,
             "temperature": sampling.temperature,
@@ -81,7 +81,7 @@ class Ollama:
         return Request("/api/chat", body | {"messages": [dict(message) for message in prompt]})
 
     def read_event(self, event: Mapping[str, Any]) -> AnswerPiece:
-        """The last one (`done`) holds the counts. Of drafts it tells nothing."""
+        """The last event (`done`) has the counts, but nothing about drafts."""
         text = event.get("response") or (event.get("message") or {}).get("content") or ""
         if not event.get("done"):
             return AnswerPiece(text)
@@ -93,10 +93,10 @@ class Ollama:
         )
 
     def speculation_state(self, client: Client, settings: EngineSettings) -> SpeculationState:
-        """By what it says of the model: whether it drafts can't be seen, only whether it was asked to."""
+        """From the model's description: it shows whether speculation was configured, not whether it is used."""
         shown = client.post_json("/api/show", {"model": MODEL_NAME}, client.timeouts.figures_s)
         asked = "draft_num_predict" in (shown.get("parameters") or "") or "\nDRAFT " in (shown.get("modelfile") or "")
-        said = "/api/show names a draft" if asked else "/api/show names neither DRAFT nor draft_num_predict"
+        said = "/api/show names a draft" if asked else "/api/show has neither DRAFT nor draft_num_predict"
         return SpeculationState(None if asked else False, said)
 
     def read_speculation(self, client: Client) -> Speculation | None:
@@ -104,7 +104,7 @@ class Ollama:
 
 
 def _modelfile(settings: EngineSettings, method: Method | None) -> str:
-    lines = [f"# ollama create {MODEL_NAME} -f {_MODELFILE} makes a model of this"]
+    lines = [f"# ollama create {MODEL_NAME} -f {_MODELFILE} creates a model from this file"]
     lines += ["# the model that answers", f"FROM {settings.model}"]
     if method and settings.draft:
         lines += ["# the model that drafts", f"DRAFT {settings.draft}"]
@@ -112,7 +112,7 @@ def _modelfile(settings: EngineSettings, method: Method | None) -> str:
     line.add_if("num_ctx", settings.context, "tokens of prompt and answer of one stream")
     if method:
         length = settings.draft_length or (None if settings.draft else method.lengths[-1])
-        line.add_if("draft_num_predict", length, "drafted tokens a round; without it a built-in head is not used")
+        line.add_if("draft_num_predict", length, "drafted tokens per step; without it a built-in head is not used")
     for argument in line.arguments:
         lines += [f"# {argument.why}", f"PARAMETER {argument.flag} {argument.value}"]
     return "\n".join(lines) + "\n"

@@ -1,4 +1,4 @@
-"""The OpenAI-compatible API, as far as engines agree on it: what is posted, and what an event says."""
+"""The part of the OpenAI-compatible API that engines share: requests and events."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def openai_request(
 
 
 def sampling_fields(sampling: Sampling) -> dict[str, Any]:
-    """What OpenAI has a field for, all of it said: engines have defaults of their own, and a model's files too.
+    """All sampling settings that have an OpenAI field are sent, because engines and models have their own defaults.
 
     Top-k, min-p and the repetition penalty are the engines' own additions: see their `request`.
     """

@@ -1,4 +1,4 @@
-"""Ports: whether one is free, who has it, and one that nobody has."""
+"""Ports: whether a port is free, which process uses it, and finding a free one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LISTENING = "0A"  # in /proc/net/tcp
 
 
 def require_free_port(host: str, port: int) -> None:
-    """Raises EngineStartError that names who has the port, where that can be told, and what to do."""
+    """Raises EngineStartError if the port is in use; names the process if possible, and says what to do."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: closed connections don't count
@@ -21,22 +21,23 @@ def require_free_port(host: str, port: int) -> None:
             probe.bind((host, port))
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
-                raise EngineStartError(f"{host}:{port} can't be listened on: {error.strerror}") from error
+                raise EngineStartError(f"can't listen on {host}:{port}: {error.strerror}") from error
             owner = _owner(port)
             raise EngineStartError(
-                f"port {port} is taken{f' by {owner}' if owner else ''}: end it, or choose another with --port"
+                f"port {port} is in use{f' by {owner}' if owner else ''}: stop that process, or use another port with "
+                "--port"
             ) from error
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A port that nobody has at this moment."""
+    """A port that is free at this moment."""
     with socket.socket() as probe:
         probe.bind((host, 0))
         return int(probe.getsockname()[1])
 
 
 def _owner(port: int) -> str | None:
-    """`name (pid N)` of the process that listens there; None where the system does not tell."""
+    """`name (pid N)` of the process that listens there; None if unknown."""
     inodes = {f"socket:[{inode}]" for inode in _listening_inodes(port)}
     for link in Path("/proc").glob("[0-9]*/fd/*") if inodes else ():
         with contextlib.suppress(OSError):

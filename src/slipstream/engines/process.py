@@ -1,4 +1,4 @@
-"""EngineProcess: an engine as a child process, with its log in a file and no way to outlive its owner."""
+"""EngineProcess: an engine as a child process, with its log in a file; it is stopped when its owner ends."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _TAIL_BYTES = 64 * 1024
 
 
 class EngineProcess:
-    """A running engine. As a context manager it is stopped at the end, whatever happened inside.
+    """A running engine. As a context manager, it is always stopped at the end of the block.
 
-    It runs under a guard (see guard.py) in a session of its own: Ctrl-C on the terminal reaches Slipstream alone, and
-    when Slipstream ends in any way, kill -9 included, the guard ends the engine and all that it started.
+    It runs under a guard (see guard.py) in its own session: Ctrl-C on the terminal reaches only Slipstream. When
+    Slipstream ends for any reason, including kill -9, the guard stops the engine and all its processes.
     """
 
     def __init__(self, child: subprocess.Popen[bytes], log: Path, grace_s: float) -> None:
@@ -41,8 +41,8 @@ class EngineProcess:
     def start(cls, plan: StartPlan, folder: Path, *, detached: bool = False, grace_s: float = GRACE_S) -> EngineProcess:
         """Writes the plan's files into `folder` and starts it; its log is there too.
 
-        Does not wait for it to be ready (see readiness.py). `detached`: it lives on after this process. `grace_s`:
-        from being asked to end to being killed. Raises MissingDependencyError where the program is not there.
+        Does not wait until it is ready (see readiness.py). `detached`: it keeps running after this process. `grace_s`:
+        seconds between the request to stop and the kill. Raises MissingDependencyError if the program is not installed.
         """
         plan = find_program(plan)
         folder.mkdir(parents=True, exist_ok=True)
@@ -71,16 +71,16 @@ class EngineProcess:
 
     @property
     def pid(self) -> int:
-        """Of the guard: SIGTERM to it ends the engine."""
+        """The guard's pid: SIGTERM to it stops the engine."""
         return self._child.pid
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs; 128 + the signal's number where a signal ended it."""
+        """None while it runs; 128 + the signal number if it was ended by a signal."""
         return self._child.poll()
 
     def new_lines(self) -> list[str]:
-        """Whole lines of the log since the last call."""
+        """Complete lines of the log since the last call."""
         with self.log.open("rb") as file:
             file.seek(self._read_up_to)
             data = file.read()
@@ -92,7 +92,7 @@ class EngineProcess:
         return tail(self.log, count)
 
     def stop(self) -> None:
-        """Ends the engine and everything it started. Does nothing where it has ended already."""
+        """Stops the engine and all its processes. Does nothing if it has already exited."""
         if self._child.poll() is None:
             self._child.send_signal(signal.SIGTERM)
         if self._child.stdin:
@@ -104,12 +104,12 @@ class EngineProcess:
             self._child.wait()
 
     def release(self) -> None:
-        """Leaves a detached engine to itself: nobody waits for it any more."""
-        self._child.returncode = 0  # Popen warns of a child that still runs when it is forgotten; this one is meant to
+        """Leaves a detached engine running; this process no longer waits for it."""
+        self._child.returncode = 0  # Popen warns about a child that still runs when it is deleted; this is intended
 
 
 def stop_detached(pid: int, grace_s: float = GRACE_S) -> None:
-    """Ends an engine that was started `detached`, by its guard's pid. Does nothing where it is gone already."""
+    """Stops an engine that was started `detached`, by its guard's pid. Does nothing if it has already exited."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGTERM)
         deadline = time.monotonic() + grace_s + 10
@@ -120,7 +120,7 @@ def stop_detached(pid: int, grace_s: float = GRACE_S) -> None:
 
 
 def tail(log: Path, count: int) -> list[str]:
-    """The last lines of a log; none where there is no log."""
+    """The last lines of a log; empty if there is no log."""
     if not log.exists():
         return []
     with log.open("rb") as file:
@@ -137,17 +137,17 @@ def _guard(mode: str, grace_s: float) -> list[str]:
 
 
 def find_program(plan: StartPlan) -> StartPlan:
-    """The plan with a program that is there. Raises MissingDependencyError that says how to get it."""
+    """The plan with an installed program. Raises MissingDependencyError, which says how to install it."""
     if shutil.which(plan.program[0]):
         return plan
     if plan.fallback:
         return replace(plan, program=plan.fallback)
     how = f" Install it ({plan.install}), or" if plan.install else ""
-    raise MissingDependencyError(f"there is no {plan.program[0]} on PATH.{how} name it with --program.")
+    raise MissingDependencyError(f"{plan.program[0]} was not found on PATH.{how} name it with --program.")
 
 
 def run_to_end(command: tuple[str, ...], plan: StartPlan, folder: Path, limit_s: float) -> None:
-    """A command of the plan in its environment. Raises EngineStartError with its last words where it fails."""
+    """Runs a command of the plan in its environment. Raises EngineStartError with its last lines if it fails."""
     log, shown = folder / f"{Path(command[0]).name}.log", " ".join(redacted(command))
     try:
         with log.open("wb") as output:

@@ -1,4 +1,4 @@
-"""Waiting until an engine can be asked, with its stage shown, a time limit, and its last words where it fails."""
+"""Waits until an engine is ready: shows its stage, has a time limit, and reports the last log lines if it fails."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from slipstream.engines.process import EngineProcess
 from slipstream.errors import EngineStartError
 
 Say = Callable[[str], None]
-Explain = Callable[[str], list[str]]  # a log to explanations of what went wrong in it, best first
+Explain = Callable[[str], list[str]]  # from a log to explanations of the failure, best first
 _POLL_S = 0.1
 
 
@@ -23,10 +23,10 @@ def wait_until_ready(
     say: Say = lambda line: None,
     explain: Explain = lambda log: [],
 ) -> float:
-    """Seconds that it took. `say` hears of each new stage.
+    """Returns the seconds it took. `say` is called with each new stage.
 
-    Raises EngineStartError with the stage, the log's last lines and its explanations where the engine ends first or
-    is not ready in time; the process is left to its owner to stop.
+    Raises EngineStartError with the stage, the log's last lines and explanations if the engine exits or is not ready in
+    time. The caller has to stop the process.
     """
     started, stage = time.monotonic(), "starting"
     while True:
@@ -37,7 +37,7 @@ def wait_until_ready(
                 say(stage)
         waited = time.monotonic() - started
         if process.exit_code is not None:
-            raise _failed(process, f"ended with status {process.exit_code} while it was {stage}", explain)
+            raise _failed(process, f"exited with status {process.exit_code} while it was {stage}", explain)
         if client.is_ready(readiness.path):
             return waited
         if waited > limit_s:

@@ -1,7 +1,7 @@
-"""Secrets: keys, tokens and passwords stay out of files, output and the list of processes.
+"""Secrets: keeps keys, tokens and passwords out of files, output and the process list.
 
-`redacted` hides them in a command line, and is used wherever one is printed or recorded. `take_secrets` moves those
-that an engine can be given in another way out of its command line, which every user of the machine can read.
+`redacted` hides them in a command line, and is used wherever one is printed or recorded. `take_secrets` removes secrets
+that can be passed in another way from an engine's command line, which every user of the machine can read.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ _USER = re.compile(r"(://)[^/@\s]+@")  # https://USER:PASSWORD@host
 def redacted(words: Sequence[str]) -> list[str]:
     """The words of a command line with HIDDEN in place of every secret; as many words as before.
 
-    A secret is known by the name of its flag, variable or key. A word that is a command line itself, such as the value
-    of --engine-args, is treated likewise. All words up to the next flag are hidden: some flags take several keys.
+    A secret is recognised by the name of its flag, variable or key. A word that is itself a command line, such as the
+    value of --engine-args, is treated the same way. All words up to the next flag are hidden, because some flags accept
+    several keys.
     """
     shown: list[str] = []
     hides_next = hides_more = False
@@ -56,7 +57,7 @@ def _split(text: str) -> list[str]:
 
 
 def without_secrets(plan: StartPlan) -> StartPlan:
-    """The plan as it may be printed and written: names of secrets, and no values."""
+    """The plan for printing and writing: with the names of secrets, without their values."""
     words = iter(redacted(plan.argv))
     program = tuple(next(words) for _ in plan.program)
     arguments = tuple(
@@ -80,7 +81,7 @@ def take_secrets(words: Sequence[str], flags: Sequence[str]) -> tuple[dict[str, 
     while remaining:
         word = remaining.pop(0)
         name, has_value, value = word.partition("=")
-        name = name.replace("_", "-")  # engines take both
+        name = name.replace("_", "-")  # engines accept both
         if name not in flags:
             rest.append(word)
             continue

@@ -1,4 +1,4 @@
-"""Session: an engine from its start to its end, and the question whether it really speculates."""
+"""Session: runs an engine from start to end, and checks whether it speculates."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from slipstream.engines.readiness import Explain, Say, wait_until_ready
 from slipstream.engines.secrets import redacted
 from slipstream.errors import SilentFallbackError
 
-# Text that repeats itself: whatever drafts finds something to draft here. Short, for small contexts.
+# Repetitive text, so that every drafter can draft something. Short, for small contexts.
 _PROBE = "1 2 3 4 5 6 7 8 9 " * 4
 
 
@@ -36,12 +36,12 @@ class Running:
     ready_s: float
 
     def generator(self, label: str, *, cold: bool = True) -> HttpGenerator:
-        """Counters of single answers are only taken apart where answers come one at a time."""
+        """Counters are only assigned to single answers if answers come one at a time."""
         return HttpGenerator(self.engine, self.client, label, cold=cold, counts_apart=self.settings.streams == 1)
 
 
 def engine_folder(engine: ExternalEngine, port: int) -> Path:
-    """Where an engine's files and its log are: one folder a port, since a port has one engine at a time."""
+    """The folder of an engine's files and log: one per port, since a port has one engine at a time."""
     return cache_folder("engines", f"{engine.name}-{port}")
 
 
@@ -55,15 +55,15 @@ def running(
     *,
     detached: bool = False,
 ) -> Iterator[Running]:
-    """Starts it, waits until it is ready, and ends it with all that it started when the block ends.
+    """Starts the engine, waits until it is ready, and stops it and all its processes when the block ends.
 
-    A `detached` engine lives on after the block, unless the block fails. Raises EngineStartError (a taken port, a
+    A `detached` engine keeps running after the block, unless the block fails. Raises EngineStartError (a port in use, a
     program that fails or hangs) with the log's last lines.
     """
     require_free_port(settings.host, settings.port)
     folder = engine_folder(engine, settings.port)
     plan = find_program(engine.plan(settings, folder))
-    for note in plan.notes:  # what other machines have to run, for example: they are waited for
+    for note in plan.notes:  # for example what other machines have to run: the engine waits for them
         say(note)
     process = EngineProcess.start(plan, folder, detached=detached)
     try:
@@ -87,9 +87,9 @@ def running(
 
 
 def verify_speculation(engine: ExternalEngine, client: Client, settings: EngineSettings) -> SpeculationState:
-    """Whether it drafts, by what it says of itself and, where it counts, by whether its counters move.
+    """Whether the engine drafts, from its own report and, if it has counters, from their increase.
 
-    A short answer is asked for, on text that repeats itself. Plain decoding is verified too: it must not draft.
+    Requests a short answer to a repetitive text. Plain decoding is verified too: it must not draft.
     """
     said = engine.speculation_state(client, settings)
     if said.on is False or settings.method == PLAIN:
@@ -97,19 +97,21 @@ def verify_speculation(engine: ExternalEngine, client: Client, settings: EngineS
     answer = HttpGenerator(engine, client, settings.method).answer(_PROBE, Sampling(), Limits(24, ignore_eos=True))
     stats = answer.stats
     if stats.num_drafted:
-        evidence = f"{stats.num_accepted} of {stats.num_drafted} drafted tokens were accepted in a probe"
+        evidence = f"{stats.num_accepted} of {stats.num_drafted} drafted tokens were accepted in a test request"
         return SpeculationState(True, f"{said.evidence}; {evidence}" if said.evidence else evidence)
-    return SpeculationState(said.on, f"{said.evidence}; nothing was drafted in a probe of {stats.num_tokens} tokens")
+    return SpeculationState(
+        said.on, f"{said.evidence}; nothing was drafted in a test request of {stats.num_tokens} tokens"
+    )
 
 
 def require_speculation(
     engine: ExternalEngine, client: Client, settings: EngineSettings, explain: Explain
 ) -> SpeculationState:
-    """Raises SilentFallbackError with the log's explanation where speculation was asked for and is off."""
+    """Raises SilentFallbackError with the log's explanation if speculation was configured but is off."""
     state = verify_speculation(engine, client, settings)
     if settings.method == PLAIN or state.on is not False:
         return state
     log = client.log.read_text(errors="replace") if client.log and client.log.exists() else ""
-    why = "\n".join(explain(log)) or "Its log says nothing that is known here."
-    asked = f"{engine.name} was asked for {settings.method} and decodes plainly without saying so"
+    why = "\n".join(explain(log)) or "Its log has no known explanation."
+    asked = f"{engine.name} was configured for {settings.method} but silently runs without speculation"
     raise SilentFallbackError(f"{asked} ({state.evidence}).\n{why}")

@@ -1,4 +1,4 @@
-"""SGLang: `sglang serve`. Formats are from its 0.5.23 wheel; it was not run here (it wants a GPU)."""
+"""SGLang: `sglang serve`. Formats are from its 0.5.23 wheel; it was not run here (it needs a GPU)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from slipstream.errors import UsageError
 if TYPE_CHECKING:
     from slipstream.engines.client import Client
 
-_INSTALL = "pip install sglang, in an environment of its own"
+_INSTALL = "pip install sglang, in its own environment"
 _DEFAULT_LENGTH = 4
 _SECRETS = "secrets.yml"
 
@@ -56,7 +56,7 @@ class SgLang:
         "/health",
         (
             Stage("loading the weights", ("Load weight begin",)),
-            Stage("making the KV cache", ("Load weight end", "KV Cache is allocated")),
+            Stage("creating the KV cache", ("Load weight end", "KV Cache is allocated")),
             Stage("capturing CUDA graphs", ("Capture cuda graph begin",)),
             Stage("starting the server", ("Capture cuda graph end", "Application startup complete")),
             Stage("listening", ("The server is fired up and ready to roll",)),
@@ -67,7 +67,7 @@ class SgLang:
         method = check_settings(self, settings)
         line = CommandLine(FLAGS)
         line.add("--model-path", settings.model, "the model that answers")
-        line.add("--host", settings.host, "who can reach it")
+        line.add("--host", settings.host, "the address it listens on")
         line.add("--port", settings.port, "where")
         line.add_if("--context-length", settings.context, "tokens of prompt and answer; less leaves more KV cache")
         line.add("--max-running-requests", settings.streams, "requests at the same time")
@@ -78,7 +78,7 @@ class SgLang:
             _add_speculation(line, method, settings)
         if settings.secrets:
             if "--config" in settings.extra:
-                raise UsageError("sglang reads keys from one --config file: put the API key into the one you name")
+                raise UsageError("sglang reads keys from one --config file: put the API key into your file")
             line.add("--config", folder / _SECRETS, "keys, in a file that only this user can read")
         line.pass_on(settings.extra)
         return StartPlan(
@@ -89,7 +89,7 @@ class SgLang:
         self, prompt: str | Conversation, sampling: Sampling, limits: Limits, *, cold: bool = True, top: int = 0
     ) -> Request:
         extras: dict[str, Any] = {
-            "top_k": sampling.top_k or -1,  # 0 is no value of it
+            "top_k": sampling.top_k or -1,  # 0 is not a valid value
             "min_p": sampling.min_p,
             "repetition_penalty": sampling.repetition_penalty,
             "ignore_eos": limits.ignore_eos,
@@ -98,11 +98,11 @@ class SgLang:
         if limits.stop_tokens:
             extras["stop_token_ids"] = sorted(limits.stop_tokens)
         if cold:
-            extras["cache_salt"] = uuid.uuid4().hex  # prompts with different salts share nothing in the radix cache
+            extras["cache_salt"] = uuid.uuid4().hex  # prompts with different salts share no entries in the radix cache
         return openai_request("default", prompt, sampling, limits, extras, top)
 
     def read_event(self, event: Mapping[str, Any]) -> AnswerPiece:
-        """`sglext` comes with an event of its own, before the usage; `meta_info` is where /generate says the same."""
+        """`sglext` comes in a separate event, before the usage; /generate has the same values in `meta_info`."""
         piece = read_openai_event(event)
         told = (event.get("sglext") or {}).get("spec_tokens_details") or event.get("meta_info")
         if isinstance(told, list):
@@ -110,37 +110,37 @@ class SgLang:
         return replace(piece, speculation=_speculation_of(told)) if told and "spec_verify_ct" in told else piece
 
     def speculation_state(self, client: Client, settings: EngineSettings) -> SpeculationState:
-        """By the configuration that it resolved for itself."""
+        """From the configuration that the server reports."""
         algorithm = client.get_json("/server_info").get("speculative_algorithm")
         return SpeculationState(
-            algorithm not in (None, "", "NONE"), f"/server_info says speculative_algorithm: {algorithm}"
+            algorithm not in (None, "", "NONE"), f"/server_info reports speculative_algorithm: {algorithm}"
         )
 
     def read_speculation(self, client: Client) -> Speculation | None:
-        """Its metrics are gauges of the last moment, which can't be summed: answers tell their own counts instead."""
+        """Its metrics are gauges, which can't be summed; each response has its own counts instead."""
         return None
 
 
 def _secrets(settings: EngineSettings) -> dict[str, str]:
-    """Its keys have no variable, but a file of options may hold them: `api-key: KEY`."""
+    """There is no environment variable for its keys, but a config file may have them: `api-key: KEY`."""
     lines = [f"{flag.removeprefix('--')}: {json.dumps(value)}\n" for flag, value in settings.secrets.items()]
     return {_SECRETS: "".join(lines)} if lines else {}
 
 
 def _add_speculation(line: CommandLine, method: Method, settings: EngineSettings) -> None:
-    line.add("--speculative-algorithm", method.name, "how it drafts")
+    line.add("--speculative-algorithm", method.name, "the drafting method")
     line.add_if("--speculative-draft-model-path", settings.draft, "the model or head that drafts")
     if not method.lengths:
         return
     length = settings.draft_length or _DEFAULT_LENGTH
     if method.name in TREE_ALGORITHMS:
-        line.add("--speculative-num-steps", length, "drafted tokens a round: steps of the draft")
-        line.add("--speculative-eagle-topk", 1, "a chain: branches cost rows, and pay only where acceptance is low")
-    line.add("--speculative-num-draft-tokens", length + 1, "rows that are checked: the drafted tokens and one more")
+        line.add("--speculative-num-steps", length, "drafted tokens per step: steps of the draft")
+        line.add("--speculative-eagle-topk", 1, "a chain: branches cost time, and pay off only if acceptance is low")
+    line.add("--speculative-num-draft-tokens", length + 1, "tokens to verify: the drafted tokens and one more")
 
 
 def _speculation_of(told: Mapping[str, Any]) -> Speculation:
-    """Its histogram counts rounds by how many drafted tokens they accepted, none at index 0."""
+    """Its histogram counts rounds by the number of accepted tokens; index 0 is none."""
     histogram = told.get("spec_correct_drafts_histogram") or [0]
     return Speculation(
         num_drafted=told.get("spec_num_proposed_drafts") or 0,

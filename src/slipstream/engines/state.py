@@ -1,4 +1,4 @@
-"""State: engines that run detached, as files in the cache, so that they can be listed and stopped later."""
+"""State: detached engines, recorded in the cache so that they can be listed and stopped later."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Detached:
 
 
 def remember(engine: Detached) -> None:
-    """Beside the engine's log."""
+    """Next to the engine's log."""
     write_whole(Path(engine.log).with_name(_FILE), json.dumps(asdict(engine)))
 
 
@@ -35,7 +35,7 @@ def forget(engine: Detached) -> None:
 
 
 def detached_engines() -> list[Detached]:
-    """Those that still run. What is left of others is removed."""
+    """The engines that still run. Records of others are removed."""
     found = []
     for path in sorted(cache_path("engines").glob(f"*/{_FILE}")):
         with contextlib.suppress(OSError, ValueError, TypeError):
@@ -48,7 +48,7 @@ def detached_engines() -> list[Detached]:
 
 
 def _runs(pid: int) -> bool:
-    """Whether this process is a guard: a number may have gone to another process since."""
+    """Whether this process is a guard: the pid may have been reused."""
     try:
         os.kill(pid, 0)
     except OSError:

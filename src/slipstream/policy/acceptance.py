@@ -1,10 +1,10 @@
-"""Acceptance: p, the chance that the target takes a token of one drafter, by one chain of shrinkage.
+"""Acceptance: p, the probability that the target accepts a token of one drafter, by one chain of shrinkage.
 
-    confidence  ->  as this drafter means it  ->  as tokens like it fared (by confidence and depth)  ->  in this stream
+    confidence  ->  calibrated for this drafter  ->  that of similar tokens (by confidence, depth)  ->  this stream
 
-Each link starts from the one before, which weighs as much as `2 * PRIOR` tokens, and moves to what was seen. The first
-and the last shift the odds by how often more or less was taken than expected; the one in between is a mean. How far p
-may be off follows from how much was seen.
+Each step starts from the one before, which weighs as much as `2 * PRIOR` tokens, and moves towards the observations.
+The first and the last step shift the odds by how much acceptance was above or below the expectation; the one in between
+is a mean. The uncertainty of p follows from the number of observations.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from slipstream.policy.constants import BUCKETS, LOSS_SHARE, MEMORY, PRIOR, RECE
 
 @dataclass(slots=True)
 class AcceptanceRecord:
-    """Tokens that were tried, taken, and expected to be taken. Old ones fade."""
+    """Tokens that were tried, accepted, and expected to be accepted. Old observations fade."""
 
     tried: float = 0.0
     taken: float = 0.0
@@ -34,31 +34,32 @@ class AcceptanceRecord:
         self.expected = self.expected * memory + expected
 
     def fade(self, share: float) -> None:
-        """Leaves so much of it."""
+        """Scales all counts by this factor."""
         self.tried *= share
         self.taken *= share
         self.expected *= share
 
     def mean(self, before: float, left: float = 1.0, prior: float = 2 * PRIOR) -> Chance:
-        """Of what was seen, as far as it is `left`, and the chance that was believed before, which weighs `prior`."""
+        """The mean of the observations, scaled by `left`, and the earlier estimate, which weighs `prior` tokens."""
         weight = self.tried * left + prior
         return Chance((self.taken * left + before * prior) / weight, weight) if weight else Chance(before, 0.0)
 
     def odds_shift(self, left: float = 1.0) -> float:
-        """The odds of what was taken over the odds of what was expected."""
+        """The odds of the accepted tokens divided by the odds of the expected ones."""
         tried, taken, expected = self.tried * left, self.taken * left, self.expected * left
         return (taken + PRIOR) / (tried - taken + PRIOR) * (tried - expected + PRIOR) / (expected + PRIOR)
 
 
 class Chance(NamedTuple):
-    """p, and how many tokens it rests on."""
+    """p, and the number of tokens behind it."""
 
     p: float
     weight: float
 
     def quantile(self, z: float) -> float:
-        """p plus `z` standard deviations, within 0 and 1. The deviation is that of p half a token off its bounds: who
-        was always right so far may be wrong."""
+        """p plus `z` standard deviations, within 0 and 1. The deviation is computed with p half a token away from 0 and
+        1: a drafter that was always right so far may still be wrong.
+        """
         inner = (self.p * self.weight + 0.5) / (self.weight + 1)
         return min(1.0, max(0.0, self.p + z * math.sqrt(inner * (1 - inner) / (self.weight + 1))))
 
@@ -67,18 +68,20 @@ Cells = list[AcceptanceRecord]
 
 
 class Acceptance:
-    """What was seen of one drafter. `recent` is what was seen of a stream: how often its drafts began right."""
+    """The observations of one drafter. `recent` are those of a stream: how often its first drafted token was
+    accepted.
+    """
 
     def __init__(self) -> None:
         self._drafter = AcceptanceRecord()
         self._first = [AcceptanceRecord() for _ in range(BUCKETS)]  # tokens of drafts, by confidence
         self._deeper = [AcceptanceRecord() for _ in range(BUCKETS)]
         self._depths: dict[int, AcceptanceRecord] = defaultdict(AcceptanceRecord)
-        self._seen_at: Counter[int] = Counter()  # by depth: the draft that showed something of it last
+        self._seen_at: Counter[int] = Counter()  # by depth: the last draft with an observation at it
         self._num_drafts = 0
 
     def of_tree(self, tree: DraftTree, recent: AcceptanceRecord) -> list[Chance]:
-        """That each node ends up accepted: the product of p along its path."""
+        """The probability that each node is accepted: the product of p along its path."""
         odds, shift = self._drafter.odds_shift(), recent.odds_shift()
         chances: list[Chance] = []
         for confidence, parent in zip(_confidences(tree), tree.parents, strict=True):
@@ -94,10 +97,10 @@ class Acceptance:
     def of_depths(
         self, depth: int, recent: Sequence[AcceptanceRecord], left: float = 1.0, prior: float = 2 * PRIOR
     ) -> list[Chance]:
-        """That drafts for these streams are accepted to depth 1, 2 … `depth`, whatever their confidence. Ends where it
-        hardly matters.
+        """The probability that drafts for these streams are accepted to depth 1, 2 … `depth`, for any confidence. Stops
+        where it is negligible.
 
-        `left`: how much of what was seen still counts; `prior`: how many tokens weigh what is believed of unknown ones.
+        `left`: how much the observations still count; `prior`: the weight in tokens of the estimate for unknown tokens.
         """
         shift = math.exp(fmean(math.log(record.odds_shift(left)) for record in recent)) if recent else 1.0
         own, chances = Chance(UNKNOWN, 2 * PRIOR), list[Chance]()
@@ -112,12 +115,13 @@ class Acceptance:
         return chances
 
     def _left_of(self, depth: int) -> float:
-        """What lies deeper than was seen fades with each draft: bad luck there must not end all tries."""
+        """Observations at a depth that drafts no longer reach fade, so a few rejections there do not end trials."""
         return float(MEMORY ** (self._num_drafts - self._seen_at[depth]))
 
     def observe(self, proposed: DraftTree, tokens: Sequence[int], recent: AcceptanceRecord) -> None:
-        """Learns from the tokens a stream gained, also about nodes that were proposed and never scored. A draft of
-        nothing counts as one whose first token was rejected."""
+        """Learns from the tokens a stream gained, also about nodes that were proposed but not scored. An empty draft
+        counts as one whose first token was rejected.
+        """
         depth_of, odds = {ROOT: 0}, self._drafter.odds_shift()  # nodes that the text goes through
         seen = reached = 0
         for node, (token, parent, confidence) in enumerate(
@@ -146,7 +150,7 @@ class Acceptance:
         self._drafter.add(taken, confidence, MEMORY)
 
     def _given_parent(self, cells: Cells, confidence: float, odds: float) -> Chance:
-        """That a token is taken if the one before it was, in any stream."""
+        """The probability that a token is accepted if the one before it was, in any stream."""
         return cells[_bucket(confidence)].mean(_shifted(confidence, odds))
 
 

@@ -1,4 +1,4 @@
-"""AutoPolicy: drafts as much as pays, by measured cost and acceptance. docs/policy.md explains it."""
+"""AutoPolicy: drafts as many tokens as pay off, by measured cost and acceptance. docs/policy.md explains it."""
 
 from __future__ import annotations
 
@@ -21,16 +21,18 @@ class AutoPolicy:
 
     def __init__(self, max_draft: int = MAX_DRAFT) -> None:
         if max_draft < 0:
-            raise UsageError(f"auto({max_draft}): the longest draft is 0 or more")
+            raise UsageError(f"auto({max_draft}): the maximum draft length must be 0 or more")
         self._known = Knowledge(max_draft)
         self._ledger = Ledger()
-        self._follows_prompt = False  # the round before read a prompt: the device could not start on this one
-        self._free: set[str] = set()  # names of drafters that cost next to nothing
+        self._follows_prompt = False  # the last round read a prompt, so the device could not start this one early
+        self._free: set[str] = set()  # names of drafters that take almost no time
         self._last_drafter = ""
         self._reason = Reason()
 
     def expect(self, round_s: Mapping[int, float], draft_s: Mapping[str, Mapping[int, float]]) -> None:
-        """Takes forwards measured at load, by rows: of the target, and of the models that draft, by drafter."""
+        """Sets the times of forward passes measured at load, by rows: of the target, and of the draft models by
+        drafter.
+        """
         self._known.times.expect(round_s)
         for drafter, seconds in draft_s.items():
             self._known.drafters[drafter].times.expect(seconds)
@@ -57,7 +59,7 @@ class AutoPolicy:
         self._follows_prompt = outcome.has_prefill
 
     def _learn_acceptance(self, plan: AutoPlan, outcome: RoundOutcome) -> None:
-        """A free drafter that proposed nothing said so in time; one that took time for nothing was wrong."""
+        """A free drafter that proposed nothing cost nothing; a costly one that proposed nothing counts as wrong."""
         for o in outcome.observations:
             recent = self._known.streams[o.stream.id].recent
             for drafter in members_of(o.stream.drafter):
@@ -80,7 +82,7 @@ class AutoPolicy:
             drafter.rounds_since = 0 if name in asked else drafter.rounds_since + 1
             if name in asked:
                 is_free = name in self._free
-                num_steps = 1 if is_free else plan.offers.depth_of(name)  # depth makes no difference to a free one
+                num_steps = 1 if is_free else plan.offers.depth_of(name)  # depth makes no difference to a free drafter
                 drafter.times.record(asked[name], num_steps, outcome.draft_s[name], is_free=is_free)
                 if not outcome.was_announced:
                     drafter.add_worth(self._saved_rounds(plan, outcome, name))
@@ -93,7 +95,7 @@ class AutoPolicy:
         return num_accepted / num_streams - rows_s / plan.plain.seconds
 
     def _usual_drafting_s(self, plan: AutoPlan, outcome: RoundOutcome) -> float:
-        """What such drafts usually take. One that had to compile kernels is no reason to draft less later."""
+        """The usual time of such drafts. One draft that had to compile kernels must not reduce drafting later."""
         usual_s = 0.0
         for name, seconds in outcome.draft_s.items():
             if name not in self._free:
@@ -109,7 +111,7 @@ class AutoPolicy:
             extra_s = times.asking(num_streams) if outcome.draft_s else 0.0
         else:
             extra_s = times.seconds(num_streams + outcome.num_drafted) + drafting_s - plan.plain.seconds
-            if outcome.has_prefill or self._follows_prompt:  # the device could not have started on it
+            if outcome.has_prefill or self._follows_prompt:  # the device could not have started it early
                 extra_s -= times.seconds(num_streams) - plan.plain.seconds
         self._known.budget.record(outcome.num_accepted / num_streams - extra_s / plan.plain.seconds)
 

@@ -21,11 +21,11 @@ class AutoPlan:
         self.offers = Offers(view.streams)
         self.plain = RoundOption(0, len(view.streams), max(known.times.plain(len(view.streams)), 1e-12))
         self.chosen = self.plain
-        self.likeliest: float | None = None  # the highest chance of any drafted token, as far as one was considered
+        self.likeliest: float | None = None  # the highest probability of any drafted token, if one was considered
         self._known = known
         self._drafting_s = 0.0
         self._head_start_s = 0.0
-        if view.reads_prompts:  # the device can't run ahead anyway: that is not the draft's to pay for
+        if view.reads_prompts:  # the device can't run ahead anyway, so that is not a cost of the draft
             self._head_start_s = known.times.seconds(len(view.streams)) - self.plain.seconds
         self._groups = [] if self._has_to_see_plain() or not view.max_nodes else group_by_drafter(view, known)
         self._sweeps: list[Callable[[DrafterGroup], list[Ask]]] = [self._ask_free, self._ask_costly]
@@ -36,10 +36,10 @@ class AutoPlan:
         times, view = self._known.times, self.view
         return not times.is_known or (view.can_run_ahead and not view.reads_prompts and not times.is_ahead_known)
 
-    # -- before drafting: whom to ask -------------------------------------------------------------------------------
+    # -- before drafting: which drafters to ask ---------------------------------------------------------------------
 
     def asks(self) -> list[Ask]:
-        """Free drafters first: what they propose decides whether the others are worth their time."""
+        """Free drafters come first: their proposals decide whether the others are worth their time."""
         while self._sweeps:
             sweep = self._sweeps.pop(0)
             if asks := [ask for group in self._groups for ask in sweep(group)]:
@@ -53,9 +53,10 @@ class AutoPlan:
         self.offers.weigh(self._known)
 
     def _ask_free(self, group: DrafterGroup) -> list[Ask]:
-        """Asked while its drafts save more time than asking takes, otherwise as often as `LOSS_SHARE` allows, and where
-        the device was kept waiting for it. `keep` then chooses what to score, so there is room to double what was
-        scored last time."""
+        """Asks a free drafter while its drafts save more time than asking takes, otherwise as often as `LOSS_SHARE`
+        allows, and always if the device waited for it. `keep` then chooses what to score, so the budget is twice what
+        was scored last time, and a few more.
+        """
         if not group.is_cut_later:
             return []
         known = self._known
@@ -85,10 +86,11 @@ class AutoPlan:
         return self._drafts[group.drafter.name]
 
     def _find_draft(self, group: DrafterGroup) -> DraftOption | None:
-        """The draft that pays by the expected p; when the budget is overdrawn, by what was seen alone. One that pays
-        only by the upper p is a trial: it is made if the budget covers the expected loss."""
+        """The draft that pays off by the expected p; while the budget is overdrawn, by observations alone. A draft that
+        pays off only by the upper p is a trial: it is made if the budget covers the expected loss.
+        """
         known, name = self._known, group.drafter.name
-        if not known.drafters[name].times.is_known:  # a few short drafts show what it takes
+        if not known.drafters[name].times.is_known:  # a few short drafts show how long it takes
             short = DraftOption(group.members, RoundOption(1, self.plain.tokens, self.plain.seconds))
             return short if known.budget.allows(0.0) else None
         offered = self._choose(self.plain, 0)
@@ -111,7 +113,7 @@ class AutoPlan:
     def _best_draft(
         self, group: DrafterGroup, chances: Sequence[Chance], z: float, offered: RoundOption
     ) -> DraftOption | None:
-        """By depth, with each p at its quantile `z`. None where no draft beats what is offered already."""
+        """The best depth, with each p at its quantile `z`. None if no draft is better than the current offers."""
         times, num_streams = self._known.drafters[group.drafter.name].times, len(self.view.streams)
         step_s = times.seconds(len(group.members), 1, 0)
         other_s = self._drafting_s - self._head_start_s + times.seconds(len(group.members), 0, group.num_unread)
@@ -138,11 +140,11 @@ class AutoPlan:
     # -- after drafting: what to score ------------------------------------------------------------------------------
 
     def keep(self) -> list[DraftTree]:
-        """Ranks the nodes of all streams by p and keeps the number that pays best. Decides as well whether the device
-        may start on the next round.
+        """Ranks the nodes of all streams by p and keeps the best number of them. Also decides whether the device may
+        start the next round early.
 
-        A draft stays whole where the verifier samples from the drafter's distribution: leaving out a sampled token
-        would bend the target's.
+        A draft is not cut if the verifier uses the drafter's distribution: leaving out a sampled token would change the
+        target's distribution.
         """
         view, known = self.view, self._known
         whole = fit([self.offers.whole(i) for i in range(len(view.streams))], view.max_nodes)
@@ -161,8 +163,9 @@ class AutoPlan:
         return [EMPTY_TREE] * len(view.streams) if view.is_announced else kept
 
     def _choose(self, start: RoundOption, num_whole: int) -> RoundOption:
-        """Selects the number of offered nodes that pays best: by the expected p where the budget covers the loss if all
-        of them are rejected, else by the lower p."""
+        """Selects the best number of offered nodes: by the expected p if the budget covers the loss when all of them
+        are rejected, else by the lower p.
+        """
         chosen = start
         for z in (0.0, -CAUTION) if self.offers else ():
             order, chances = self.offers.ranked(z)
@@ -173,7 +176,7 @@ class AutoPlan:
         return chosen
 
     def _best_prefix(self, start: RoundOption, chances: Sequence[float], num_whole: int, more_s: float) -> RoundOption:
-        """Of the offered nodes, likeliest first."""
+        """The offered nodes, most likely first."""
         if not chances:
             return start
         self._consider(chances[0])
@@ -184,8 +187,8 @@ class AutoPlan:
     def _is_worth_waiting(self) -> bool:
         """Whether to wait for the next round, so that drafts can be scored in it, instead of letting the device start.
 
-        This round brings the first token of what is offered, so the gain is in the tokens after it. The round after
-        the next has to be waited for as well.
+        This round already gives the first offered token, so the gain is in the tokens after it. The host also has to
+        wait for the round after the next.
         """
         times = self._known.times
         if not times.is_ahead_known:

@@ -1,4 +1,4 @@
-"""LossBudget: the plain rounds that may be lost on finding out, and what became of them."""
+"""LossBudget: how many plain rounds may be lost on exploration, and the current balance."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ from slipstream.policy.constants import CREDIT, LOSS_SHARE
 
 
 class LossBudget:
-    """A share of the time flows in, what rounds lose against plain ones flows out, and gains make up for losses.
+    """The balance grows with a share of the time and with gains, and falls with the time that rounds lose against plain
+    ones.
 
-    It lies between plus and minus `CREDIT` plain rounds and starts full: what was gained long ago pays for no loss of
-    today, and what was lost long ago does not keep anybody from trying again.
+    It is limited to plus and minus `CREDIT` plain rounds and starts full: old gains can't pay for new losses, and old
+    losses do not prevent new trials.
     """
 
     def __init__(self) -> None:
         self._rounds = CREDIT
 
     def allows(self, rounds: float) -> bool:
-        """Whether so many plain rounds may be lost."""
+        """Whether this many plain rounds may be lost."""
         return rounds <= self._rounds
 
     def record(self, gained: float) -> None:
-        """A round, and how many plain rounds it saved."""
+        """Records a round, and how many plain rounds it saved."""
         self._rounds = max(-CREDIT, min(CREDIT, self._rounds + LOSS_SHARE + gained))

@@ -14,7 +14,7 @@ from slipstream.policy.round_times import RoundTimes
 
 
 class FixedPlan:
-    """Asks everybody for the same and keeps all of it."""
+    """Asks every drafter for the same length and keeps everything."""
 
     def __init__(self, view: RoundView, budget: int) -> None:
         self.next_is_plain = budget == 0
@@ -37,7 +37,7 @@ class FixedPlan:
 class FixedPolicy:
     def __init__(self, budget: int) -> None:
         if budget < 0:
-            raise UsageError(f"fixed({budget}): the draft length is 0 or more")
+            raise UsageError(f"fixed({budget}): the draft length must be 0 or more")
         self._budget = budget
         self._times = RoundTimes()
         self._acceptance = Acceptance()
@@ -65,8 +65,8 @@ class FixedPolicy:
         return PolicyReport(
             policy=self.name,
             budget=self._ledger.drafted_per_step(),
-            reason="the draft length was set by hand",
-            predicted_speedup=None,  # it makes no plain rounds to compare with
+            reason="fixed draft length",
+            predicted_speedup=None,  # there are no plain rounds to compare with
             observed_speedup=None,
             cost_by_rows_s=self._times.curve(),
             acceptance_by_depth=[chance.p for chance in self._acceptance.of_depths(self._budget, [])],

@@ -1,4 +1,4 @@
-"""The streams of a round, grouped by the drafters that could be asked for them, and what could be asked."""
+"""The streams of a round, grouped by the drafters that can draft for them, and the possible requests."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ class DrafterGroup:
     drafter: Drafter
     members: list[int]  # indices of the streams
     streams: list[Stream]
-    longest: int  # the longest draft that any of them has room for
-    num_unread: int  # tokens that the drafter has to read before
+    longest: int  # the longest draft for which any of them has room
+    num_unread: int  # tokens that the drafter has to read first
 
     @property
     def is_cut_later(self) -> bool:
-        """Whether a draft costs nothing until it is scored, so that the choice can wait until it is there."""
+        """Whether a draft costs nothing until it is scored, so that the choice can wait until it is proposed."""
         return self.drafter.is_free and all(s.verifier.judges_unscored for s in self.streams)
 
 
 @dataclass(frozen=True, slots=True)
 class DraftOption:
-    """A draft to ask for. It goes to the streams for which no other drafter offers more."""
+    """A draft to request. It is for the streams for which no other drafter offers more."""
 
     members: list[int]
     round: RoundOption  # its size is the depth of the draft

@@ -1,4 +1,4 @@
-"""Knowledge: all that `auto` has learned: of rounds, of each drafter and of each stream."""
+"""Knowledge: everything that `auto` has learned about rounds, drafters and streams."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from slipstream.policy.round_times import RoundTimes
 class DrafterState:
     acceptance: Acceptance = field(default_factory=Acceptance)
     times: DraftTimes = field(default_factory=DraftTimes)
-    worth: float = 0.0  # plain rounds that its drafts saved lately, each time it was asked
+    worth: float = 0.0  # recent plain rounds saved per request
     rounds_since: int = 0  # it was asked
 
     def add_worth(self, gained: float) -> None:
@@ -27,9 +27,9 @@ class DrafterState:
 
 @dataclass(slots=True)
 class StreamState:
-    recent: AcceptanceRecord = field(default_factory=AcceptanceRecord)  # first tokens of drafts, lately
+    recent: AcceptanceRecord = field(default_factory=AcceptanceRecord)  # recent first tokens of drafts
     read_to: dict[str, int] = field(default_factory=dict)  # by drafter: the stream's length when it was asked last
-    num_scored: int = 0  # drafted tokens, when a draft was there last
+    num_scored: int = 0  # drafted tokens of the last draft
 
 
 @dataclass(slots=True)
@@ -37,7 +37,7 @@ class Knowledge:
     max_draft: int
     times: RoundTimes = field(default_factory=RoundTimes)
     budget: LossBudget = field(default_factory=LossBudget)
-    is_waiting: bool = False  # the device was not allowed to start on the next round, for the sake of a draft
+    is_waiting: bool = False  # the device was not allowed to start the next round, because of a draft
     drafters: dict[str, DrafterState] = field(default_factory=lambda: defaultdict(DrafterState))
     streams: dict[int, StreamState] = field(default_factory=lambda: defaultdict(StreamState))
 
@@ -47,8 +47,9 @@ class Knowledge:
         return max(0, len(stream.tokens) - 1 - self.streams[stream.id].read_to.get(drafter, stream.prompt_length))
 
     def chances(self, drafter: str, streams: Sequence[Stream], depth: int, prior: float = 2 * PRIOR) -> list[Chance]:
-        """That drafts for these streams are accepted to each depth. The longer the drafter was not asked, the less
-        counts what was seen of it."""
+        """The probability that drafts for these streams are accepted to each depth. The longer the drafter was not
+        asked, the less its observations count.
+        """
         state = self.drafters[drafter]
         recent = [self.streams[s.id].recent for s in streams]
         return state.acceptance.of_depths(depth, recent, MEMORY**state.rounds_since, prior)

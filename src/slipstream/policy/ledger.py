@@ -1,4 +1,4 @@
-"""Ledger: what the last rounds drafted, gained and took, for the report."""
+"""Ledger: drafted tokens, gained tokens and seconds of recent rounds, for the report."""
 
 from __future__ import annotations
 
@@ -26,6 +26,6 @@ class Ledger:
         return self._drafted / self._streams if self._streams else 0.0
 
     def speedup(self, plain_s: Callable[[int], float]) -> float:
-        """The time that plain rounds would have taken for the same tokens, over the time it took."""
+        """The time that plain rounds would have taken for the same tokens, divided by the actual time."""
         plain = sum(plain_s(streams) * tokens / streams for streams, tokens in self._tokens.items())
         return plain / self._seconds if self._seconds and plain else 1.0

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RoundOption:
-    """One way to run a round, with the tokens and the seconds expected of it."""
+    """One way to run a round, with its expected tokens and seconds."""
 
     size: int  # drafted tokens, or the depth to draft to; 0 is plain decoding
     tokens: float

@@ -1,4 +1,4 @@
-"""Offers: what was proposed for the streams of a round, by whom, and which nodes of it are worth a row."""
+"""Offers: the proposals of all drafters for the streams of a round, and which of their nodes are worth scoring."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Offers:
         self._streams = streams
         self._index = {stream.id: i for i, stream in enumerate(streams)}
         self._trees: list[dict[str, DraftTree]] = [{} for _ in streams]  # by drafter
-        self._merged: list[DraftTree] = []  # the trees of all drafters in one, as far as they may be cut
+        self._merged: list[DraftTree] = []  # the trees of all drafters merged, if they may be cut
         self._nodes: list[tuple[int, int]] = []  # stream and node of all of them
         self._chances: list[Chance] = []  # of each
         self._selected: dict[int, list[int]] = {}  # by stream: places in `_nodes`
@@ -24,7 +24,7 @@ class Offers:
         self._trees[self._index[stream.id]][drafter.name] = tree
 
     def __bool__(self) -> bool:
-        """Whether there is a node that may be scored or left."""
+        """Whether there is a node that may be scored or dropped."""
         return bool(self._nodes)
 
     def of_stream(self, stream: Stream) -> dict[str, DraftTree]:
@@ -32,19 +32,19 @@ class Offers:
         return self._trees[self._index[stream.id]] if stream.id in self._index else {}
 
     def whole(self, i: int) -> DraftTree:
-        """The draft of a stream that has to stay as it is."""
+        """The draft of a stream that must not be cut."""
         if self._streams[i].verifier.judges_unscored:
             return EMPTY_TREE
         return next(filter(None, self._trees[i].values()), EMPTY_TREE)
 
     def whole_gain(self, i: int, tree: DraftTree, known: Knowledge) -> float:
-        """Tokens that such a draft, or its beginning, is expected to bring."""
+        """Expected tokens of such a draft, or of its beginning."""
         name = next(name for name, of_drafter in self._trees[i].items() if of_drafter)
         chances = known.drafters[name].acceptance.of_tree(tree, known.streams[self._streams[i].id].recent)
         return sum(chance.p for chance in chances)
 
     def weigh(self, known: Knowledge) -> None:
-        """Finds the chances of all nodes that may be cut."""
+        """Computes the probabilities of all nodes that may be cut."""
         self._merged, self._nodes, self._chances = [], [], []
         for i, (stream, trees) in enumerate(zip(self._streams, self._trees, strict=True)):
             offered = {name: tree for name, tree in trees.items() if tree} if stream.verifier.judges_unscored else {}
@@ -59,7 +59,9 @@ class Offers:
             self._chances += merged
 
     def ranked(self, z: float, min_depth: int = 1) -> tuple[list[int], list[float]]:
-        """Places of the nodes from this depth on, likeliest first, and their chances. Parents come before children."""
+        """Places of the nodes from this depth on, most likely first, and their probabilities. Parents come before
+        children.
+        """
         values = self._quantiles(z) if z else [chance.p for chance in self._chances]
         places: Iterable[int] = range(len(values))
         if min_depth > 1:
@@ -68,14 +70,14 @@ class Offers:
         return order, [values[place] for place in order]
 
     def _quantiles(self, z: float) -> list[float]:
-        """Chances at their quantile `z`. No node's is higher than its parent's."""
+        """Probabilities at their quantile `z`. No node's is higher than its parent's."""
         quantiles: list[float] = []
         for place, ((i, node), chance) in enumerate(zip(self._nodes, self._chances, strict=True)):
             own, parent = chance.quantile(z), self._merged[i].parents[node]
             quantiles.append(own if parent == ROOT else min(own, quantiles[place - node + parent]))
         return quantiles
 
-    # -- what is chosen of it ---------------------------------------------------------------------------------------
+    # -- the selection ----------------------------------------------------------------------------------------------
 
     def select(self, places: Sequence[int]) -> None:
         self._selected = {}
@@ -87,17 +89,17 @@ class Offers:
         return self._merged[i].keep(self._nodes[place][1] for place in places) if places else EMPTY_TREE
 
     def gains(self) -> dict[int, tuple[int, float]]:
-        """By stream: the nodes that are selected, and the tokens that they are expected to bring."""
+        """By stream: the selected nodes, and their expected tokens."""
         return {i: (len(of), sum(self._chances[place].p for place in of)) for i, of in self._selected.items()}
 
-    # -- what became of it ------------------------------------------------------------------------------------------
+    # -- the result -------------------------------------------------------------------------------------------------
 
     def depth_of(self, drafter: str) -> int:
-        """Of the longest draft that a drafter proposed."""
+        """The depth of the longest draft that a drafter proposed."""
         return max((max(trees[drafter].depths(), default=0) for trees in self._trees if drafter in trees), default=0)
 
     def credit_of(self, drafter: str, observations: Sequence[Observation]) -> tuple[int, int]:
-        """The nodes that were scored, and that were accepted, among those that this drafter proposed."""
+        """The scored and the accepted nodes among those that this drafter proposed."""
         num_scored = num_accepted = 0
         for o in observations:
             trees = self.of_stream(o.stream)
@@ -112,7 +114,7 @@ class Offers:
 
 
 def _merge(trees: dict[str, DraftTree], chances: dict[str, list[Chance]]) -> tuple[DraftTree, list[Chance]]:
-    """One tree of several; each node has the chance by the drafter that gives it the most."""
+    """Merges several trees; each node has the highest probability of any drafter."""
     builder = TreeBuilder()
     best: list[Chance] = []
     for name, tree in trees.items():
@@ -126,7 +128,7 @@ def _merge(trees: dict[str, DraftTree], chances: dict[str, list[Chance]]) -> tup
 
 
 def _places(inner: DraftTree, outer: DraftTree) -> dict[int, int | None]:
-    """Where the nodes of one tree are in another, if they are."""
+    """The places of the nodes of one tree in another, if they are in it."""
     place: dict[int, int | None] = {ROOT: ROOT}
     for node, (token, parent) in enumerate(zip(inner.tokens, inner.parents, strict=True)):
         above = place[parent]

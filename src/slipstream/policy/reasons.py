@@ -1,4 +1,4 @@
-"""Why `auto` drafts or does not, in words, from the numbers it decided by."""
+"""The reason why `auto` drafts or does not, as text, from the numbers of the decision."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from slipstream.policy.round_times import RoundTimes
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """The numbers of one decision; the words are made only if somebody asks."""
+    """The numbers of one decision; the text is created only on request."""
 
     num_drafted: int = 0
     tokens_per_step: float = 1.0
@@ -31,7 +31,9 @@ class Reason:
 
 
 def reason_for(plan: AutoPlan, num_drafted: int, drafting_s: float, times: RoundTimes, last: Reason) -> Reason:
-    """Of a round that scored so many drafted tokens. Where no drafter was considered, the last reason stands."""
+    """The reason for a round that scored this many drafted tokens. If no drafter was considered, the last reason is
+    kept.
+    """
     num_streams, plain_s = len(plan.view.streams), plan.plain.seconds
     if num_drafted:
         speedup = plan.chosen.rate / plan.plain.rate

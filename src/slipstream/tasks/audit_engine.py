@@ -32,7 +32,9 @@ _TOP = 5  # candidates that are asked for where texts differ
 def audit_engine(comparison: EngineComparison, questions: AuditQuestions, reporter: Reporter) -> EngineAudit:
     """One start after the other. What ended an engine early is reported."""
     if forces_acceptance(comparison.choice):
-        raise UsageError("--engine-args force the acceptance of drafts, so the text is not comparable: leave that out")
+        raise UsageError(
+            "--engine-args force the acceptance of drafts, so the text can't be compared: remove that argument"
+        )
     samplings = comparable(comparison.choice.find(), questions.samplings, reporter)
     openers, limits = _openers(comparison, reporter), questions.limits
     gap_at = partial(_gap_at, limits=limits)
@@ -47,7 +49,7 @@ def comparable(engine: ExternalEngine, samplings: Sequence[Sampling], reporter: 
     if engine.keeps_seeds:
         return list(samplings)
     greedy = [sampling for sampling in samplings if sampling.temperature == 0]
-    why = f"{engine.name} keeps the distribution of sampled answers, not the text of a seed"
+    why = f"{engine.name} keeps the distribution of sampled answers, but not the text for a seed"
     if not greedy:
         raise UsageError(f"{why}: audit it with --temperatures 0")
     if len(greedy) < len(samplings):
@@ -58,7 +60,7 @@ def comparable(engine: ExternalEngine, samplings: Sequence[Sampling], reporter: 
 def _openers(comparison: EngineComparison, reporter: Reporter) -> dict[str, AbstractContextManager[Generator]]:
     if comparison.running.url:
         if not comparison.running.plain_url:
-            raise UsageError("an audit compares two: give --plain-url of one without speculation too")
+            raise UsageError("an audit compares two engines: add --plain-url with the URL of one without speculation")
         return {label: attached(comparison, label) for label in comparison.urls()}
     engine, chosen = comparison.choice.find(), settings_by_label(comparison)
     check_all(engine, list(chosen.values()))

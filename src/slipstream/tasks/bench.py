@@ -112,4 +112,4 @@ def what_would_help(spec: str) -> list[str]:
         sizes = Sizes.of(describe(spec))
     except SlipstreamError:  # its files don't say enough
         return []
-    return [f"what would help: {finding.cause} {finding.fix}" for finding in alternatives(inspect(), sizes)[:3]]
+    return [f"what helps instead: {finding.cause} {finding.fix}" for finding in alternatives(inspect(), sizes)[:3]]

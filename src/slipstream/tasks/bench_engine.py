@@ -76,7 +76,7 @@ def bench_engine(
         openers = _openers(comparison, stack, reporter)
         run = run_load(openers, prompts, settings, stream_counts, reporter.progress)
         if not run.samples:
-            raise EngineError(run.error or "it was stopped before anything was measured")
+            raise EngineError(run.error or "stopped before anything was measured")
     with keeping(run.samples):
         forced = forces_acceptance(comparison.choice)
         return load_result(run, settings, _described(comparison, len(prompts)), command, forced)

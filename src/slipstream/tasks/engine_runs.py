@@ -104,7 +104,7 @@ def _died(ended: Running, error: EngineRequestError, explained: Explain) -> Engi
         return error
     said = "\n".join(f"  {line}" for line in ended.process.last_lines(8))
     why = "\n".join(explained(ended.process.log.read_text(errors="replace")))
-    message = f"{ended.engine.name} ended with status {status} while it was asked. Its last lines:\n{said}"
+    message = f"{ended.engine.name} exited with status {status} during a request. Its last lines:\n{said}"
     return EngineRequestError(f"{message}\n{why}".rstrip(), error.status, error.partial_text)
 
 

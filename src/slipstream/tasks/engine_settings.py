@@ -60,7 +60,7 @@ def with_method(
     """The settings with a way to draft. Raises UsageError for one that the engine does not have or can't have so."""
     match = _DRAFTER.fullmatch(drafter)
     if match is None:
-        raise UsageError(f"drafter {drafter!r} of an engine; expected a name, or a name with (p_min=0.5)")
+        raise UsageError(f"--drafter {drafter!r} for an engine; expected a name, or a name with (p_min=0.5)")
     method = method_like(engine, match["name"])
     chosen = replace(
         settings,
@@ -80,9 +80,9 @@ def _p_min(options: str, drafter: str, method: Method) -> float | None:
         return float(found[1])
     if options and drafter.startswith(f"{method.name}("):
         taken = "(p_min=0.5)" if method.takes_p_min else "none"
-        raise UsageError(f"options {options!r} of {method.name}; it takes {taken}")
+        raise UsageError(f"options {options!r} of {method.name}; expected {taken}")
     if options:
-        log.warning("%s has nothing like the options of %s: left out", method.name, drafter)
+        log.warning("%s does not have the options of %s: they are ignored", method.name, drafter)
     return None
 
 
@@ -91,7 +91,7 @@ def _length(policy: str | None) -> int | None:
         return None
     match = _FIXED.fullmatch(policy or "")
     if match is None:
-        raise UsageError(f"policy {policy!r} of an engine; expected auto (its own length) or fixed(N)")
+        raise UsageError(f"--policy {policy!r} for an engine; expected auto (the engine's own length) or fixed(N)")
     return int(match[1])
 
 
@@ -110,7 +110,7 @@ def as_given(engine: str, spec: str, fetch: bool = True) -> str:
         what, how = (
             ("a folder of safetensors", f"write one with: slipstream convert {spec} FOLDER")
             if weights == "folder"
-            else ("a GGUF file", "name one")
+            else ("a GGUF file", "pass the path of one")
         )
-        raise UsageError(f"{engine} reads {what}, and {spec} is none: {how}")
+        raise UsageError(f"{engine} needs {what}; {spec} is not one: {how}")
     return str(path)

@@ -44,7 +44,7 @@ class SmokeTest:
     def __str__(self) -> str:
         return (
             f"{self.num_same} of {self.num_answers} texts identical; {self.tokens_per_s:.1f} tokens/s, plain "
-            f"{self.plain_tokens_per_s:.1f} (a few tokens: slipstream bench --engine measures)"
+            f"{self.plain_tokens_per_s:.1f} (from a few tokens only; to measure: slipstream bench --engine)"
         )
 
 
@@ -100,7 +100,7 @@ def launch(
     with engine_running(found, settings, reporter, choice.key, detached=options.detach) as running:
         smoke = _compared(plain, _smoke_answers(running)) if plain else None
         if smoke:
-            reporter.say(f"against plain decoding: {smoke}")
+            reporter.say(f"compared with plain decoding: {smoke}")
         if options.detach:
             _remember(running)
         yield Launched(running, smoke)
@@ -125,7 +125,7 @@ def _consult_doctor(engine: ExternalEngine, settings: EngineSettings, force: boo
     except BlockedError as error:
         if not force:
             raise
-        reporter.say(f"started all the same (--force): {error}")
+        reporter.say(f"started anyway (--force): {error}")
 
 
 def _plain_answers(
@@ -137,8 +137,9 @@ def _plain_answers(
     path = Path(settings.model)
     size = path.stat().st_size if path.is_file() else sum(f.stat().st_size for f in path.glob("*.safetensors"))
     if not 0 < size <= _CHEAP_BYTES or settings.nodes > 1:
-        reporter.say("no comparison with plain decoding: another start is not cheap here. slipstream bench --engine "
-                     "makes one")  # fmt: skip
+        reporter.say(
+            "not compared with plain decoding, because a second start is not cheap here; to compare: slipstream bench "
+            "--engine")  # fmt: skip
         return None
     plain = replace(settings, method=PLAIN, draft=None, draft_length=None, p_min=None, draft_streams=None)
     with engine_running(engine, plain, reporter, api_key) as running:

@@ -100,5 +100,5 @@ def _backend_options(spec: str, options: ModelOptions, machine: MachineOptions, 
     wanted = options.backend or "auto"
     choice = choose_backend(spec, wanted, machine.device, needs_layers(options.drafter or "none"))
     if choice.was_open:
-        reporter.say(f"{spec} goes to the {choice.backend} backend: {choice.reason}")
+        reporter.say(f"{spec} uses the {choice.backend} backend: {choice.reason}")
     return BACKENDS[choice.backend].options(machine)

@@ -358,7 +358,7 @@ def check_search(folders: Iterable[Path]) -> None:
     """Raises UsageError where a folder to look in is not there."""
     for folder in folders:
         if not expand_home(folder).exists():
-            raise UsageError(f"--search {folder}: there is no such folder")
+            raise UsageError(f"--search {folder}: the folder does not exist")
 
 
 def check_engine_options(

@@ -99,7 +99,7 @@ def pairs(options: PairsOptions = PairsOptions(), *, reporter: Reporter = SILENT
     """
     check_search(options.search)
     if options.measure and (options.target is None or options.engine not in (None, "slipstream")):
-        raise UsageError("--measure needs --target, and runs Slipstream's own engine only: leave --engine out")
+        raise UsageError("--measure needs --target and uses only Slipstream's own engine: remove --engine")
     found = find(options.search)
     if options.target is None:
         return ModelGroups(groups(found), [entry for entry in found if entry.problem])
@@ -128,7 +128,7 @@ def _run(wanted: FoundModel, entry: Ranked, reporter: Reporter) -> MeasuredPair:
     result = bench_models(models, ["model"], _WORKLOAD.read(), settings, "slipstream pairs --measure", reporter)
     run = next((run for run in result.runs if run.drafter == "model" and run.kind == ALL_KINDS), None)
     if run is None or entry.prediction is None:
-        raise SlipstreamError("it was interrupted before there was a figure")
+        raise SlipstreamError("interrupted before there was a result")
     return MeasuredPair(
         spec, entry.prediction.speedup, run.speedup.value, run.tokens_per_s, run.acceptance_rate, run.verdict.word
     )

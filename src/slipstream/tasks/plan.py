@@ -60,7 +60,7 @@ def plan(options: PlanOptions) -> PlanResult:
     target, notes = _sizes("target", "--target", options.target, options.weights_gb, *shape)
     draft, more = _sizes("draft", "--draft", options.draft, options.draft_weights_gb, options.draft_like)
     if target is None:
-        raise UsageError("name the target with --target, or give the size of its weights with --weights-gb")
+        raise UsageError("name the target with --target, or set the size of its weights with --weights-gb")
     gpus, where = _gpu_sizes(options.gpus)
     made = plan_memory(target, draft, options.context, kv, gpus, options.engine, options.nodes)
     return PlanResult(made, target, draft, [*where, *notes, *more, *made.notes])
@@ -71,7 +71,7 @@ def _sizes(
 ) -> tuple[Sizes | None, list[str]]:
     """The sizes of a model that is here, or as stated; None when neither was given."""
     if spec is not None and weights_gb is not None:
-        raise UsageError(f"{option} and the size of its weights exclude each other; give one of them")
+        raise UsageError(f"{option} and the size of its weights can't be used together; use one of them")
     if spec is not None:
         return Sizes.of(describe(spec)), []
     return sizes_from(Stated(weights_gb, *shape), name) if weights_gb is not None else (None, [])
@@ -86,5 +86,5 @@ def _gpu_sizes(text: str | None) -> tuple[list[int], list[str]]:
         return sizes, []
     machine = inspect()
     if machine.gpus:
-        return [gpu.memory_free for gpu in machine.gpus], [f"free now on {gpu.name}" for gpu in machine.gpus]
-    return [machine.memory_free], ["no GPU here: planned for the free main memory"]
+        return [gpu.memory_free for gpu in machine.gpus], [f"currently free on {gpu.name}" for gpu in machine.gpus]
+    return [machine.memory_free], ["no GPU was found: the plan uses the free main memory"]

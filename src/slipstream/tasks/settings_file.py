@@ -45,11 +45,11 @@ def _parsed(path: Path) -> dict[str, Any]:
     try:
         data = yaml.safe_load(path.read_text())
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UsageError(f"{path} can't be read: {str(error).splitlines()[0]}") from error
+        raise UsageError(f"can't read {path}: {str(error).splitlines()[0]}") from error
     if data is None:
         return {}
     if not isinstance(data, dict):
-        raise UsageError(f"{path} holds {type(data).__name__}; expected names and values, as in 'drafter: suffix'")
+        raise UsageError(f"{path} has a {type(data).__name__}; expected names and values, as in 'drafter: suffix'")
     return data
 
 
@@ -59,7 +59,7 @@ def _checked(data: dict[str, Any], path: Path) -> FileSettings:
         if key not in valid:
             raise UsageError(f"{path}: unknown setting {key!r}; expected {', '.join(valid)}")
         if value is not None and not isinstance(value, str | int):
-            raise UsageError(f"{path}: {key} is {type(value).__name__}; expected text")
+            raise UsageError(f"{path}: {key} is a {type(value).__name__}; expected text")
     return FileSettings(**{key: None if value is None else str(value) for key, value in data.items()})
 
 

@@ -44,7 +44,7 @@ def tune_engine(
     tuner = RestartTuner(open_generator, prompts, sampling, limits, options.seconds)
     result = tuner.run(candidates, options.progress(reporter))
     for label, why in tuner.failures.items():
-        reporter.say(f"{label} is out: {why.splitlines()[0]}")
+        reporter.say(f"{label} is excluded: {why.splitlines()[0]}")
     return result
 
 
@@ -63,7 +63,7 @@ def candidates_of(engine: ExternalEngine, drafts: Sequence[str], drafters: Seque
     for method in wanted:
         if method.draft == "required" and not drafts:
             if drafters:
-                raise UsageError(f"{method.name} drafts with a model of its own: give one with --draft")
+                raise UsageError(f"{method.name} needs a draft model: add --draft")
             continue
         p_mins = _P_MINS if method.takes_p_min else (None,)
         for draft in drafts if method.draft != "unused" and drafts else (None,):
@@ -72,5 +72,5 @@ def candidates_of(engine: ExternalEngine, drafts: Sequence[str], drafters: Seque
                 policies = [f"fixed({length})" for length in method.lengths] or ["auto"]
                 found += [TuneCandidate(name, policy, draft) for policy in policies]
     if not found:
-        raise SlipstreamError(f"{engine.name} has nothing to tune without a draft model: give one with --draft")
+        raise SlipstreamError(f"{engine.name} has nothing to tune without a draft model: add --draft")
     return found

@@ -274,7 +274,7 @@ FAULTY = [
     ("ollama", "FROM a\nPARAMETERS num_ctx 4096\n", ["config-unknown-key"], "PARAMETER?"),
     ("ollama", "FROM a\nPARAMETER num_ctx lots\n", ["config-type"], "a whole number"),
     ("ollama", "FROM a\nPARAMETER top_p 95\n", ["config-range"], "0 to 1"),
-    ("ollama", "FROM a\nPARAMETER mirostat 1\n", ["config-deprecated"], "drop it"),
+    ("ollama", "FROM a\nPARAMETER mirostat 1\n", ["config-deprecated"], "remove it"),
     ("ollama", "FROM a\nDRAFT llama3.2:1b\n", ["config-draft-path"], "DRAFT ./draft.gguf"),
     ("ollama", "FROM ./a.gguf\nDRAFT ./a.gguf\n", ["config-conflict"], "smaller"),
     ("ollama", "FROM a\nDRAFT ./b.gguf\nPARAMETER draft_num_predict 0\n", ["config-speculation-off"], "4"),

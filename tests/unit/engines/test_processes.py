@@ -113,7 +113,9 @@ def test_the_log_is_read_line_by_line(tmp_path):
 
 
 def test_a_program_that_is_not_there(tmp_path):
-    with pytest.raises(MissingDependencyError, match=r"no no-such-engine on PATH.*pip install it.*--program"):
+    with pytest.raises(
+        MissingDependencyError, match=r"no-such-engine was not found on PATH.*pip install it.*--program"
+    ):
         EngineProcess.start(StartPlan(("no-such-engine",), install="pip install it"), tmp_path)
     plan = StartPlan(("no-such-engine",), fallback=("sh", "-c", "echo instead; sleep 100"))
     with EngineProcess.start(plan, tmp_path) as process:
@@ -162,6 +164,6 @@ def test_a_taken_port_names_its_owner():
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(EngineStartError, match=rf"port {port} is taken by .*pid {os.getpid()}.*--port"):
+        with pytest.raises(EngineStartError, match=rf"port {port} is in use by .*pid {os.getpid()}.*--port"):
             require_free_port("127.0.0.1", port)
     require_free_port("127.0.0.1", free_port())

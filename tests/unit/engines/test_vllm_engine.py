@@ -106,11 +106,11 @@ def test_another_vocabulary_is_a_method_of_its_own():
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"method": "eagle3"}, "give one with --draft"),
-        ({"method": "ngram", "draft": "org/draft"}, "leave --draft out"),
-        ({"method": "telepathy"}, "it knows none, draft_model"),
-        ({"method": "ngram", "p_min": 0.3}, "takes no p_min"),
-        ({"nodes": 3, "tensor_parallel": 4}, "be shared evenly by 3 machines"),
+        ({"method": "eagle3"}, "needs a draft model: add --draft"),
+        ({"method": "ngram", "draft": "org/draft"}, "without a model: remove --draft"),
+        ({"method": "telepathy"}, "expected none, draft_model"),
+        ({"method": "ngram", "p_min": 0.3}, "has no p_min"),
+        ({"nodes": 3, "tensor_parallel": 4}, "be divided evenly among 3 machines"),
     ],
 )
 def test_settings_that_it_cant_have(changes: dict, says: str):
@@ -135,7 +135,7 @@ def test_several_machines_start_rays_head_first(tmp_path: Path):
     vllm = str(tmp_path / "vllm")
     plan = ENGINE.plan(settings(program=vllm, nodes=2, tensor_parallel=8, pipeline_parallel=2), Path("unused"))
     assert plan.program[:3] == ("sh", "-e", "-c") and plan.program[4:] == ("vllm", vllm, "serve", "org/model")
-    assert "the 1 other machines, with 8 GPUs" in plan.notes[0]
+    assert "every other machine (1 in all; each needs 8 GPUs" in plan.notes[0]
     assert "RAY_AUTH_MODE=token ray start --address=THIS_MACHINE:6379 --block" in plan.notes[0]
 
 
@@ -173,7 +173,7 @@ def test_sampled_texts_are_no_matter_of_an_audit(capsys: pytest.CaptureFixture[s
     """vLLM verifies by rejection: with a seed the texts may differ, and no audit may call that a bug."""
     greedy, warm = Sampling(), Sampling(temperature=0.8)
     assert comparable(ENGINE, [greedy, warm], TerminalReporter()) == [greedy]
-    assert "not the text of a seed" in capsys.readouterr().err
+    assert "not the text for a seed" in capsys.readouterr().err
     assert comparable(find_engine("llama-server"), [greedy, warm], SILENT) == [greedy, warm]
     with pytest.raises(UsageError, match="--temperatures 0"):
         comparable(ENGINE, [warm], SILENT)
@@ -206,7 +206,7 @@ def test_counters_of_several_engines_add_up():
         ("(Worker pid=3) INFO [cpu_model_runner.py:68] Starting to load model /models/x...", "loading the weights"),
         ("(Worker pid=3) INFO [cpu_model_runner.py:75] Loading drafter model...", "loading the draft"),
         ("(Worker pid=3) INFO [cpu_model_runner.py:87] Warming up model for the compilation...", "compiling"),
-        ("(EngineCore pid=2) INFO [kv_cache_utils.py:2327] CPU KV cache size: 23,296 tokens", "making the KV cache"),
+        ("(EngineCore pid=2) INFO [kv_cache_utils.py:2327] CPU KV cache size: 23,296 tokens", "creating the KV cache"),
         ("(APIServer pid=1) INFO [entry.py:140] Starting vLLM server on http://127.0.0.1:8123", "starting the server"),
     ],
 )

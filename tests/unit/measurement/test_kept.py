@@ -42,7 +42,6 @@ BENCH = [
 def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
     """A command in this process; its exit code."""
     monkeypatch.setattr(sys, "argv", ["slipstream", *words])
-    monkeypatch.setenv("PYTHONSAFEPATH", "1")  # set by main(); put back after the test
     with pytest.raises(SystemExit) as ended:
         cli.main()
     return ended.value.code if isinstance(ended.value.code, int) else 0

@@ -291,7 +291,7 @@ def test_fixed_explains_itself():
     report = world(FLAT, 0.8, policy=FixedPolicy(4)).run(200).policy.explain()
     assert (report.policy, report.budget) == ("fixed(4)", 4.0)
     assert report.acceptance_by_depth[0] == pytest.approx(0.8, abs=0.15)
-    assert "by hand" in report.reason
+    assert report.reason == "fixed draft length"
 
 
 def test_fit_cuts_the_last_nodes():

@@ -97,7 +97,7 @@ def test_a_hub_repository_without_an_organisation_is_named_by_its_path(hub: Path
 
 def test_a_folder_to_search_has_to_be_there() -> None:
     assert list_models() == []
-    with pytest.raises(UsageError, match="--search nowhere: there is no such folder"):
+    with pytest.raises(UsageError, match="--search nowhere: the folder does not exist"):
         list_models([Path("nowhere")])
 
 

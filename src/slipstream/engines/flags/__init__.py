@@ -1,6 +1,6 @@
-"""What each engine takes: names, types, ranges, choices, what was removed, and the version that was looked at.
+"""The flags of each engine: names, types, ranges, choices, removed flags, and the engine version.
 
-Pure data. The doctor checks configurations against it, launchers are written from it.
+Pure data. The doctor checks configurations against it, and `launch` and `export` write command lines from it.
 """
 
 from __future__ import annotations

@@ -78,9 +78,12 @@ FLAGS = Table(
         ),
         Gone("--spec-ngram-size-m", "--spec-ngram-simple-size-m, or that of the type in use"),
         Gone("--spec-ngram-min-hits", "--spec-ngram-simple-min-hits, or that of the type in use"),
-        Gone("--spec-ngram-check-rate", "nothing: drop it"),
-        *(Gone(name, "nothing: the draft takes the target's context (-c)") for name in ("-cd", "--ctx-size-draft")),
-        *(Gone(name, "nothing: drop it") for name in ("--spec-replace", "--draft-reuse")),
+        Gone("--spec-ngram-check-rate", "nothing instead: remove it"),
+        *(
+            Gone(name, "nothing instead: the draft uses the target's context (-c)")
+            for name in ("-cd", "--ctx-size-draft")
+        ),
+        *(Gone(name, "nothing instead: remove it") for name in ("--spec-replace", "--draft-reuse")),
         *(Gone(name, _LOAD_MODE) for name in ("--mlock", "--mmap", "--no-mmap", "-dio", "--direct-io")),
     ),
     others=words(

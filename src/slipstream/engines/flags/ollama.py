@@ -37,11 +37,11 @@ PARAMETERS = Table(
         Flag("frequency_penalty", "float"),
     ),
     gone=tuple(
-        Gone(name, "nothing: drop it", works=True)
+        Gone(name, "nothing instead: remove it", works=True)
         for name in (
             *("penalize_newline", "low_vram", "f16_kv", "logits_all", "vocab_only", "use_mlock"),
             *("mirostat", "mirostat_tau", "mirostat_eta"),
         )
     )
-    + tuple(Gone(name, "nothing: drop it") for name in ("tfs_z", "numa", "embedding_only")),
+    + tuple(Gone(name, "nothing instead: remove it") for name in ("tfs_z", "numa", "embedding_only")),
 )

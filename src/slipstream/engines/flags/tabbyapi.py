@@ -68,7 +68,7 @@ SECTIONS: dict[str, Table] = {
             Gone("draft_model_name", "draft_model_name in the section draft_model"),
             Gone("override_base_seq_len", "max_seq_len"),
             Gone("low_mem", "cache_mode: Q4"),
-            Gone("fasttensors", "nothing: drop it"),
+            Gone("fasttensors", "nothing instead: remove it"),
         ),
     ),
     "draft_model": _section(
@@ -100,7 +100,7 @@ SECTIONS: dict[str, Table] = {
         Flag("seqlog_api_key"),
         gone=(
             Gone("cuda_malloc_backend", "cuda_malloc_async in the section memory"),
-            Gone("uvloop", "nothing: drop it"),
+            Gone("uvloop", "nothing instead: remove it"),
         ),
     ),
 }
