@@ -104,7 +104,7 @@ def test_options_of_the_other_backend_are_refused():
         ({"exact": True, "flash_attention": "off"}, "needs flash attention"),
         ({"threads": 0}, "1 or more"),
         ({"max_rows": 1}, "16 to 4096"),
-        ({"max_streams": 500}, "128 at most"),
+        ({"max_streams": 500}, "at most 128"),
         ({"rope_freq_scale": 0.0}, "more than 0"),
     ],
 )
