@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slipstream.engines.flags.table import Flag, Gone, Table, words
+from slipstream.engines.flags.table import Flag, Gone, Table, names_in
 
 CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
 DRAFT_TYPES = ("draft-simple", "draft-eagle3", "draft-mtp", "draft-dflash", "draft-dspark")
@@ -86,58 +86,5 @@ FLAGS = Table(
         *(Gone(name, "nothing instead: remove it") for name in ("--spec-replace", "--draft-reuse")),
         *(Gone(name, _LOAD_MODE) for name in ("--mlock", "--mmap", "--no-mmap", "-dio", "--direct-io")),
     ),
-    others=words(
-        """
-    --fim-qwen-7b-spec --fim-qwen-14b-spec --spec-default
-    --adaptive-decay --adaptive-target --agent --alias --api-key --api-key-file --api-prefix --attention
-    --backend-sampling --cache-idle-slots --cache-list --cache-prompt --cache-ram --cache-reuse --chat-template
-    --chat-template-file --chat-template-kwargs --check-tensors --checkpoint-min-step --color --completion-bash
-    --cont-batching --context-shift --control-vector --control-vector-layer-range --control-vector-scaled
-    --conversation --cors-credentials --cors-headers --cors-methods --cors-origins --cpu-mask --cpu-mask-batch
-    --cpu-mask-batch-draft --cpu-mask-draft --cpu-moe --cpu-range --cpu-range-batch --cpu-range-batch-draft
-    --cpu-range-draft --cpu-strict --cpu-strict-batch --cpu-strict-batch-draft --cpu-strict-draft
-    --ctx-checkpoints --defrag-thold --device --dflash --display-prompt --docker-repo --dry-allowed-length
-    --dry-base --dry-multiplier --dry-penalty-last-n --dry-sequence-breaker --dynatemp-exp --dynatemp-range
-    --eagle3 --embd-gemma-default --embd-normalize --embedding --embeddings --escape --file
-    --fim-qwen-1.5b-default --fim-qwen-30b-default --fim-qwen-3b-default --fim-qwen-7b-default --fit --fit-ctx
-    --fit-target --frequency-penalty --gpt-oss-120b-default --gpt-oss-20b-default --grammar --grammar-file
-    --grp-attn-n --grp-attn-w --help --hf-file --hf-token --host --ignore-eos --image-max-tokens
-    --image-min-tokens --in-prefix --in-prefix-bos --in-suffix --interactive --interactive-first --json-schema
-    --json-schema-file --keep --kv-offload --kv-unified --kv-unified-per-slot --lazy-mode --list-devices
-    --load-mode --log-colors --log-disable --log-file --log-jsonl --log-prefix --log-prompts-dir --log-timestamps
-    --log-verbosity --logit-bias --lookup-cache-dynamic --lookup-cache-static --lora --lora-init-without-apply
-    --lora-scaled --main-gpu --mcp-servers-config --mcp-servers-json --media-path --min-p --mirostat
-    --mirostat-ent --mirostat-lr --mmproj --mmproj-auto --mmproj-device --mmproj-offload --mmproj-url --model-url
-    --models-autoload --models-dir --models-max --models-preset --moe-cache-mib --mtmd-batch-max-tokens --mtp
-    --multiline-input --n-cpu-ffn --n-cpu-moe --n-predict --no-agent --no-cache-idle-slots --no-cache-prompt
-    --no-cont-batching --no-context-shift --no-conversation --no-cors-credentials --no-display-prompt --no-escape
-    --no-host --no-jinja --no-kv-offload --no-kv-unified --no-log-jsonl --no-log-prefix --no-log-timestamps
-    --no-mmproj --no-mmproj-auto --no-mmproj-offload --no-models-autoload --no-op-offload --no-perf
-    --no-prefill-assistant --no-reasoning-preserve --no-repack --no-show-timings --no-skip-chat-parsing --no-slots
-    --no-ui --no-ui-mcp-proxy --no-webui --no-webui-mcp-proxy --numa --offline --op-offload --override-kv
-    --override-tensor --override-tensor-draft --path --perf --poll --poll-batch --poll-batch-draft --poll-draft
-    --pooling --predict --prefill-assistant --presence-penalty --prio --prio-batch --prio-batch-draft --prio-draft
-    --prompt --prompt-cache --prompt-cache-all --prompt-cache-ro --props --reasoning --reasoning-budget
-    --reasoning-budget-message --reasoning-effort --reasoning-format --reasoning-preserve --repack --repeat-last-n
-    --repeat-penalty --rerank --reranking --reuse-port --reverse-prompt --rope-freq-base --rope-freq-scale
-    --rope-scale --rope-scaling --rpc --sampler-seq --samplers --sampling-seq --seed --sequences --show-timings
-    --simple-io --single-turn --skip-chat-parsing --sleep-idle-seconds --slot-prompt-similarity --slot-save-path
-    --slots --spec-draft-cpu-mask --spec-draft-cpu-mask-batch --spec-draft-cpu-range --spec-draft-cpu-range-batch
-    --spec-draft-cpu-strict --spec-draft-cpu-strict-batch --spec-draft-override-tensor --spec-draft-poll
-    --spec-draft-poll-batch --spec-draft-prio --spec-draft-prio-batch
-
-
-    --spec-synth-len --spec-synth-rates --special --split-mode --spm-infill --sse-ping-interval --ssl-cert-file
-    --ssl-key-file --swa-checkpoints --swa-full --system-prompt --system-prompt-file --tags --tensor-split
-    --threads-batch --threads-http --timeout --tools --tools-runtime --top-k --top-n-sigma --top-nsigma --top-p
-    --typical --typical-p --ui --ui-config --ui-config-file --ui-mcp-proxy --usage --verbose-prompt --verbosity
-    --version --video-ffmpeg-dir --video-fps --video-timestamp-interval --vision-gemma-12b-default
-    --vision-gemma-4b-default --warmup --webui --webui-config --webui-config-file --webui-mcp-proxy
-    --xtc-probability --xtc-threshold --yarn-attn-factor --yarn-beta-fast --yarn-beta-slow --yarn-ext-factor
-    --yarn-orig-ctx -C -Cb -Cbd -Cd -Cr -Crb -Crbd -Crd -a -ag -bs -cb -cl -cmoe -cms -cnv -co -cram -ctxcp -dev
-    -dr -dt -e -f -fit -fitc -fitt -gan -gaw -h -hff -hft -i -if -j -jf -kvo -kvu -l -lcd -lcs -lm -lv -lzm -mg
-    -mli -mm -mmdev -mmu -mu -n -ncffn -ncmoe -nkvo -no-ag -no-cnv -no-kvu -nocb -nr -ns -ot -otd -p -r -rea -s
-    -sm -sp -sps -st -sys -sysf -tb -to -ts
-    """
-    ),
+    others=names_in("llama_server.txt"),
 )

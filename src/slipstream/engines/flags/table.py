@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 Kind = Literal["text", "int", "float", "size", "switch", "bool", "json", "list"]
@@ -73,6 +74,6 @@ class Table:
         return near[0] if near else None
 
 
-def words(text: str) -> frozenset[str]:
-    """The names in a block of text: a long list reads better so."""
-    return frozenset(text.split())
+def names_in(file: str) -> frozenset[str]:
+    """The names in a text file of this folder."""
+    return frozenset(Path(__file__).with_name(file).read_text().split())
