@@ -129,15 +129,14 @@ def attend_kernel(
     kv_head = tl.program_id(1)
     split = tl.program_id(2)
     num_splits = tl.num_programs(2)
-    fields = tiles + tile * TILE_SIZE
-    first_row = tl.load(fields + TILE_ROW)
-    num_rows = tl.load(fields + TILE_ROWS)  # 0 where there is no tile
-    first_position = tl.load(fields + TILE_POSITION)
-    base = tl.load(fields + TILE_BASE)  # positions from here on are looked up in `tail`
-    tail_from = tl.load(fields + TILE_TAIL_FROM)
-    chunk = tl.load(fields + TILE_CHUNK)  # keys of a chunk
-    chunk_at = tl.load(fields + TILE_SCRATCH)  # the tile's first chunk in scratch
-    pages_at = pages + tl.load(fields + TILE_PAGE_FROM)
+    first_row = tl.load(tiles + tile * TILE_SIZE + TILE_ROW)
+    num_rows = tl.load(tiles + tile * TILE_SIZE + TILE_ROWS)  # 0 where there is no tile
+    first_position = tl.load(tiles + tile * TILE_SIZE + TILE_POSITION)
+    base = tl.load(tiles + tile * TILE_SIZE + TILE_BASE)  # positions from here on are looked up in `tail`
+    tail_from = tl.load(tiles + tile * TILE_SIZE + TILE_TAIL_FROM)
+    chunk = tl.load(tiles + tile * TILE_SIZE + TILE_CHUNK)  # keys of a chunk
+    chunk_at = tl.load(tiles + tile * TILE_SIZE + TILE_SCRATCH)  # the tile's first chunk in scratch
+    pages_at = pages + tl.load(tiles + tile * TILE_SIZE + TILE_PAGE_FROM)
     last = first_position + num_rows - 1
     first_chunk = 0
     if WINDOW > 0:
