@@ -168,7 +168,7 @@ def test_pairs_names_published_models_when_nothing_fits(tmp_path: Path, stores: 
     target = tiny_gguf.write(tmp_path / "t.gguf", tiny_gguf.vocabulary(128_256, llama3.samples))
     result = run("pairs", "--target", str(target), **stores)
     assert result.returncode == 1
-    assert "Llama 3.x" in result.stdout and "nothing here can draft for it" in result.stdout
+    assert "Llama 3.x" in result.stdout and "no model here can draft for it" in result.stdout
 
 
 def test_pairs_is_quick_the_second_time(tmp_path: Path, stores: dict[str, str]) -> None:

@@ -77,5 +77,5 @@ def test_an_engine_that_forces_acceptance_is_known_and_not_audited() -> None:
     assert forces_acceptance(choice)
     assert not forces_acceptance(EngineChoice("vllm", engine_args='--speculative-config \'{"method": "ngram"}\''))
     comparison = EngineComparison(choice, ModelOptions("m", drafter="ngram"), [])
-    with pytest.raises(UsageError, match="force the acceptance of drafts, so the text is not comparable"):
+    with pytest.raises(UsageError, match="force the acceptance of drafts, so the text can't be compared"):
         audit_engine(comparison, AuditQuestions([], [], Limits(4)), SILENT)
