@@ -6,11 +6,12 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from gguf import GGUFWriter
+
+from cpu_time import cpu_seconds
 
 pytestmark = pytest.mark.real_model
 
@@ -34,9 +35,9 @@ def refused(result: subprocess.CompletedProcess[str], code: int, *words: str) ->
 
 def test_help_is_quick_and_imports_no_torch() -> None:
     run("--help")
-    started = time.perf_counter()
+    started = cpu_seconds()
     result = run("--help")
-    assert time.perf_counter() - started < 1.5  # 0.3 s on an idle machine; the limit is for busy ones
+    assert cpu_seconds() - started < 1.5  # 0.4 s here
     assert "generate" in result.stdout
 
 

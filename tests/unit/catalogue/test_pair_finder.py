@@ -3,13 +3,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import time
 from pathlib import Path
 
 import huggingface_hub.constants
 import pytest
 
 import tiny_gguf
+from cpu_time import cpu_seconds
 from slipstream.catalogue import model_scan
 from slipstream.catalogue.families import FAMILIES, member_named, recognise
 from slipstream.catalogue.pairs import FoundModel, candidate, find, groups, rank, suggestions
@@ -137,9 +137,9 @@ def test_a_second_scan_reads_no_model(models: Path, monkeypatch: pytest.MonkeyPa
     (models / "bad.gguf").write_bytes(b"GGUF")
     first = find([models])
     monkeypatch.setattr(model_scan, "read_candidate", lambda spec, path: pytest.fail("read again"))
-    started = time.perf_counter()
+    started = cpu_seconds()
     assert find([models]) == first
-    assert time.perf_counter() - started < 0.2
+    assert cpu_seconds() - started < 0.2
 
 
 def test_a_changed_file_is_read_again(models: Path) -> None:
@@ -341,6 +341,6 @@ def test_a_folder_of_many_models_is_scanned_quickly(models: Path) -> None:
     tiny_gguf.write(models / "0.gguf", words(32_000))
     for number in range(1, 30):
         shutil.copy(models / "0.gguf", models / f"{number}.gguf")
-    started = time.perf_counter()
+    started = cpu_seconds()
     assert len(find([models])) == 30
-    assert time.perf_counter() - started < 30
+    assert cpu_seconds() - started < 30

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cpu_time import cpu_seconds
 from slipstream.diagnosis.log_figures import one_by_one
 from slipstream.diagnosis.logs import explain
 from slipstream.findings import RULES
@@ -416,9 +416,9 @@ HUGE = [
 @pytest.mark.parametrize("line", HUGE)
 def test_a_log_of_50_mb_takes_seconds_and_its_end_is_still_read(line):
     log = line * (50_000_000 // len(line)) + "\n" + BROADCAST
-    start = time.process_time()
+    start = cpu_seconds()
     findings = explain(log)
-    assert time.process_time() - start < 5
+    assert cpu_seconds() - start < 5
     assert "log-draft-object" in [finding.id for finding in findings]
 
 
