@@ -27,7 +27,7 @@ EXPECTED = {
     "own_drafter": r"[1-9]\d* of \d+ drafted tokens accepted[\s\S]*same text: True",
     "own_policy": r"[1-9]\d* of \d+ drafted tokens accepted\nrounds that drafted .*: \[\d+, \d+",
     "benchmark": r"suffix: .* tokens/s, .*x, same text: True\n<BenchResult ",
-    "doctor": r"(?m)^(works|nothing stands in the way)[\s\S]*do: ",
+    "doctor": r"(?m)^(works|no problems found)[\s\S]*do: ",
     "many_requests": r"ant: [\s\S]*\n\d+ tokens in [1-4]\d forward passes",
     "async_answers": r"What is a comet\? \w+[\s\S]*the story took too long, and was cancelled\n\w+",
 }
