@@ -24,7 +24,7 @@ log = logging.getLogger("slipstream")
 
 class DrafterGuard:
     def __init__(self, vocab_size: int, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._vocab_size = vocab_size
+        self.vocab_size = vocab_size
         self._clock = clock
         self._begun: set[int] = set()  # streams whose drafter was not yet told that they ended
         self._warned: set[tuple[str, type[Exception]]] = set()  # each kind of failure is logged once
@@ -57,7 +57,7 @@ class DrafterGuard:
         """
         try:
             proposals = asks[0].drafter.propose([ask.stream for ask in asks], [ask.budget for ask in asks])
-            return [checked(t, ask.budget, self._vocab_size) for t, ask in zip(proposals, asks, strict=True)]
+            return [checked(t, ask.budget, self.vocab_size) for t, ask in zip(proposals, asks, strict=True)]
         except Exception as error:
             if len(asks) == 1:
                 self._give_up(asks[0].stream, error)

@@ -50,7 +50,7 @@ class PolicyGuard:
                 plan.receive(asks, proposals, sum(took_s.values()))
                 draft_s.update(took_s)
             trees = plan.keep()
-            _check(trees, view)
+            _check(trees, view, self._drafters.vocab_size)
             return RoundDraft(trees, draft_s, bool(plan.next_is_plain), plan)
         except Exception as error:
             self._warn("the round continues without a draft", error)
@@ -76,9 +76,14 @@ class PolicyGuard:
             log.debug("the policy's traceback", exc_info=error)
 
 
-def _check(trees: Sequence[DraftTree], view: RoundView) -> None:
-    """Raises ValueError if a plan keeps more than a forward pass can score."""
+def _check(trees: Sequence[DraftTree], view: RoundView, vocab_size: int) -> None:
+    """Raises TypeError or ValueError if a plan keeps something that a forward pass can't score."""
     sizes = [len(tree) for tree in trees]
+    for tree in trees:
+        if not isinstance(tree, DraftTree):
+            raise TypeError(f"it keeps a {type(tree).__name__}; expected a DraftTree")
+        if tree and not 0 <= min(tree.tokens) <= max(tree.tokens) < vocab_size:
+            raise ValueError(f"it keeps token ids from {min(tree.tokens)} to {max(tree.tokens)} of {vocab_size}")
     if len(sizes) != len(view.streams):
         raise ValueError(f"it keeps {len(sizes)} drafts for {len(view.streams)} streams")
     if sum(sizes) > (0 if view.is_announced else view.max_nodes) or any(map(int.__gt__, sizes, view.rooms)):

@@ -377,8 +377,17 @@ TOO_LONG = DraftTree.chain([1] * 40)
 
 @pytest.mark.parametrize(
     "keeps",
-    [lambda: [], lambda: [EMPTY_TREE] * 2, lambda: [None], lambda: [TOO_LONG], lambda: None],
-    ids=["too few", "too many", "no tree", "longer than the room", "nothing"],
+    [
+        lambda: [],
+        lambda: [EMPTY_TREE] * 2,
+        lambda: [None],
+        lambda: [[1, 2]],
+        lambda: [TOO_LONG],
+        lambda: [DraftTree.chain([99])],
+        lambda: [DraftTree.chain([-1])],
+        lambda: None,
+    ],
+    ids=["too few", "too many", "no tree", "a list", "longer than the room", "unknown id", "negative id", "nothing"],
 )
 def test_a_policy_that_keeps_what_no_forward_can_score_makes_plain_rounds(keeps):
     model = FakeModel()
