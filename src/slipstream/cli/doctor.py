@@ -72,18 +72,15 @@ def doctor(
 
 
 def _show_models(console: Console, here: Machine) -> None:
-    """Models on this machine by vocabulary, and the best pair of each."""
-    from slipstream.catalogue.model_scan import find
-    from slipstream.catalogue.pairs import groups, rank
+    from slipstream.tasks.pairs import best_pairs
 
-    for members in groups(find()).values():
-        names = ", ".join(member.spec for member in members)
+    for pair in best_pairs(here):
+        names = ", ".join(model.spec for model in pair.models)
         console.print(f"models with the same vocabulary: {names}")
-        best = next((r for r in rank(members[0], members, here) if r.prediction), None)
-        if best and best.prediction:
-            p = best.prediction
+        if pair.draft and pair.draft.prediction:
+            p = pair.draft.prediction
             console.print(
-                f"  {members[0].spec} with {best.candidate.spec} as draft: {p.speedup:.1f}x predicted, "
+                f"  {pair.models[0].spec} with {pair.draft.candidate.spec} as draft: {p.speedup:.1f}x predicted, "
                 f"{p.tokens_per_s:.0f} tokens/s; for details: slipstream doctor --target … --draft …"
             )
 

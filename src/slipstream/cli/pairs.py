@@ -124,7 +124,7 @@ def _print(result: RankedDrafts) -> None:
         console.print(table)
         console.print(_fine_print(machine, result.engine), style="dim")
     else:
-        _print_suggestions(console, wanted)
+        _print_suggestions(console, result)
     for entry in (entry for entry in result.ranked if entry.rejection):
         console.print(f"no: {entry.candidate.spec}: {entry.rejection}", markup=False)
     if any("another vocabulary" in (entry.rejection or "") for entry in result.ranked):
@@ -163,10 +163,8 @@ def _fine_print(machine: Machine, engine: str) -> str:
     )
 
 
-def _print_suggestions(console: Console, wanted: FoundModel) -> None:
-    from slipstream.catalogue.pairs import suggestions
-
-    family, lines = suggestions(wanted)
+def _print_suggestions(console: Console, result: RankedDrafts) -> None:
+    family, lines = result.published()
     console.print("no model here can draft for it.", style="bold")
     if family:
         console.print(

@@ -71,7 +71,7 @@ def _parse(text: str, path: Path, raw_code: bool) -> list[Prompt]:
         records = _array_records(text, path) if body[0] == "[" else _line_records(text, path)
         prompts = [_from_record(record, line, path, raw_code) for line, record in records]
     if not prompts:
-        raise UsageError(f"{path} holds no prompt, expected at least one")
+        raise UsageError(f"{path} has no prompts; expected at least one")
     return _with_distinct_ids(prompts)
 
 
@@ -106,7 +106,7 @@ def _read_text(path: Path) -> str:
         text = data.decode("utf-16" if is_utf16 else "utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise UsageError(f"{path}, line {line}: the bytes are no UTF-8 text, expected prompts as text") from error
+        raise UsageError(f"{path}, line {line}: not UTF-8 text") from error
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
@@ -135,7 +135,9 @@ def _line_records(text: str, path: Path) -> Iterator[tuple[int, Any]]:
         record = _loads(line)
         if isinstance(record, ValueError):
             reason = f"{record.msg}, column {record.colno}" if isinstance(record, json.JSONDecodeError) else record
-            raise UsageError(f"{path}, line {number}: no JSON ({reason}), expected one object a line: {_SHAPES}")
+            raise UsageError(
+                f"{path}, line {number}: not valid JSON ({reason}); expected one object per line: {_SHAPES}"
+            )
         yield number, record
 
 
@@ -145,7 +147,7 @@ def _array_records(text: str, path: Path) -> Iterator[tuple[int, Any]]:
     if isinstance(whole, ValueError):
         line = whole.lineno if isinstance(whole, json.JSONDecodeError) else 1
         reason = whole.msg if isinstance(whole, json.JSONDecodeError) else whole
-        raise UsageError(f"{path}, line {line}: no JSON ({reason}), expected an array of objects: {_SHAPES}")
+        raise UsageError(f"{path}, line {line}: not valid JSON ({reason}); expected an array of objects: {_SHAPES}")
     decoder = json.JSONDecoder()
     position, line = text.index("[") + 1, text.count("\n", 0, text.index("[")) + 1
     start = position
@@ -211,7 +213,7 @@ def _last_turn(prompt_id: str, messages: tuple[Message, ...]) -> Prompt:
     """A given conversation up to its last user message; an answer to that is for the model to write."""
     last = max((i for i, message in enumerate(messages) if message.role == "user"), default=None)
     if last is None:
-        raise _BadPromptError("messages holds no message of the user, expected at least one")
+        raise _BadPromptError("messages has no user message; expected at least one")
     return Prompt(prompt_id, "chat", (messages[last].content,), messages[:last])
 
 
@@ -226,7 +228,7 @@ def _with_extras(prompt: Prompt, record: dict[str, Any]) -> Prompt:
     if not isinstance(raw, bool):
         raise _BadPromptError(f"raw is {_shown(raw)}, expected true or false")
     if raw and (opening or len(prompt.turns) > 1):
-        raise _BadPromptError("a raw prompt is one text to continue, got more turns or messages before it")
+        raise _BadPromptError("a raw prompt is a single text to continue; it can't have more turns or earlier messages")
     return replace(prompt, opening=opening, raw=raw)
 
 
@@ -258,7 +260,7 @@ def _text_part(part: Any, name: str) -> str:
     if isinstance(part, dict) and part.get("type") in ("text", "input_text") and isinstance(part.get("text"), str):
         return str(part["text"])
     kind = part.get("type") if isinstance(part, dict) else part
-    raise _BadPromptError(f"{name} has a part of type {_shown(kind)}, expected parts of type text alone")
+    raise _BadPromptError(f"{name} has a part of type {_shown(kind)}, only text parts are supported")
 
 
 def _text(value: Any, name: str, may_be_empty: bool = False) -> str:
@@ -267,7 +269,9 @@ def _text(value: Any, name: str, may_be_empty: bool = False) -> str:
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise _BadPromptError(f"{name} has half a character (\\u{ord(value[error.start]):x}), expected text") from error
+        raise _BadPromptError(
+            f"{name} has an incomplete character (\\u{ord(value[error.start]):x}), expected text"
+        ) from error
     return value
 
 

@@ -143,8 +143,8 @@ def read_result(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise UsageError(f"{path} can't be read: {error.strerror}") from error
     except ValueError as error:
-        raise UsageError(f"{path} is no JSON: {error}") from error
+        raise UsageError(f"{path} is not valid JSON: {error}") from error
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         found = data.get("schema") if isinstance(data, dict) else type(data).__name__
-        raise UsageError(f"{path} is no benchmark result: its schema is {found!r}, expected {SCHEMA!r}")
+        raise UsageError(f"{path} is not a benchmark result: its schema is {found!r}, expected {SCHEMA!r}")
     return data

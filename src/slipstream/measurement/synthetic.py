@@ -1,4 +1,4 @@
-"""Synthetic runs: random weights in a known shape, and acceptance by decree. Speeds are real, texts are not."""
+"""Synthetic runs: random weights in a known shape, and forced acceptance. Speeds are real, texts are not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much to draft: `auto` drafts what pays, `fixed(k)` does as it is told. docs/policy.md is the text to it.
+"""How much to draft: `auto` drafts as much as pays off, `fixed(k)` always k tokens. docs/policy.md explains `auto`.
 
 Other packages bring policies of their own, as entry points.
 """

@@ -83,7 +83,7 @@ def bench_engine(
 
 
 def forces_acceptance(choice: EngineChoice) -> bool:
-    """Whether the engine is told to accept drafts by decree, as vLLM's synthetic rejection sampler does."""
+    """Whether the engine's arguments force the acceptance of drafts, as vLLM's synthetic rejection sampler does."""
     return bool(_FORCED.search(choice.engine_args))
 
 

@@ -1,4 +1,4 @@
-"""Settings of another engine, from the options that people give: its models as it is told of them, and how it drafts.
+"""Settings of another engine, from the options of a task: the names of its models, and how it drafts.
 
 `drafter` and `policy` mean there what they mean here: a way to draft (the engine's own name for it, or that of a
 Slipstream drafter that does about the same), and `fixed(N)` for the draft length.
@@ -96,7 +96,7 @@ def _length(policy: str | None) -> int | None:
 
 
 def as_given(engine: str, spec: str, fetch: bool = True) -> str:
-    """A model as the engine is told of it: a file or folder on this disk, or a name that it looks up itself."""
+    """The model's name for the engine: a file or folder on this disk, or a name that the engine looks up itself."""
     weights = find_entry(engine).weights
     if engine == spec.partition(":")[0]:  # ollama:NAME is a name of its own store
         return spec.removeprefix(OLLAMA_PREFIX)

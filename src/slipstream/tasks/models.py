@@ -35,7 +35,7 @@ class Models:
 
     @property
     def forces_acceptance(self) -> bool:
-        """Drafted tokens are accepted by decree, not by the target's choice."""
+        """Drafted tokens are accepted with a fixed chance, not by the target's choice."""
         return not isinstance(self.verifier, str)
 
     def engine(self, drafter: str | None = None, policy: str | None = None) -> Engine:
@@ -78,7 +78,7 @@ def load_engine(options: ModelOptions, machine: MachineOptions | None = None, re
 def load_synthetic(
     options: ModelOptions, synthetic: SyntheticSettings, machine: MachineOptions, reporter: Reporter
 ) -> Models:
-    """Random weights where shapes are given, the models of the options elsewhere; acceptance as decreed."""
+    """Random weights where shapes are given, the models of the options elsewhere; acceptance as given."""
     if synthetic.shape is None:
         models = load_models(options, machine, reporter)
         target, draft = models.target, models.draft

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from slipstream.catalogue.families import Family
 from slipstream.catalogue.model_scan import FoundModel
 from slipstream.catalogue.pairs import Ranked, candidate, find, groups, rank, suggestions
 from slipstream.core.stream import Limits
@@ -64,6 +65,10 @@ class RankedDrafts:
     engine: str  # whose way to hold weights was counted
     measured: list[MeasuredPair] = field(default_factory=list)
 
+    def published(self) -> tuple[Family | None, list[str]]:
+        """The target's family, and published models that could draft for it."""
+        return suggestions(self.target)
+
     @property
     def usable(self) -> list[Ranked]:
         return [entry for entry in self.ranked if entry.prediction]
@@ -73,7 +78,7 @@ class RankedDrafts:
         return f"<RankedDrafts for {self.target.spec}: {drafts or 'none'}>"
 
     def to_dict(self) -> dict[str, Any]:
-        family, lines = suggestions(self.target)
+        family, lines = self.published()
         rejected = [entry for entry in self.ranked if entry.rejection]
         return {
             "schema": "slipstream.pairs/1",
@@ -90,6 +95,22 @@ class RankedDrafts:
             "published": lines,
             "engine": self.engine,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class BestPair:
+    """Models on this machine with the same vocabulary, and the best draft for the first of them."""
+
+    models: list[FoundModel]
+    draft: Ranked | None  # None: no other model of the group is small enough
+
+
+def best_pairs(machine: Machine) -> list[BestPair]:
+    """One for each vocabulary."""
+    found = groups(find()).values()
+    return [
+        BestPair(models, next((r for r in rank(models[0], models, machine) if r.prediction), None)) for models in found
+    ]
 
 
 def pairs(options: PairsOptions = PairsOptions(), *, reporter: Reporter = SILENT) -> ModelGroups | RankedDrafts:

@@ -29,7 +29,7 @@ class FileSettings:
 
 
 def read_settings() -> FileSettings:
-    """What the file says; nothing where there is none. Raises UsageError for a file that can't be understood."""
+    """The settings in the file; empty if there is no file. Raises UsageError for a file that can't be parsed."""
     named = os.environ.get("SLIPSTREAM_CONFIG")
     path = Path(named) if named else Path(FILE_NAME)
     if not path.exists():

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from slipstream.cli.export import own_format
 from slipstream.diagnosis.configs import lint
 from slipstream.engines import ENTRIES, find_engine
 from slipstream.engines.arguments import CommandLine
@@ -16,6 +15,7 @@ from slipstream.engines.engine import check_settings, find_method, method_like
 from slipstream.engines.engine_types import EngineSettings, Method
 from slipstream.engines.flags import TABLES, Flag, Table
 from slipstream.errors import UsageError
+from slipstream.tasks.export import own_format
 
 ENGINES = [find_engine(name) for name in ENTRIES]
 METHODS = [(engine, method) for engine in ENGINES for method in engine.methods]

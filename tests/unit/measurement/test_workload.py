@@ -202,7 +202,7 @@ def test_an_empty_file_is_refused(write, name, content):
 
 @pytest.mark.parametrize(("content", "name"), [("[]", "prompts.json"), ("---\n\n---\n", "prompts.txt")])
 def test_a_file_without_prompts_is_refused(write, content, name):
-    with pytest.raises(UsageError, match="holds no prompt"):
+    with pytest.raises(UsageError, match="has no prompts; expected at least one"):
         read_prompts(write(content, name))
 
 
@@ -219,9 +219,9 @@ GOOD = '{"turns": ["good"]}\n'
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        ('{"turns": ["a"', r"no JSON \(Expecting ',' delimiter, column 15\), expected one object a line"),
-        ("hello", r"no JSON \(Expecting value, column 1\)"),
-        ("[" * 100_000, r"no JSON \(nested too deeply\)"),
+        ('{"turns": ["a"', r"not valid JSON \(Expecting ',' delimiter, column 15\); expected one object per line"),
+        ("hello", r"not valid JSON \(Expecting value, column 1\)"),
+        ("[" * 100_000, r"not valid JSON \(nested too deeply\)"),
         ("5", "got 5, expected an object with"),
         ('{"question": "?", "answer": "!"}', "got an object with the keys question, answer, expected one of"),
         ("{}", "got an object with the keys none"),
@@ -229,16 +229,16 @@ GOOD = '{"turns": ["good"]}\n'
         ('{"turns": []}', "turns is an empty list"),
         ('{"turns": ["a", " "]}', "turn 2 is empty text, expected text"),
         ('{"turns": ["a", 3]}', "turn 2 is 3, expected text"),
-        ('{"turns": ["a\\ud800"]}', r"turn 1 has half a character \(\\ud800\)"),
+        ('{"turns": ["a\\ud800"]}', r"turn 1 has an incomplete character \(\\ud800\)"),
         ('{"prompt": null}', "prompt is null, expected text"),
         ('{"turns": ["a"], "raw": "yes"}', "raw is 'yes', expected true or false"),
-        ('{"turns": ["a", "b"], "raw": true}', "a raw prompt is one text to continue"),
+        ('{"turns": ["a", "b"], "raw": true}', "a raw prompt is a single text to continue"),
         ('{"messages": {}}', "messages is an object, expected a list"),
         ('{"messages": ["a"]}', "message 1 of messages is 'a', expected an object with role and content"),
         ('{"messages": [{"role": "tool", "content": "a"}]}', "has the role 'tool', expected one of system, user"),
         ('{"messages": [{"role": ["user"], "content": "a"}]}', "has the role a list, expected one of system, user"),
         ('{"messages": [{"role": "user"}]}', "message 1 of messages is null, expected text"),
-        ('{"messages": [{"role": "system", "content": "a"}]}', "holds no message of the user"),
+        ('{"messages": [{"role": "system", "content": "a"}]}', "messages has no user message; expected at least one"),
         ('{"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}', "has a part of type 'image_url'"),
     ],
 )
@@ -250,17 +250,19 @@ def test_a_bad_line_is_named_with_what_was_expected(write, line, problem):
 def test_a_bad_item_of_an_array_is_named_by_its_line(write):
     with pytest.raises(UsageError, match=r"prompts\.json, line 3: got null"):
         read_prompts(write('[\n{"turns": ["a"]},\nnull]', "prompts.json"))
-    with pytest.raises(UsageError, match=r"prompts\.json, line 2: no JSON \(Expecting value\), expected an array"):
+    with pytest.raises(
+        UsageError, match=r"prompts\.json, line 2: not valid JSON \(Expecting value\); expected an array"
+    ):
         read_prompts(write('[{"turns": ["a"]},\n]', "prompts.json"))
 
 
 def test_json_files_are_not_taken_for_text(write):
-    with pytest.raises(UsageError, match=r"line 1: no JSON"):
+    with pytest.raises(UsageError, match=r"line 1: not valid JSON"):
         read_prompts(write("oops\n" + GOOD))
 
 
 def test_bytes_that_are_no_text(write):
-    with pytest.raises(UsageError, match=r"line 2: the bytes are no UTF-8 text"):
+    with pytest.raises(UsageError, match=r"line 2: not UTF-8 text"):
         read_prompts(write(b"GGUF\n\xff\xfe\x00", "model.gguf"))
 
 

@@ -1,4 +1,4 @@
-"""TabbyAPI: the sections of config.yml and their keys. It drops sections and keys it doesn't know without a word."""
+"""TabbyAPI: the sections of config.yml and their keys. It silently ignores unknown sections and keys."""
 
 from __future__ import annotations
 
