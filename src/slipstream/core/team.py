@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 
 from slipstream.core.stream import Drafter, Observation, Stream
 from slipstream.core.tree import DraftTree
@@ -46,9 +45,15 @@ class DrafterTeam:
             drafter.observe(observations)
 
     def end(self, stream: Stream) -> None:
+        """Ends the stream for all members, then raises the first error."""
+        errors: list[Exception] = []
         for drafter in self.members:
-            with suppress(Exception):  # a drafter that fails here must not keep the others from cleaning up
+            try:
                 drafter.end(stream)
+            except Exception as error:  # raised below: the others have to release the stream first
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
 
 def members_of(drafter: Drafter | None) -> Sequence[Drafter]:

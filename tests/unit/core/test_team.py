@@ -73,7 +73,8 @@ def test_everyone_is_told_about_every_stream():
 
 def test_one_that_fails_at_the_end_does_not_keep_the_others_from_tidying_up():
     tidy, stream = FakeDrafter("tidy"), make_stream([0])
-    DrafterTeam([Crashing(FakeDrafter(), "end"), tidy]).end(stream)
+    with pytest.raises(RuntimeError):
+        DrafterTeam([Crashing(FakeDrafter(), "end"), tidy]).end(stream)
     assert tidy.ended == [stream.id]
 
 
