@@ -86,12 +86,12 @@ class Acceptance:
         chances: list[Chance] = []
         for confidence, parent in zip(_confidences(tree), tree.parents, strict=True):
             if parent == ROOT:
-                p, weight = self._given_parent(self._first, confidence, odds)
+                p, weight = _given_parent(self._first, confidence, odds)
                 chances.append(Chance(_shifted(p, shift), weight))
             else:
-                p, weight = self._given_parent(self._deeper, confidence, odds)
-                before = chances[parent]
-                chances.append(Chance(p * before.p, weight if weight < before.weight else before.weight))
+                p, weight = _given_parent(self._deeper, confidence, odds)
+                above, least = chances[parent]
+                chances.append(Chance(p * above, weight if weight < least else least))
         return chances
 
     def of_depths(
@@ -143,15 +143,20 @@ class Acceptance:
             record.taken += depth <= reached
 
     def _learn(self, cells: Cells, confidence: float, odds: float, taken: bool, recent: AcceptanceRecord) -> None:
-        expected = self._given_parent(cells, confidence, odds).p
+        expected, _ = _given_parent(cells, confidence, odds)
         if cells is self._first:
             recent.add(taken, expected, RECENT)
         cells[_bucket(confidence)].add(taken, expected, MEMORY)
         self._drafter.add(taken, confidence, MEMORY)
 
-    def _given_parent(self, cells: Cells, confidence: float, odds: float) -> Chance:
-        """The probability that a token is accepted if the one before it was, in any stream."""
-        return cells[_bucket(confidence)].mean(_shifted(confidence, odds))
+
+def _given_parent(cells: Cells, confidence: float, odds: float) -> tuple[float, float]:
+    """The probability that a token is accepted if the one before it was, in any stream, and the tokens behind it. This
+    runs for each drafted token: it is `mean`, without its calls.
+    """
+    cell = cells[_bucket(confidence)]
+    weight = cell.tried + 2 * PRIOR
+    return (cell.taken + 2 * PRIOR * _shifted(confidence, odds)) / weight, weight
 
 
 def _confidences(tree: DraftTree) -> Sequence[float]:
@@ -159,7 +164,7 @@ def _confidences(tree: DraftTree) -> Sequence[float]:
 
 
 def _bucket(confidence: float) -> int:
-    return min(int(confidence * BUCKETS), BUCKETS - 1)
+    return int(confidence * BUCKETS) if confidence < 1 else BUCKETS - 1
 
 
 def _shifted(p: float, odds: float) -> float:
