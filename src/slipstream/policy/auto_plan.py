@@ -168,8 +168,8 @@ class AutoPlan:
         """
         chosen = start
         for z in (0.0, -CAUTION) if self.offers else ():
-            order, chances = self.offers.ranked(z)
-            chosen = self._best_prefix(start, chances[: self.view.max_nodes - num_whole], num_whole, 0.0)
+            order, chances = self.offers.ranked(z, self.view.max_nodes - num_whole)
+            chosen = self._best_prefix(start, chances, num_whole, 0.0)
             self.offers.select(order[: chosen.size])
             if not chosen.size or self._known.budget.allows(chosen.seconds / self.plain.seconds - 1):
                 break
@@ -194,8 +194,8 @@ class AutoPlan:
         if not times.is_ahead_known:
             return False
         back_s = times.seconds(len(self.view.streams)) + self._drafting_s - self.plain.seconds
-        _, chances = self.offers.ranked(-CAUTION, min_depth=2) if self.offers else ([], [])
-        if self._best_prefix(self.plain, chances[: self.view.max_nodes], 0, back_s).size:
+        _, chances = self.offers.ranked(-CAUTION, self.view.max_nodes, min_depth=2) if self.offers else ([], [])
+        if self._best_prefix(self.plain, chances, 0, back_s).size:
             return True
         return any(self._worthwhile_draft(group) for group in self._groups if not group.is_cut_later)
 

@@ -58,24 +58,24 @@ class Offers:
             self._nodes += [(i, node) for node in range(len(tree))]
             self._chances += merged
 
-    def ranked(self, z: float, min_depth: int = 1) -> tuple[list[int], list[float]]:
-        """Places of the nodes from this depth on, most likely first, and their probabilities. Parents come before
-        children.
+    def ranked(self, z: float, limit: int, min_depth: int = 1) -> tuple[list[int], list[float]]:
+        """Places of the `limit` likeliest nodes from this depth on, most likely first, and their probabilities at the
+        quantile `z`. Parents come before children.
         """
-        values = self._quantiles(z) if z else [chance.p for chance in self._chances]
-        places: Iterable[int] = range(len(values))
+        places: Iterable[int] = range(len(self._chances))
         if min_depth > 1:
             places = (p for p, (i, node) in enumerate(self._nodes) if self._merged[i].depths()[node] >= min_depth)
-        order = sorted(places, key=values.__getitem__, reverse=True)  # stable, also in reverse
+        order = sorted(places, key=self._chances.__getitem__, reverse=True)[:limit]  # stable, also in reverse
+        if not z:
+            return order, [self._chances[place].p for place in order]
+        values: dict[int, float] = {}
+        for place in order:  # no node's is higher than its parent's
+            i, node = self._nodes[place]
+            parent = self._merged[i].parents[node]
+            above = 1.0 if parent == ROOT else values.get(place - node + parent, 1.0)
+            values[place] = min(above, self._chances[place].quantile(z))
+        order.sort(key=values.__getitem__, reverse=True)
         return order, [values[place] for place in order]
-
-    def _quantiles(self, z: float) -> list[float]:
-        """Probabilities at their quantile `z`. No node's is higher than its parent's."""
-        quantiles: list[float] = []
-        for place, ((i, node), chance) in enumerate(zip(self._nodes, self._chances, strict=True)):
-            own, parent = chance.quantile(z), self._merged[i].parents[node]
-            quantiles.append(own if parent == ROOT else min(own, quantiles[place - node + parent]))
-        return quantiles
 
     # -- the selection ----------------------------------------------------------------------------------------------
 

@@ -65,7 +65,7 @@ def test_offered_nodes_are_ranked_by_chance_and_parents_come_first(nodes, z, see
     offers = Offers([stream])
     offers.add(stream, FakeDrafter("d"), tree)
     offers.weigh(known)
-    order, chances = offers.ranked(z)
+    order, chances = offers.ranked(z, limit=99)
     assert sorted(order) == list(range(len(tree))) and chances == sorted(chances, reverse=True)
     assert all(0 <= c <= 1 for c in chances)
     for count in range(len(tree) + 1):

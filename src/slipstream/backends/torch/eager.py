@@ -34,7 +34,7 @@ class EagerScores:
 class EagerRunner:
     extends = False
     runs_ahead = False
-    decoding_rows: int | None = None
+    row_sizes: tuple[int, ...] = ()
 
     def __init__(self, decoder: Decoder[Batch], pool: KVPool, device: torch.device) -> None:
         self._decoder = decoder
