@@ -12,7 +12,7 @@ FILE = Path(__file__).parents[1] / "machines.json"
 MAX_ROWS = 512
 _LOADING_S = 0.6  # the time that slipstream.loading takes for measuring rows
 _LOADING_REPEATS = 3
-_LOADING_SIZES = (1, 4, 8, 2)  # if the model has no sizes of its own
+_LOADING_SIZES = {False: (1, 4, 8, 2), True: (1, 4, 8, 2, 16, 32, 64)}  # by whether the device runs ahead
 
 
 class Curve:
@@ -65,7 +65,7 @@ class Machine:
     free_draft_s: float  # a free drafter's proposal, with one stream
     free_draft_s_per_stream: float
     drafts: dict[str, DraftCost]  # by drafter
-    row_sizes: tuple[int, ...] = ()  # a forward is padded to the next of these
+    decoding_rows: int | None = None  # of a decoding step at most
 
     def host(self, num_streams: int) -> float:
         return self.host_s + self.host_s_per_stream * (num_streams - 1)
@@ -78,7 +78,7 @@ class Machine:
         seconds: dict[int, float] = {}
         spent_s = 0.0
         for _ in range(_LOADING_REPEATS):
-            for rows in self.row_sizes or _LOADING_SIZES:
+            for rows in _LOADING_SIZES[self.runs_ahead]:
                 seconds[rows] = forward_s(rows)
                 spent_s += forward_s(rows)
                 if spent_s > _LOADING_S:
@@ -107,7 +107,7 @@ def _machine(name: str, data: dict[str, Any]) -> Machine:
             drafter: DraftCost(_curve(draft["forward_ms"], buckets), draft.get("call_ms", 0.0) / 1e3)
             for drafter, draft in data["drafts"].items()
         },
-        row_sizes=buckets,
+        decoding_rows=max(buckets, default=None),
     )
 
 

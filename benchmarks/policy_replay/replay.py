@@ -102,7 +102,7 @@ def expect(policy: Policy, case: Case) -> None:
         measured = machine.measured_at_load(cost.forward_s)
         drafts[case.drafter] = {rows: seconds for rows, seconds in measured.items() if rows >= least}
     if isinstance(policy, AutoPolicy):
-        policy.expect(machine.measured_at_load(machine.forward_s), drafts, machine.row_sizes)
+        policy.expect(machine.measured_at_load(machine.forward_s), drafts)
 
 
 def _start(engine: Engine, case: Case, number: int) -> _Playing:

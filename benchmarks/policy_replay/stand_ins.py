@@ -98,7 +98,7 @@ class Target:
         self.info = ModelInfo(
             name=machine.name, backend="replay", device="replay", dtype="none", vocab_size=_VOCABULARY,
             context_length=1_000_000, weight_bytes=1, batch_invariant=True, max_rows=MAX_ROWS,
-            runs_ahead=machine.runs_ahead, row_sizes=machine.row_sizes,
+            runs_ahead=machine.runs_ahead, decoding_rows=machine.decoding_rows,
         )  # fmt: skip
         self._machine = machine
         self._clock = clock

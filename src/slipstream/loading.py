@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from slipstream.backends import BackendOptions
 
 
-_ROW_SIZES = (1, 4, 8, 2)  # measured before the first answer, as far as there is time, if the model has no sizes
+# Rows that are measured before the first answer, as far as there is time; with more of it where a device runs ahead.
+_FIRST_SIZES = {False: (1, 4, 8, 2), True: (1, 4, 8, 2, 16, 32, 64)}
 _MEASURING_S = 0.6
 
 
@@ -51,7 +52,7 @@ class LoadedModel:
 def _row_costs(model: Model) -> dict[int, float]:
     """Takes a second at most where a row takes less than 0.1."""
     with suppress(CapacityError):
-        sizes = model.info.row_sizes or _ROW_SIZES
+        sizes = _FIRST_SIZES[model.info.runs_ahead]
         seconds = measure_rows(model, sizes, context=1, repeats=3, limit_s=_MEASURING_S)
         return {rows: min(of_size) for rows, of_size in seconds.items()}
     return {}
@@ -109,7 +110,7 @@ def load(
     if drafter is None or isinstance(drafter, str):
         drafter = make_drafter(drafter or (drafter_for(main, helper) if helper else "suffix"), sources)
     if isinstance(plan, AutoPolicy) and drafter is not None:
-        plan.expect(main.row_costs(), _draft_costs(drafter, helper), main.model.info.row_sizes)
+        plan.expect(main.row_costs(), _draft_costs(drafter, helper))
     return Engine(main.model, main.tokenizer, drafter, plan, max_streams=max_streams)
 
 

@@ -282,7 +282,7 @@ class Engine:
     def _view(self, turns: list[_Turn]) -> RoundView:
         streams = [t.stream for t in turns if not t.is_prefill]
         info, num_rows = self.target.info, sum(t.num_rows for t in turns)
-        max_rows = info.max_rows if len(streams) < len(turns) or not info.row_sizes else info.row_sizes[-1]
+        max_rows = info.max_rows if len(streams) < len(turns) else info.decoding_rows or info.max_rows
         return RoundView(
             streams,
             [self._room(s) for s in streams],

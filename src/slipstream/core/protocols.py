@@ -33,7 +33,7 @@ class ModelInfo:
     extends: bool = False  # it can generate several tokens by itself: it is an ExtendingModel
     runs_ahead: bool = False  # a request that `continues` is started before it is made
     num_readable: int | None = None  # token ids it can read, if it can generate only some of them
-    row_sizes: tuple[int, ...] = ()  # a decoding step is padded to the next of these, and has at most the last
+    decoding_rows: int | None = None  # maximum rows of a decoding step; more use the slower path for prompts
 
     def can_read(self, token: int) -> bool:
         return 0 <= token < (self.num_readable or self.vocab_size)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from slipstream.core.policy import PolicyReport, RoundOutcome, RoundView
 from slipstream.core.stream import Stream
@@ -29,16 +29,11 @@ class AutoPolicy:
         self._last_drafter = ""
         self._reason = Reason()
 
-    def expect(
-        self,
-        round_s: Mapping[int, float],
-        draft_s: Mapping[str, Mapping[int, float]],
-        row_sizes: Sequence[int] = (),
-    ) -> None:
+    def expect(self, round_s: Mapping[int, float], draft_s: Mapping[str, Mapping[int, float]]) -> None:
         """Sets the times of forward passes measured at load, by rows: of the target, and of the draft models by
-        drafter. `row_sizes`: the sizes to which the target pads its rows.
+        drafter.
         """
-        self._known.times.expect(round_s, row_sizes)
+        self._known.times.expect(round_s)
         for drafter, seconds in draft_s.items():
             self._known.drafters[drafter].times.expect(seconds)
 

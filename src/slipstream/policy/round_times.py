@@ -3,9 +3,9 @@
     t(n) = scale * (curve(n) + host)
 
 `curve` has the times of forward passes of n rows, measured before the first answer, made monotone and interpolated
-linearly; if the model pads its rows, n is the padded size. `host` is the time of a round beyond its forward pass,
-learned from the first rounds. `scale` follows the current speed of the machine: contexts grow, and other programs use
-the machine. A measured size also corrects its own point of the curve.
+linearly. `host` is the time of a round beyond its forward pass, learned from the first rounds. `scale` follows the
+current speed of the machine: contexts grow, and other programs use the machine. A measured size also corrects its own
+point of the curve.
 
 A device may start a plain round before the host asks for it, which hides the host's work. The time of such rounds is
 kept as a share of t: it is the cost of plain decoding there.
@@ -13,7 +13,7 @@ kept as a share of t: it is the cost of plain decoding there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import accumulate
 from statistics import median
 
@@ -26,7 +26,6 @@ class RoundTimes:
     def __init__(self) -> None:
         self._points: dict[int, float] = {}
         self._is_measured = False  # at load
-        self._row_sizes: Sequence[int] = ()
         self._first: list[tuple[int, float]] = []  # rows and seconds of the first rounds
         self._host_s = 0.0
         self._scale = 1.0
@@ -36,12 +35,9 @@ class RoundTimes:
         self._seconds: list[float] = []
         self._curve: list[float] = []  # by rows, computed on request
 
-    def expect(self, curve: Mapping[int, float], row_sizes: Sequence[int] = ()) -> None:
-        """Sets the times of forward passes measured before the first round, by rows, and the sizes to which rows are
-        padded.
-        """
+    def expect(self, curve: Mapping[int, float]) -> None:
+        """Sets the times of forward passes measured before the first round, by rows."""
         self._points.update(curve)
-        self._row_sizes = row_sizes
         self._is_measured = bool(curve)
         self._fit()
 
@@ -89,7 +85,7 @@ class RoundTimes:
 
         Steps of a fixed size, up or down, follow the median: a delayed round counts no more than any other.
         """
-        size = size_of(self._padded(rows))
+        size = size_of(rows)
         if len(self._first) < FIRST_ROUNDS:
             self._first.append((size, seconds))
             self._learn_host()
@@ -114,16 +110,13 @@ class RoundTimes:
     def _curve_to(self, rows: int) -> list[float]:
         """The curve by rows, up to at least `rows`, interpolated linearly between known points."""
         if len(self._curve) <= rows:
-            wanted = np.array([self._padded(n) for n in range(2 * (rows + 8))])
+            wanted = np.arange(2 * (rows + 8))
             if self._rows:
                 beyond = np.maximum(wanted - self._rows[-1], 0)
                 self._curve = (np.interp(wanted, self._rows, self._seconds) + self._slope() * beyond).tolist()
             else:
                 self._curve = [0.0] * len(wanted)
         return self._curve
-
-    def _padded(self, rows: int) -> int:
-        return next((size for size in self._row_sizes if rows <= size), rows)
 
     def _slope(self) -> float:
         """The slope beyond the last point: the mean slope of the known points; 0 if only one size is known, so that

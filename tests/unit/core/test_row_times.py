@@ -45,7 +45,7 @@ def test_a_full_cache_is_left_alone() -> None:
     assert loaded(FakeModel(max_sequences=0)).row_costs() == {}
 
 
-def test_a_model_that_pads_its_rows_is_measured_at_its_sizes() -> None:
+def test_where_a_device_runs_ahead_more_sizes_are_measured() -> None:
     model = FakeModel()
-    model.info = replace(model.info, row_sizes=(1, 3, 24))
-    assert set(loaded(model).row_costs()) == {1, 3, 24}
+    model.info = replace(model.info, runs_ahead=True)
+    assert set(loaded(model).row_costs()) == {1, 2, 4, 8, 16, 32, 64}

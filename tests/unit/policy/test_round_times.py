@@ -44,16 +44,6 @@ def test_between_measured_sizes_lie_straight_lines_and_beyond_them_the_mean_slop
     assert times.curve() == {2: 1.0, 6: 3.0}
 
 
-def test_padded_rows_cost_what_their_size_costs_and_teach_it():
-    times = RoundTimes()
-    times.expect({4: 1.0, 16: 2.0, 64: 3.0}, row_sizes=(4, 16, 64))
-    assert times.each(1, 6) == [1.0, 1.0, 1.0, 1.0, 2.0, 2.0]
-    assert times.seconds(17) == times.seconds(64) == 3.0 < times.seconds(65)
-    for rows in [17, 33, 64] * 20:
-        times.record(rows, 4.0, is_plain=False)
-    assert times.seconds(17) == times.seconds(64) > 3.5
-
-
 def test_nothing_is_known_before_something_was_measured():
     times = RoundTimes()
     assert not times.is_known and times.seconds(4) == 0.0

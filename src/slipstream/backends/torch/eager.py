@@ -34,7 +34,7 @@ class EagerScores:
 class EagerRunner:
     extends = False
     runs_ahead = False
-    row_sizes: tuple[int, ...] = ()
+    decoding_rows: int | None = None
 
     def __init__(self, decoder: Decoder[Batch], pool: KVPool, device: torch.device) -> None:
         self._decoder = decoder

@@ -161,7 +161,7 @@ def _model(
         extends=runner.extends,
         runs_ahead=runner.runs_ahead,
         num_readable=decoder.embedding.outputs,
-        row_sizes=runner.row_sizes,
+        decoding_rows=runner.decoding_rows,
     )
 
     def first_layers(count: int) -> TorchModel:

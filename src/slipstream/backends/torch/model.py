@@ -27,7 +27,7 @@ class Runner(Protocol):
 
     extends: bool
     runs_ahead: bool
-    row_sizes: tuple[int, ...]
+    decoding_rows: int | None
 
     def score(self, requests: Sequence[ScoreRequest], parts: Sequence[SequenceRows]) -> list[Scores]:
         """One forward pass. The parts are those of the requests, with room in the cache."""

@@ -58,7 +58,7 @@ class CudaScores:
 class CudaRunner:
     extends = True  # a draft may take several steps on the device
     runs_ahead = True
-    row_sizes: tuple[int, ...] = BUCKETS
+    decoding_rows: int | None = MAX_SKINNY_ROWS
 
     def __init__(self, decoder: Decoder[CudaBatch], pool: KVPool, max_rows: int, device: torch.device) -> None:
         self._decoder = decoder
