@@ -28,7 +28,7 @@ from slipstream.core.sampling import Sampling
 from slipstream.core.stats import Stats
 from slipstream.core.stream import Limits
 from slipstream.engines.engine_types import EngineSettings
-from slipstream.engines.llama_server import ENGINE
+from slipstream.engines.llama_server.driver import ENGINE
 from slipstream.engines.session import running
 from slipstream.loading import LoadedModel
 from slipstream.measurement.engine_generator import EngineGenerator

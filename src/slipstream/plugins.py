@@ -35,26 +35,27 @@ class Plugin:
     package: str  # name and version
 
     def load(self) -> Any:
-        with self._blamed():
+        with self.blamed():
             return self.entry.load()
 
     def make(self, protocol: type, *arguments: object) -> Any:
         """What its callable returns for these arguments, checked."""
         maker = self.load()
-        with self._blamed():
+        with self.blamed():
             made = maker(*arguments)
         return self.checked(made, protocol)
 
     def checked(self, made: Any, protocol: type) -> Any:
         """`made`, if it has every attribute that the protocol names."""
-        with self._blamed():
+        with self.blamed():
             for name in vars(protocol):
                 if not name.startswith("_") and not hasattr(made, name):
                     raise TypeError(f"{type(made).__name__} has no {name}; expected a {protocol.__name__}")
         return made
 
     @contextmanager
-    def _blamed(self) -> Iterator[None]:
+    def blamed(self) -> Iterator[None]:
+        """What goes wrong in the block is a UsageError that names the package."""
         try:
             yield
         except SlipstreamError:  # raised on purpose
@@ -75,9 +76,13 @@ def find_plugin(kind: Kind, name: str) -> Plugin | None:
     return found[0] if found else None
 
 
+def installed_names(kind: Kind) -> list[str]:
+    return sorted({plugin.entry.name for plugin in _plugins(kind)})
+
+
 def also_installed(kind: Kind) -> str:
     """The end of an error that lists the valid names: those of other packages."""
-    names = sorted({plugin.entry.name for plugin in _plugins(kind)})
+    names = installed_names(kind)
     return f"; from installed packages: {', '.join(names)}" if names else ""
 
 

@@ -197,7 +197,7 @@ def processes_on(port: int) -> list[int]:
             words = path.read_bytes().decode(errors="replace").split("\0")
         except OSError:
             continue
-        if str(port) in words and "slipstream.engines.xllamacpp_server" in words:
+        if str(port) in words and "slipstream.engines.llama_server.xllamacpp_server" in words:
             found.append(int(path.parent.name))
     return found
 

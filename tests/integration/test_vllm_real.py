@@ -23,11 +23,11 @@ from contract import tiny_models
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
 from slipstream.engines.engine_types import EngineSettings, StartPlan
-from slipstream.engines.flags.vllm import FLAGS
 from slipstream.engines.ports import free_port
 from slipstream.engines.process import EngineProcess
 from slipstream.engines.session import Running, require_speculation, running
-from slipstream.engines.vllm import ENGINE, RAY_ENV, SPECULATING, ray_head, ray_worker
+from slipstream.engines.vllm.driver import ENGINE, RAY_ENV, SPECULATING, ray_head, ray_worker
+from slipstream.engines.vllm.flags import FLAGS
 from slipstream.models import open_checkpoint
 from slipstream.models.export import export_folder
 

@@ -17,14 +17,15 @@ from slipstream.core.engine import Engine
 from slipstream.core.team import DrafterTeam
 from slipstream.drafters import DraftSources, make_drafter
 from slipstream.drafters.ngram import NgramDrafter
-from slipstream.engines import find_engine, find_entry
+from slipstream.engines import find_engine, find_folder
 from slipstream.errors import UsageError
 from slipstream.policy import AutoPolicy, make_policy
-from slipstream.tasks.engine_runs import check_first
 
 GOOD = """
 from slipstream import DraftTree, FixedPolicy, UsageError
-from slipstream.engines.llama_server import LlamaServer
+from slipstream.engines.llama_server.driver import LlamaServer
+from slipstream.engines.llama_server.facts import FACTS as LLAMA_CPP
+from dataclasses import replace
 
 class Mine:
     name, is_free = "mine", True
@@ -47,14 +48,14 @@ class MyPolicy(FixedPolicy):
 
 class MyEngine(LlamaServer):
     name = "mine"
-    weights = "gguf"
 
 ENGINE = MyEngine()
+FACTS = replace(LLAMA_CPP, name="mine", aliases=())
 """
 GROUPS = {
     "drafters": "mine = {module}:Mine",
     "policies": "mine = {module}:MyPolicy",
-    "engines": "mine = {module}:ENGINE",
+    "engines": "mine = {module}",
 }
 Install = Callable[..., Path]
 _numbers = itertools.count()
@@ -108,16 +109,16 @@ def test_a_policy_gets_the_text_in_brackets(install: Install, spec: str, name: s
     assert make_policy(spec).name == name
 
 
-def test_an_engine_is_found_and_the_doctor_says_nothing_of_it(install: Install):
+def test_an_engine_is_found_with_what_it_has(install: Install):
     install()
-    engine = find_engine("mine")
-    assert engine.name == "mine" and find_entry("mine").weights == "gguf"
-    assert check_first(engine, None) == []
+    folder = find_folder("mine")
+    assert find_engine("mine").name == "mine" and folder.facts.weights == "gguf"
+    assert folder.configuration is None and folder.log is None
 
 
 def test_slipstreams_own_names_win(install: Install):
     own = {"drafters": "ngram = {module}:Mine", "policies": "auto = {module}:MyPolicy"}
-    install(**own, engines="vllm = {module}:ENGINE")
+    install(**own, engines="vllm = {module}")
     assert type(make_drafter("ngram", sources())) is NgramDrafter
     assert type(make_policy("auto")) is AutoPolicy
     assert find_engine("vllm").name == "vllm"
@@ -132,7 +133,7 @@ def test_a_package_that_is_there_twice_counts_once(install: Install):
 
 
 @pytest.mark.parametrize("find", [lambda: make_drafter("theirs", sources()), lambda: make_policy("theirs"),
-                                  lambda: find_engine("theirs"), lambda: find_entry("theirs")])  # fmt: skip
+                                  lambda: find_engine("theirs"), lambda: find_folder("theirs")])  # fmt: skip
 def test_an_unknown_name_lists_the_plugins_too(install: Install, find: Callable[[], object]):
     install()
     with pytest.raises(UsageError, match=r"'theirs'.*; from installed packages: mine"):
@@ -142,10 +143,11 @@ def test_an_unknown_name_lists_the_plugins_too(install: Install, find: Callable[
 # -- refused ------------------------------------------------------------------------------------------------------
 
 
+NOT_THERE = "the name is not there"
 BROKEN = {
     "it can't be imported": ("import nothing_of_this_name", "ModuleNotFoundError: No module named 'nothing_of"),
     "it ends the process": ("raise SystemExit(3)", "SystemExit: 3"),
-    "the name is not there": ("", "has no attribute '(Mine|MyPolicy|ENGINE)'"),
+    NOT_THERE: ("", "has no attribute '(Mine|MyPolicy)'"),
     "it is something else": (
         "Mine = MyPolicy = lambda *_: 5\nENGINE = 5",
         "int has no name; expected a (Drafter|Policy|ExternalEngine)",
@@ -160,14 +162,14 @@ FIND = {
     "policy": lambda: make_policy("mine"),
     "engine": lambda: find_engine("mine"),
 }
-CASES = [(kind, *case) for kind in FIND for case in BROKEN.values()]
+CASES = [(kind, *case) for kind in FIND for what, case in BROKEN.items() if kind != "engine" or what != NOT_THERE]
 CASES += [(kind, *case) for kind in ("drafter", "policy") for case in FAILING.values()]  # an engine is not called
 
 
 @pytest.mark.parametrize(("kind", "code", "message"), CASES)
 def test_a_broken_plugin_is_one_error_that_names_its_package(install: Install, kind: str, code: str, message: str):
     install(code)
-    expected = rf"the {kind} 'mine' \(plugin_\d+:\w+\) of the package my-package 1.2 does not work: .*{message}"
+    expected = rf"the {kind} 'mine' \(plugin_\d+(:\w+)?\) of the package my-package 1.2 does not work: .*{message}"
     with pytest.raises(UsageError, match=expected):
         FIND[kind]()
 
@@ -179,9 +181,9 @@ def test_an_error_that_a_plugin_raises_on_purpose_is_its_own(install: Install):
 
 
 def test_an_engine_has_the_name_of_its_entry_point(install: Install):
-    install(engines="other = {module}:ENGINE")
-    with pytest.raises(UsageError, match=r"the engine 'other' of my-package 1.2 calls itself 'mine'"):
-        find_engine("other")
+    install(engines="other = {module}")
+    with pytest.raises(UsageError, match=r"the engine 'other' of plugin_\d+ calls itself 'mine'"):
+        print(find_folder("other").facts)
 
 
 def test_two_packages_with_one_name_are_refused(install: Install):

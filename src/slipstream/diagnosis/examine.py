@@ -11,6 +11,8 @@ from typing import Any, Literal
 from slipstream.core.sampling import Sampling
 from slipstream.diagnosis import configs, logs, machine_checks, pair_checks
 from slipstream.diagnosis.alternatives import alternatives
+from slipstream.diagnosis.quantisation_checks import check_quantisation
+from slipstream.engines import find_folder
 from slipstream.errors import ModelError, UnsupportedModelError, UsageError
 from slipstream.findings import Finding, blocks, worst_first
 from slipstream.model_files import quantisation, weights
@@ -20,9 +22,9 @@ from slipstream.predict import speed
 from slipstream.predict.machine import Machine, inspect
 from slipstream.predict.speed import Prediction, Sizes
 from slipstream.vocabularies import checks as vocabulary
+from slipstream.vocabularies.rules import TRANSLATE
 
 Role = Literal["target", "draft"]
-_WITH_CONFIGS = {"llama.cpp": "llama-server", "exllama": "tabbyapi"}  # engine -> the name used for its configuration
 Say = Callable[[str], None]
 
 
@@ -95,13 +97,13 @@ def examine(case: Case, say: Say = lambda line: None) -> Diagnosis:
         raise UsageError("a draft can only be checked with its target: add --target")
     say("checking the machine")
     result = Diagnosis(case, inspect())
-    result.findings += machine_checks.check(result.machine, case.engine)
+    result.findings += machine_checks.check(result.machine, find_folder(case.engine).facts)
     for role, spec in _models(case):
         say(f"reading the {role} {spec}")
         result.findings += _check_model(result, role, spec)
     if case.target and case.draft and len(result.facts) == 2:
         say("comparing the vocabularies")
-        result.findings += vocabulary.check_specs(case.target, case.draft, case.engine)
+        result.findings += vocabulary.check_specs(case.target, case.draft, find_folder(case.engine).facts)
     result.findings += _check_fit(result)
     result.findings += _check_texts(case, say)
     return result
@@ -123,7 +125,7 @@ def _check_model(result: Diagnosis, role: Role, spec: str) -> list[Finding]:
         return found or [MISSING.finding(str(error), meaning="the model was not found.", fix="Check its name or path.")]
     if not found and facts.format == "safetensors":
         found += weights.load_one_tensor(spec, result.case.python)
-    found += quantisation.check_quantisation(facts, result.case.engine, role)
+    found += check_quantisation(facts, find_folder(result.case.engine).facts, role)
     for gpu in result.machine.gpus:
         if gpu.compute_capability:
             major, minor = divmod(round(gpu.compute_capability * 10), 10)
@@ -146,7 +148,7 @@ def _check_fit(result: Diagnosis) -> list[Finding]:
     if case.context:
         found += pair_checks.check_context(target, draft, case.context)
     if draft and not result.is_blocked:
-        translated = any(finding.id == vocabulary.TRANSLATE.id for finding in result.findings)
+        translated = any(finding.id == TRANSLATE.id for finding in result.findings)
         kind: speed.PairKind = "translated" if translated else "same family"
         prediction = result.prediction = speed.predict_pair(result.machine, target, draft, kind, case.batch)
         found += pair_checks.check_pair(target, draft, prediction)
@@ -174,7 +176,7 @@ def _check_texts(case: Case, say: Say) -> list[Finding]:
 
 def _named_engine(case: Case) -> str | None:
     """The engine whose files are checked; None for Slipstream, which has no such files: the text then decides."""
-    return None if case.engine == "slipstream" else _WITH_CONFIGS.get(case.engine, case.engine)
+    return None if case.engine == "slipstream" else case.engine
 
 
 def _read(path: Path) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-from slipstream.diagnosis.log_scan import Hit, first_hit, hits
 from slipstream.findings import Finding, rule
+from slipstream.parsing.log_scan import Hit, first_hit, hits
 
 SLOW_AS_A_CPU = rule(
     "log-cpu-speed",
@@ -28,15 +28,6 @@ ONE_BY_ONE = rule(
     "Score all drafted tokens in one forward pass: [last token] + draft as one batch, logits for every position, then "
     "keep the longest prefix that matches. Slipstream does this: slipstream bench --target T --draft D.",
 )
-DRAFT_NEVER_USED = rule(
-    "log-draft-unused",
-    "slows",
-    "llama-server loads a draft but never uses it",
-    "The draft model is loaded, but no type of speculation is selected, so llama-server runs without it. A draft "
-    "model (-md) alone is not enough.",
-    "Add --spec-type draft-simple (an EAGLE-3 head: draft-eagle3; prediction layers: draft-mtp).",
-)
-
 CPU_TOKENS_PER_S = 8.0  # below this, a model of unknown size is assumed to run on the CPU
 CPU_BANDWIDTH_GB = 130.0  # desktop memory reads 20 to 100 GB/s, GPUs 200 and more
 _MIN_TOKENS = 8  # fewer tokens do not show the speed
@@ -154,12 +145,3 @@ def _one_by_one_maker(counters: dict[str, int]) -> Callable[[str], Finding]:
     return lambda evidence: ONE_BY_ONE.finding(
         evidence, forwards=counters["target"], tokens=counters["tokens"], detail=detail
     )
-
-
-def draft_never_used(text: str) -> Iterator[tuple[Hit, Callable[[str], Finding]]]:
-    """The warning that no speculation is selected, in a log that loads a draft. Without a draft the warning is
-    harmless.
-    """
-    hit = first_hit(text, ("no implementations specified for speculative decoding",), None)
-    if hit and first_hit(text, ("loading draft model",), None):
-        yield hit, DRAFT_NEVER_USED.finding

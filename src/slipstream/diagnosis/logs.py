@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from slipstream.diagnosis.log_figures import draft_never_used, one_by_one_in, slow_as_a_cpu
-from slipstream.diagnosis.log_rules import PATTERNS, Pattern
-from slipstream.diagnosis.log_scan import Hit, LineNumbers, first_hit, quote
+from slipstream.diagnosis.log_figures import one_by_one_in, slow_as_a_cpu
+from slipstream.diagnosis.log_rules import PATTERNS
 from slipstream.diagnosis.log_stages import unfinished_start
+from slipstream.engines import EngineFolder, find_folder, folders
 from slipstream.findings import Finding
+from slipstream.parsing.log_patterns import Pattern
+from slipstream.parsing.log_scan import Hit, LineNumbers, first_hit, quote
 
 Located = tuple[Hit, Callable[[str], Finding]]  # the place in the log, and a function from evidence to finding
 
@@ -18,8 +20,9 @@ def explain(text: str, engine: str | None = None) -> list[Finding]:
 
     Unknown text gives nothing. With `engine`, failures that only other engines print are skipped.
     """
-    located = list(_known_failures(text, engine))
-    located += draft_never_used(text)
+    engines = [find_folder(engine)] if engine else list(folders())
+    patterns = _patterns(engines)
+    located = list(_known_failures(text, patterns))
     located += slow_as_a_cpu(text)
     located += one_by_one_in(text)
     numbers = LineNumbers(text)
@@ -27,19 +30,23 @@ def explain(text: str, engine: str | None = None) -> list[Finding]:
         make(f"line {numbers.of(hit.at)}: {quote(hit.line)}")
         for hit, make in sorted(located, key=lambda pair: pair[0].at)
     ]
-    findings = _best_explanations(findings)
+    findings = _best_explanations(findings, patterns)
     if not any(finding.severity == "blocks" for finding in findings):
-        for hit, make in unfinished_start(text, engine):
+        for hit, make in unfinished_start(text, engines):
             findings.append(make(f"line {LineNumbers(text).of(hit.at)}: {quote(hit.line)}"))
     return findings
 
 
-def _known_failures(text: str, engine: str | None) -> Iterator[Located]:
-    for pattern in PATTERNS:
-        if engine and pattern.engines and engine not in pattern.engines:
-            continue
+def _patterns(engines: list[EngineFolder]) -> list[Pattern]:
+    """Those of any engine and of these, each once: Ollama has llama.cpp's too."""
+    own = [pattern for engine in engines if engine.log for pattern in engine.log.patterns]
+    return list({pattern.rule.id: pattern for pattern in [*PATTERNS, *own]}.values())
+
+
+def _known_failures(text: str, patterns: list[Pattern]) -> Iterator[Located]:
+    for pattern in patterns:
         hit = first_hit(text, pattern.pieces, pattern.matches)
-        if hit:
+        if hit and (not pattern.only_with or first_hit(text, pattern.only_with, None)):
             yield hit, _maker(pattern, hit)
 
 
@@ -54,8 +61,8 @@ def _maker(pattern: Pattern, hit: Hit) -> Callable[[str], Finding]:
 _UNSAID = {"capability": "below 8.0", "reason": "no reason given", "option": "an option"}
 
 
-def _best_explanations(findings: list[Finding]) -> list[Finding]:
+def _best_explanations(findings: list[Finding], patterns: list[Pattern]) -> list[Finding]:
     """Drops general findings that a more precise one in the same log replaces."""
     seen = {finding.id for finding in findings}
-    replaced = {weaker for pattern in PATTERNS if pattern.rule.id in seen for weaker in pattern.instead_of}
+    replaced = {weaker for pattern in patterns if pattern.rule.id in seen for weaker in pattern.instead_of}
     return [finding for finding in findings if finding.id not in replaced]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from slipstream.engines.facts import EngineFacts
 from slipstream.findings import Finding, rule
 from slipstream.predict.gpus import Gpu
 from slipstream.predict.machine import Machine
@@ -73,22 +74,19 @@ LITTLE_MEMORY_FREE = rule(
     "Close other programs, or use a smaller model or quantisation.",
 )  # fmt: skip
 
-MIN_CAPABILITY = {"vllm": 7.0, "sglang": 7.5, "exllama": 6.0, "tabbyapi": 6.0, "llama.cpp": 5.0, "ollama": 5.0}
-NEEDS_TORCH = ("slipstream", "vllm", "sglang", "exllama", "tabbyapi", "transformers")
-NEEDS_LLAMA_CPP = ("llama-cpp-python", "llama.cpp")
 CMAKE_FLAGS = {"nvidia": "-DGGML_CUDA=on", "amd": "-DGGML_HIP=on", "apple": "-DGGML_METAL=on"}
 
 
-def check(machine: Machine, engine: str | None = None, wants_gpu: bool = True) -> list[Finding]:
+def check(machine: Machine, engine: EngineFacts | None = None, wants_gpu: bool = True) -> list[Finding]:
     """What limits the speed on this machine. With an engine, only what affects that engine."""
     findings = _memory_findings(machine)
     if not wants_gpu:
         return findings
     if not machine.gpus:
         return [*findings, NO_GPU.finding(f"no GPU; {machine.processor}, {machine.cores} cores")]
-    if engine is None or engine in NEEDS_TORCH:
+    if engine is None or engine.uses_torch:
         findings += _torch_findings(machine)
-    if engine is None or engine in NEEDS_LLAMA_CPP:
+    if engine is None or engine.uses_llama_cpp_python:
         findings += _llama_cpp_findings(machine)
     for gpu in machine.gpus:
         findings += _capability_findings(gpu, engine)
@@ -138,14 +136,13 @@ def _llama_cpp_findings(machine: Machine) -> list[Finding]:
     return [LLAMA_CPP_CPU_BUILD.finding(evidence, flags=CMAKE_FLAGS.get(gpu.vendor, "-DGGML_VULKAN=on"))]
 
 
-def _capability_findings(gpu: Gpu, engine: str | None) -> list[Finding]:
+def _capability_findings(gpu: Gpu, engine: EngineFacts | None) -> list[Finding]:
     has = gpu.compute_capability
     if has is None:
         return []
     evidence = f"{gpu.name}: compute capability {has}"
-    needed = MIN_CAPABILITY.get(engine or "", 0.0)
-    if has < needed:
-        return [CAPABILITY.finding(evidence, engine=engine, needed=needed)]
+    if engine and has < engine.least_capability:
+        return [CAPABILITY.finding(evidence, engine=engine.title, needed=engine.least_capability)]
     if has < 8.0:
         return [NO_BF16.finding(evidence)]
     return [NO_FP8.finding(evidence)] if has < 8.9 else []

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from slipstream.engines import find_folder
 from slipstream.errors import ModelError, SlipstreamError, UnsupportedModelError
 from slipstream.findings import Finding
 from slipstream.model_files import weights
 from slipstream.vocabularies import checks as vocabulary
+from slipstream.vocabularies.rules import TRANSLATE
 
 
 class BlockedError(ModelError):
@@ -29,7 +31,7 @@ def refuse_other_vocabulary(target: str, draft: str, drafter: str | None) -> Non
     """Raises BlockedError if the requested drafter needs one vocabulary, and the two models have different ones."""
     if drafter is None or drafter.split("(")[0] != "model":
         return
-    found = vocabulary.check_specs(target, draft, "slipstream")
-    differing = [f for f in found if f.id == vocabulary.TRANSLATE.id or f.severity == "blocks"]
+    found = vocabulary.check_specs(target, draft, find_folder("slipstream").facts)
+    differing = [f for f in found if f.id == TRANSLATE.id or f.severity == "blocks"]
     if differing:
         raise BlockedError(differing)

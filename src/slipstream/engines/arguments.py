@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from slipstream.engines.engine_types import Argument
-from slipstream.engines.flags import Flag, Table
 from slipstream.errors import UsageError
+from slipstream.parsing.flag_table import Flag, Table
 
 
 class CommandLine:

@@ -132,26 +132,6 @@ class SpeculationState:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
-    """A stage of a start, and the text in the log that shows it."""
-
-    name: str
-    marks: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Readiness:
-    """`path` answers 200 when the engine is ready. Stages are in the order of a start."""
-
-    path: str = "/health"
-    stages: tuple[Stage, ...] = ()
-
-    def stage_of(self, line: str) -> str | None:
-        """The stage that a line of the log shows, or None."""
-        return next((stage.name for stage in self.stages if any(mark in line for mark in stage.marks)), None)
-
-
-@dataclass(frozen=True, slots=True)
 class Request:
     """A POST request. The response is a stream of JSON events."""
 

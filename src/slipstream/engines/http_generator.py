@@ -11,7 +11,7 @@ from slipstream.core.sampling import Sampling
 from slipstream.core.stats import Stats
 from slipstream.core.stream import Limits
 from slipstream.engines.client import Client
-from slipstream.engines.engine import ExternalEngine
+from slipstream.engines.driver import ExternalEngine
 from slipstream.engines.engine_types import AnswerPiece, Request, Speculation, TokenCandidate
 from slipstream.errors import EngineRequestError
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from slipstream.engines.engine import ExternalEngine
+from slipstream.engines.driver import ExternalEngine
 from slipstream.engines.engine_types import EngineSettings, StartPlan
 from slipstream.engines.manifests_compose import compose_documents
 from slipstream.engines.manifests_kubernetes import kubernetes_documents

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from slipstream.engines.manifests_layout import HUB_CACHE, MODELS, SHM_BYTES, Layout
-from slipstream.engines.vllm import RAY_ENV, RAY_PORT
+from slipstream.engines.vllm.driver import RAY_ENV, RAY_PORT
 
 Object = dict[str, Any]
 

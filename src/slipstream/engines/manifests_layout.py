@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from slipstream.engines.vllm import ray_worker
+from slipstream.engines.vllm.driver import ray_worker
 
 MODELS = "/models"  # folders of models, inside
 HUB_CACHE = "/root/.cache/huggingface"  # what the hub was asked for, inside

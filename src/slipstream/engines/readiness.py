@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 
 from slipstream.engines.client import Client
-from slipstream.engines.engine_types import Readiness
 from slipstream.engines.process import EngineProcess
 from slipstream.errors import EngineStartError
+from slipstream.parsing.log_patterns import StartLog
 
 Say = Callable[[str], None]
 Explain = Callable[[str], list[str]]  # from a log to explanations of the failure, best first
@@ -18,7 +18,7 @@ _POLL_S = 0.1
 def wait_until_ready(
     process: EngineProcess,
     client: Client,
-    readiness: Readiness,
+    readiness: StartLog,
     limit_s: float,
     say: Say = lambda line: None,
     explain: Explain = lambda log: [],

@@ -11,7 +11,7 @@ from slipstream.cache import cache_folder
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
 from slipstream.engines.client import Client
-from slipstream.engines.engine import ExternalEngine
+from slipstream.engines.driver import ExternalEngine
 from slipstream.engines.engine_types import PLAIN, EngineSettings, SpeculationState, StartPlan
 from slipstream.engines.http_generator import HttpGenerator
 from slipstream.engines.ports import require_free_port

@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, Protocol
 
 from slipstream.errors import UsageError
 from slipstream.findings import Finding, rule
 from slipstream.predict.speed import KvType, Sizes, kv_bytes_per_token
 
 GIB = 1 << 30
+MB = 1_000_000
 CONTEXT_STEP = 256
 UNKNOWN_CONTEXT = 1 << 20
 UNKNOWN_VOCAB = 128_256
@@ -27,9 +28,8 @@ Split = Literal["layers", "tensor", "none"]
 
 @dataclass(frozen=True, slots=True)
 class EngineMemory:
-    """The memory that an engine adds. The bytes are estimates, not measured, so the lines of a plan say "typical"."""
+    """How an engine uses memory, and what it adds. Bytes are estimates, so the lines of a plan say "typical"."""
 
-    name: str
     split: Split  # on several GPUs: whole layers, a share of every layer, or one GPU only
     each_gpu: int  # context, libraries, work space
     graphs: int  # captured graphs, on each GPU
@@ -40,32 +40,14 @@ class EngineMemory:
     weight_bytes: float | None = None  # bytes per weight in memory, if not as stored
 
 
-_MB = 1_000_000
-ENGINES = {
-    engine.name: engine
-    for engine in (
-        EngineMemory("llama.cpp", "layers", 450 * _MB, 0, 512, 512),
-        EngineMemory("ollama", "layers", 450 * _MB, 0, 512, 512),
-        EngineMemory("exllama", "layers", 500 * _MB, 0, 2048, 32),
-        EngineMemory("vllm", "tensor", 900 * _MB, 900 * _MB, 4096, 256, usable=0.9, kv_types=("f16", "q8")),
-        EngineMemory("sglang", "tensor", 900 * _MB, 900 * _MB, 4096, 256, usable=0.88, kv_types=("f16", "q8")),
-        EngineMemory("transformers", "layers", 600 * _MB, 0, 2048, 32),
-        EngineMemory("slipstream", "none", 600 * _MB, 200 * _MB, 512, 32, kv_types=("f16",), weight_bytes=2.0),
-    )
-}
-ALIASES = {"llama-server": "llama.cpp", "llama-cpp-python": "llama.cpp", "tabbyapi": "exllama", "exllamav2": "exllama",
-           "exllamav3": "exllama"}  # fmt: skip
-DEFAULT_ENGINE = "llama.cpp"
+class MemoryUser(Protocol):
+    """An engine: its name in texts, and how it uses memory."""
 
+    @property
+    def title(self) -> str: ...
 
-def engine_memory(name: str) -> EngineMemory:
-    """An engine by its name. Raises UsageError with the known names."""
-    key = ALIASES.get(name.lower(), name.lower())
-    if key not in ENGINES:
-        raise UsageError(
-            f"no memory figures for the engine {name!r}; expected one of {', '.join([*ENGINES, *ALIASES])}"
-        )
-    return ENGINES[key]
+    @property
+    def memory(self) -> EngineMemory: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +87,7 @@ class GpuMemoryPlan:
     max_context: int  # 0: not even an empty context fits
     max_context_without_draft: int
     notes: tuple[str, ...] = field(default=())
+    usable: float = 1.0  # share of a GPU that the engine uses
     nodes: int = 1  # machines; `gpus` has the GPUs of the first, then those of the second, and so on
 
     @property
@@ -136,28 +119,27 @@ def plan(
     context: int,
     kv: KvType,
     gpus: Sequence[int],
-    engine: str = DEFAULT_ENGINE,
+    engine: MemoryUser,
     nodes: int = 1,
 ) -> GpuMemoryPlan:
     """The plan for GPUs with these sizes in bytes, in each of `nodes` equal machines.
 
-    Raises UsageError for no GPU, a context below 1, an unknown engine, or several machines if the engine supports one.
+    Raises UsageError for no GPU, a context below 1, or several machines if the engine supports one.
     """
-    memory = engine_memory(engine)
     if not gpus or min(gpus) <= 0 or context < 1:
         raise UsageError(f"a plan needs GPUs of more than 0 bytes and a context of 1 or more; got {gpus}, {context}")
-    if nodes > 1 and memory.split != "tensor":
-        joining = ", ".join(name for name, known in ENGINES.items() if known.split == "tensor")
-        raise UsageError(f"{memory.name} runs on one machine only; engines for several machines: {joining}")
-    request = _Request(target, draft, context, kv, tuple(gpus) * nodes, memory, nodes)
+    if nodes > 1 and engine.memory.split != "tensor":
+        raise UsageError(f"{engine.title} runs on one machine only: remove --nodes")
+    request = _Request(target, draft, context, kv, tuple(gpus) * nodes, engine, nodes)
     shares = _place(request)
     return GpuMemoryPlan(
-        engine=memory.name,
+        engine=engine.title,
         context=context,
         kv=kv,
         parts=tuple(_parts(request)),
         gpus=shares,
-        fits=_fits(shares, memory),
+        fits=_fits(shares, engine.memory),
+        usable=engine.memory.usable,
         max_context=_longest(request),
         max_context_without_draft=_longest(replace(request, draft=None)),
         notes=tuple(_notes(request)),
@@ -167,8 +149,7 @@ def plan(
 
 def check(made: GpuMemoryPlan) -> list[Finding]:
     """The plan as findings: it does not fit, or only just."""
-    usable = engine_memory(made.engine).usable
-    free = [gpu.capacity * usable - gpu.used for gpu in made.gpus]
+    free = [gpu.capacity * made.usable - gpu.used for gpu in made.gpus]
     evidence = f"{_gb(made.total_bytes)} needed at {made.context:,} tokens ({made.kv}); {_gpu_sizes(made)}"
     if not made.fits:
         return [DOES_NOT_FIT.finding(evidence, fix=advice(made))]
@@ -199,8 +180,12 @@ class _Request:
     context: int
     kv: KvType
     gpus: tuple[int, ...]
-    engine: EngineMemory
+    user: MemoryUser
     nodes: int = 1
+
+    @property
+    def engine(self) -> EngineMemory:
+        return self.user.memory
 
     @property
     def sharing(self) -> int:
@@ -214,10 +199,12 @@ def _parts(request: _Request) -> list[MemoryItem]:
         parts += _model_parts(request, request.draft, of_draft=True)
     engine = request.engine
     if engine.graphs:
-        parts.append(MemoryItem("graphs", engine.graphs, f"typical of {engine.name}, each GPU", "each"))
+        parts.append(MemoryItem("graphs", engine.graphs, f"typical of {request.user.title}, each GPU", "each"))
     return [
         *parts,
-        MemoryItem("engine", engine.each_gpu, f"context and libraries of {engine.name}, typical, each GPU", "each"),
+        MemoryItem(
+            "engine", engine.each_gpu, f"context and libraries of {request.user.title}, typical, each GPU", "each"
+        ),
     ]
 
 
@@ -249,12 +236,12 @@ def _notes(request: _Request) -> list[str]:
     engine, notes = request.engine, []
     if request.kv not in engine.kv_types:
         notes.append(
-            f"{engine.name} does not support a {request.kv} KV cache; it supports {', '.join(engine.kv_types)}"
+            f"{request.user.title} does not support a {request.kv} KV cache; it supports {', '.join(engine.kv_types)}"
         )
     if engine.split == "none" and len(request.gpus) > 1:
-        notes.append(f"{engine.name} uses one GPU: the plan uses the largest")
+        notes.append(f"{request.user.title} uses one GPU: the plan uses the largest")
     if engine.split == "tensor" and len(set(request.gpus)) > 1:
-        notes.append(f"{engine.name} puts equal shares on all GPUs: the smallest one sets the limit")
+        notes.append(f"{request.user.title} puts equal shares on all GPUs: the smallest one sets the limit")
     if engine.split == "tensor" and request.target.num_kv_heads % request.sharing:
         notes.append(f"{request.target.num_kv_heads} KV heads can't be split evenly over {request.sharing} GPUs")
     if request.nodes > 1:

@@ -9,7 +9,7 @@ from functools import partial
 from slipstream.core.generator import Generator
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
-from slipstream.engines.engine import ExternalEngine
+from slipstream.engines.driver import ExternalEngine
 from slipstream.engines.http_generator import HttpGenerator
 from slipstream.errors import UsageError
 from slipstream.measurement.audit import AuditQuestions

@@ -11,7 +11,7 @@ from typing import Any
 
 from slipstream.core.generator import Generator
 from slipstream.engines.client import Client
-from slipstream.engines.engine import ExternalEngine
+from slipstream.engines.driver import ExternalEngine
 from slipstream.engines.engine_types import PLAIN, EngineSettings
 from slipstream.engines.http_generator import HttpGenerator
 from slipstream.engines.secrets import redacted_text

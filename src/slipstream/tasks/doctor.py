@@ -9,7 +9,7 @@ from slipstream.core.stream import Limits
 from slipstream.diagnosis.examine import Case, Diagnosis, examine
 from slipstream.diagnosis.machine_checks import check_speed
 from slipstream.diagnosis.runtime import check_running
-from slipstream.engines import ENTRIES, find_engine
+from slipstream.engines import find_engine, find_folder
 from slipstream.engines.client import Client
 from slipstream.engines.engine_types import EngineSettings
 from slipstream.findings import Finding
@@ -35,7 +35,7 @@ def doctor(
     case = Case(
         target=options.target,
         draft=options.draft,
-        engine=(ENTRIES[engine].in_doctor if engine in ENTRIES else None) or engine,
+        engine=find_folder(engine).name,
         config=options.config,
         log=options.log,
         context=options.context,

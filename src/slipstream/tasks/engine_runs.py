@@ -10,12 +10,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from slipstream.diagnosis.configs import lint
 from slipstream.diagnosis.examine import Case, examine
 from slipstream.diagnosis.logs import explain
 from slipstream.diagnosis.preflight import BlockedError
-from slipstream.engines import find_entry
-from slipstream.engines.engine import ExternalEngine
+from slipstream.engines import find_folder
+from slipstream.engines.driver import ExternalEngine
 from slipstream.engines.engine_types import EngineSettings
 from slipstream.engines.ports import free_port
 from slipstream.engines.readiness import Explain
@@ -36,17 +35,11 @@ def explainer(engine: ExternalEngine) -> Explain:
 
 
 def check_first(engine: ExternalEngine, settings: EngineSettings) -> list[Finding]:
-    """What the doctor says of models, machine and configuration. Raises BlockedError where something blocks.
-
-    Of an engine that the doctor does not know it says nothing.
-    """
-    known_as = find_entry(engine.name).in_doctor
-    if known_as is None:
-        return []
+    """What the doctor says of models, machine and configuration. Raises BlockedError where something blocks."""
     case = Case(
         _on_disk(settings.model),
         _on_disk(settings.draft) if _on_disk(settings.model) else None,
-        known_as,
+        engine.name,
         context=settings.context,
         batch=settings.streams,
     )
@@ -59,9 +52,12 @@ def check_first(engine: ExternalEngine, settings: EngineSettings) -> list[Findin
 
 def _check_configuration(engine: ExternalEngine, settings: EngineSettings) -> list[Finding]:
     """The command line or files that are about to be used, as if the user had written them."""
+    configuration = find_folder(engine.name).configuration
+    if configuration is None:
+        return []
     plan = engine.plan(settings, Path())
     texts = list(plan.files.values()) or [shlex.join(plan.argv)]
-    return [finding for text in texts for finding in lint(engine.name, text)]
+    return [finding for text in texts for finding in configuration.lint(text)]
 
 
 def _on_disk(model: str | None) -> str | None:

@@ -11,8 +11,8 @@ import re
 import shlex
 from dataclasses import replace
 
-from slipstream.engines import find_entry
-from slipstream.engines.engine import ExternalEngine, check_settings, method_like
+from slipstream.engines import find_folder
+from slipstream.engines.driver import ExternalEngine, check_settings, method_like
 from slipstream.engines.engine_types import PLAIN, EngineSettings, Method
 from slipstream.engines.secrets import take_secrets
 from slipstream.errors import UsageError
@@ -97,7 +97,7 @@ def _length(policy: str | None) -> int | None:
 
 def as_given(engine: str, spec: str, fetch: bool = True) -> str:
     """The model's name for the engine: a file or folder on this disk, or a name that the engine looks up itself."""
-    weights = find_entry(engine).weights
+    weights = find_folder(engine).facts.weights
     if engine == spec.partition(":")[0]:  # ollama:NAME is a name of its own store
         return spec.removeprefix(OLLAMA_PREFIX)
     on_disk = expand_home(spec)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from slipstream.engines.engine import ExternalEngine
+from slipstream.engines.driver import ExternalEngine
 from slipstream.engines.engine_types import EngineSettings, StartPlan
 from slipstream.engines.manifests import write_manifest
 from slipstream.engines.secrets import HIDDEN, redacted, without_secrets

@@ -13,7 +13,7 @@ from slipstream.core.generator import Answer
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
 from slipstream.diagnosis.preflight import BlockedError
-from slipstream.engines.engine import ExternalEngine
+from slipstream.engines.driver import ExternalEngine
 from slipstream.engines.engine_types import PLAIN, EngineSettings
 from slipstream.engines.process import stop_detached
 from slipstream.engines.secrets import redacted

@@ -16,7 +16,7 @@ from slipstream.tasks.settings_file import FileSettings, read_settings
 if TYPE_CHECKING:
     from slipstream.core.sampling import Sampling
     from slipstream.core.stream import Limits
-    from slipstream.engines.engine import ExternalEngine
+    from slipstream.engines.driver import ExternalEngine
     from slipstream.measurement.workload import Prompt
 
 DEFAULT_MODEL = "smollm2-135m"

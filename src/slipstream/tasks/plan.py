@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from slipstream.catalogue.stated_sizes import Stated, sizes_from
+from slipstream.engines import find_folder
 from slipstream.errors import UsageError
 from slipstream.findings import Finding
 from slipstream.model_files.model_facts import describe
@@ -62,7 +63,8 @@ def plan(options: PlanOptions) -> PlanResult:
     if target is None:
         raise UsageError("name the target with --target, or set the size of its weights with --weights-gb")
     gpus, where = _gpu_sizes(options.gpus)
-    made = plan_memory(target, draft, options.context, kv, gpus, options.engine, options.nodes)
+    engine = find_folder(options.engine).facts
+    made = plan_memory(target, draft, options.context, kv, gpus, engine, options.nodes)
     return PlanResult(made, target, draft, [*where, *notes, *more, *made.notes])
 
 

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from slipstream.core.generator import Generator
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
-from slipstream.engines.engine import ExternalEngine, method_like
+from slipstream.engines.driver import ExternalEngine, method_like
 from slipstream.engines.engine_types import PLAIN, EngineSettings
 from slipstream.errors import SlipstreamError, UsageError
 from slipstream.measurement.tune import OFF, TuneCandidate, TuneResult

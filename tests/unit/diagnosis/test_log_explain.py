@@ -296,19 +296,19 @@ def test_a_loaded_draft_without_a_type_of_speculation_is_told():
 
 
 VLLM_STAGES = [
-    ("INFO 02-11 [api_server.py:1] vLLM API server version 0.15.1", "the server's start"),
+    ("INFO 02-11 [api_server.py:1] vLLM API server version 0.15.1", "starting the server's process"),
     ("INFO [model.py:733] Resolved architecture: LlamaForCausalLM", "reading the model's config"),
     (
         "INFO [core.py:134] Initializing a V1 LLM engine (v0.15.1) with config: "
         "speculative_config=SpeculativeConfig(method='ngram', model=None, num_spec_tokens=5), {eager}",
-        "the start of the engine's process",
+        "starting the engine's process",
     ),
-    ("INFO [gpu_model_runner.py:5040] Starting to load model TheBloke/Llama-2-7B-AWQ...", "loading weights"),
-    ("INFO [default_loader.py:248] Loading weights took 3.22 seconds", "weights loaded, memory profiling begun"),
-    ("INFO [gpu_model_runner.py:5150] Model loading took 3.67 GiB memory and 5.1 seconds", "weights loaded"),
-    ("INFO [backends.py:1] Dynamo bytecode transform time: 6.20 s", "torch.compile"),
-    ("INFO [gpu_worker.py:760] Available KV cache memory: 7.91 GiB", "memory profiled"),
-    ("Capturing CUDA graphs (decode, FULL):  20%|██        | 2/10 [00:03<00:12]", "CUDA graph capture"),
+    ("INFO [gpu_model_runner.py:5040] Starting to load model TheBloke/Llama-2-7B-AWQ...", "loading the weights"),
+    ("INFO [default_loader.py:248] Loading weights took 3.22 seconds", "measuring memory"),
+    ("INFO [gpu_model_runner.py:5150] Model loading took 3.67 GiB memory and 5.1 seconds", "measuring memory"),
+    ("INFO [backends.py:1] Dynamo bytecode transform time: 6.20 s", "compiling"),
+    ("INFO [gpu_worker.py:760] Available KV cache memory: 7.91 GiB", "creating the KV cache"),
+    ("Capturing CUDA graphs (decode, FULL):  20%|██        | 2/10 [00:03<00:12]", "capturing CUDA graphs"),
 ]
 
 
@@ -341,9 +341,9 @@ def test_hangs_of_other_engines():
     [llama] = explain(
         "main: loading model\nsrv    load_model: loading model 'a.gguf'\ncommon: warming up the model with an empty run"
     )
-    assert "warm-up" in llama.cause
+    assert "warming up" in llama.cause
     [sglang] = explain("server_args=ServerArgs(model_path='m')\nLoad weight begin. avail mem=70.1 GB\n", "sglang")
-    assert "loading weights" in sglang.cause
+    assert "loading the weights" in sglang.cause
     assert explain("Load weight begin. avail mem=70.1 GB", "vllm") == []
 
 

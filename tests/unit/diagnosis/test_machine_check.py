@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from slipstream.diagnosis.machine_checks import check, check_speed
+from slipstream.engines import find_folder
 from slipstream.predict.gpus import Gpu, amd_gpus, ask, parse_nvidia_smi
 from slipstream.predict.machine import InstalledPackage, Machine, inspect
 
 # nvidia-smi --query-gpu=name,memory.total,memory.free,compute_cap,driver_version --format=csv,noheader,nounits
+VLLM = find_folder("vllm").facts
 T4 = "Tesla T4, 15360, 14921, 7.5, 550.54.15\n"
 STORY_CARDS = (
     "NVIDIA GeForce RTX 5090, 32607, 32109, 12.0, 570.86.10\nNVIDIA GeForce RTX 4090, 24564, 24080, 8.9, 570.86.10\n"
@@ -137,18 +139,18 @@ def test_a_cpu_build_of_torch_on_a_gpu_machine_is_named() -> None:
 )
 def test_the_driver_must_be_as_new_as_torchs_cuda(driver: str, too_old: bool) -> None:
     smi = f"Tesla T4, 15360, 14921, 7.5, {driver}\n"
-    found = ids(check(machine(smi, torch=InstalledPackage("2.6.0", "CUDA 12.4", True)), "vllm"))
+    found = ids(check(machine(smi, torch=InstalledPackage("2.6.0", "CUDA 12.4", True)), VLLM))
     assert ("machine-driver-too-old" in found) == too_old
 
 
 def test_a_gpu_that_cuda_does_not_see_is_named() -> None:
-    findings = check(machine(T4, torch=InstalledPackage("2.9.0", "CUDA 12.8", False)), "vllm")
+    findings = check(machine(T4, torch=InstalledPackage("2.9.0", "CUDA 12.8", False)), VLLM)
     (finding,) = [f for f in findings if f.id == "machine-gpu-invisible"]
     assert "CUDA_VISIBLE_DEVICES" in finding.fix and finding.severity == "blocks"
 
 
 def test_a_t4_has_no_bf16_and_no_flash_attention_2() -> None:
-    (finding,) = check(machine(T4, torch=InstalledPackage("2.9.0", "CUDA 12.8", True)), "vllm")
+    (finding,) = check(machine(T4, torch=InstalledPackage("2.9.0", "CUDA 12.8", True)), VLLM)
     assert finding.id == "machine-no-bf16" and "7.5" in finding.evidence
     assert "FlashAttention 2" in finding.cause and "--dtype half" in finding.fix
 
@@ -165,7 +167,7 @@ def test_a_t4_has_no_bf16_and_no_flash_attention_2() -> None:
     ],
 )
 def test_engines_need_a_compute_capability(capability: float, engine: str, expected: list[str]) -> None:
-    assert ids(check(machine(f"Some GPU, 16384, 16000, {capability}, 570.10\n"), engine)) == expected
+    assert ids(check(machine(f"Some GPU, 16384, 16000, {capability}, 570.10\n"), find_folder(engine).facts)) == expected
 
 
 @pytest.mark.parametrize(
@@ -176,7 +178,7 @@ def test_llama_cpp_python_without_gpu_support_is_named_with_the_command(vendor: 
     seen = machine(gpus=(gpu,), llama_cpp=InstalledPackage("0.3.2", None, False))
     (finding,) = [f for f in check(seen) if f.id == "machine-llama-cpp-cpu-build"]
     assert finding.fix.startswith(f'CMAKE_ARGS="{flags}" pip install') and "0.3.2" in finding.evidence
-    assert "machine-llama-cpp-cpu-build" not in ids(check(seen, "vllm"))
+    assert "machine-llama-cpp-cpu-build" not in ids(check(seen, VLLM))
     fine = replace(seen, llama_cpp=InstalledPackage("0.3.2", "GPU offload", True))
     assert "machine-llama-cpp-cpu-build" not in ids(check(fine))
 

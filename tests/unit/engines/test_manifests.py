@@ -14,7 +14,7 @@ import yaml
 from slipstream.engines import find_engine
 from slipstream.engines.engine_types import EngineSettings
 from slipstream.engines.manifests import write_manifest
-from slipstream.engines.vllm import ENGINE
+from slipstream.engines.vllm.driver import ENGINE
 from slipstream.errors import UsageError
 
 KUBERNETES = "1.35"

@@ -8,16 +8,17 @@ from pathlib import Path
 import pytest
 import yaml
 
+from engine_tables import TABLES
 from slipstream.diagnosis.configs import lint
-from slipstream.engines import ENTRIES, find_engine
+from slipstream.engines import EXTERNAL, find_engine
 from slipstream.engines.arguments import CommandLine
-from slipstream.engines.engine import check_settings, find_method, method_like
+from slipstream.engines.driver import check_settings, find_method, method_like
 from slipstream.engines.engine_types import EngineSettings, Method
-from slipstream.engines.flags import TABLES, Flag, Table
 from slipstream.errors import UsageError
+from slipstream.parsing.flag_table import Flag, Table
 from slipstream.tasks.export import own_format
 
-ENGINES = [find_engine(name) for name in ENTRIES]
+ENGINES = [find_engine(name) for name in EXTERNAL]
 METHODS = [(engine, method) for engine in ENGINES for method in engine.methods]
 
 
@@ -160,5 +161,15 @@ def test_drafters_of_slipstream_have_their_likes():
 
 
 def test_an_unknown_engine_lists_the_known_ones():
-    with pytest.raises(UsageError, match="vllm, llama-server, sglang, tabbyapi, ollama"):
-        find_engine("exllama")
+    with pytest.raises(UsageError, match="slipstream, vllm, llama-server, sglang, tabbyapi, ollama, transformers"):
+        find_engine("tgi")
+    with pytest.raises(UsageError, match="transformers can't be started as an engine; expected vllm, llama-server"):
+        find_engine("transformers")
+
+
+@pytest.mark.parametrize(
+    ("alias", "name"),
+    [("exllamav2", "tabbyapi"), ("llama.cpp", "llama-server"), ("LlamaCPP", "llama-server"), ("VLLM", "vllm")],
+)
+def test_one_table_of_names_for_all_commands(alias, name):
+    assert find_engine(alias).name == name

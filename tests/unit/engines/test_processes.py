@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 
 from slipstream.engines.client import Client, Timeouts
-from slipstream.engines.engine_types import Readiness, Stage, StartPlan
+from slipstream.engines.engine_types import StartPlan
 from slipstream.engines.ports import free_port, require_free_port
 from slipstream.engines.process import EngineProcess, run_to_end, stop_detached
 from slipstream.engines.readiness import wait_until_ready
 from slipstream.errors import EngineStartError, MissingDependencyError
+from slipstream.parsing.log_patterns import Stage, StartLog
 
 # Writes its own pid and those of two workers; one worker left its session, as daemons do.
 FAMILY = 'sleep 1000 & echo $! >> pids; (setsid sh -c "echo \\$\\$ >> pids; sleep 1000" &); echo $$ >> pids; sleep 1000'
@@ -130,7 +131,7 @@ def test_a_command_after_the_start_that_fails_says_its_last_words(tmp_path):
         run_to_end(("sh", "-c", "echo no such model; exit 3"), StartPlan(("x",)), tmp_path, 10)
 
 
-READINESS = Readiness("/health", (Stage("loading", ("loading the weights",)), Stage("compiling", ("compiling",))))
+READINESS = StartLog("/health", (Stage("loading", ("loading the weights",)), Stage("compiling", ("compiling",))))
 
 
 def wait(process: EngineProcess, limit_s: float, say=lambda line: None, explain=lambda log: []):

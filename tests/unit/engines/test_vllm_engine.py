@@ -12,12 +12,12 @@ from slipstream.cli.terminal import TerminalReporter
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
 from slipstream.engines import find_engine
-from slipstream.engines.engine import method_like
+from slipstream.engines.driver import method_like
 from slipstream.engines.engine_types import EngineSettings, Speculation
-from slipstream.engines.flags.vllm import FLAGS, KEYS_OF_METHODS, METHODS, SPECULATIVE
 from slipstream.engines.metrics import Metrics
 from slipstream.engines.process import find_program
-from slipstream.engines.vllm import ENGINE, SPECULATING, counted, speculative_config
+from slipstream.engines.vllm.driver import ENGINE, SPECULATING, counted, speculative_config
+from slipstream.engines.vllm.flags import FLAGS, KEYS_OF_METHODS, METHODS, SPECULATIVE
 from slipstream.errors import MissingDependencyError, UsageError
 from slipstream.tasks.audit_engine import comparable
 from slipstream.tasks.reporter import SILENT
@@ -207,7 +207,10 @@ def test_counters_of_several_engines_add_up():
         ("(Worker pid=3) INFO [cpu_model_runner.py:75] Loading drafter model...", "loading the draft"),
         ("(Worker pid=3) INFO [cpu_model_runner.py:87] Warming up model for the compilation...", "compiling"),
         ("(EngineCore pid=2) INFO [kv_cache_utils.py:2327] CPU KV cache size: 23,296 tokens", "creating the KV cache"),
-        ("(APIServer pid=1) INFO [entry.py:140] Starting vLLM server on http://127.0.0.1:8123", "starting the server"),
+        (
+            "(APIServer pid=1) INFO [entry.py:140] Starting vLLM server on http://127.0.0.1:8123",
+            "starting the HTTP server",
+        ),
     ],
 )
 def test_stages_of_a_recorded_log(line: str, stage: str):

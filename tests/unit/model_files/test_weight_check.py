@@ -11,14 +11,15 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from slipstream.diagnosis import quantisation_checks
+from slipstream.engines import find_folder
 from slipstream.errors import ModelNotFoundError, UsageError
+from slipstream.findings import Finding
 from slipstream.model_files.model_facts import ModelFacts
 from slipstream.model_files.quantisation import (
     LEAST_CAPABILITY,
-    SUPPORT,
     Role,
     check_capability,
-    check_quantisation,
     label,
 )
 from slipstream.model_files.weights import check_weights, describe, load_one_tensor
@@ -218,7 +219,11 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("engine", SUPPORT)
+def check_quantisation(facts: ModelFacts, engine: str, role: Role) -> list[Finding]:
+    return quantisation_checks.check_quantisation(facts, find_folder(engine).facts, role)
+
+
+@pytest.mark.parametrize("engine", TAKEN)
 @pytest.mark.parametrize("role", ["target", "draft"])
 def test_what_engines_take(engine: str, role: Role) -> None:
     for method in TAKEN[engine]:
@@ -226,20 +231,20 @@ def test_what_engines_take(engine: str, role: Role) -> None:
     for method in REFUSED[engine]:
         (finding,) = check_quantisation(facts_with(method, "4 bits"), engine, role)
         assert (finding.id, finding.severity) == ("weights-quantisation", "blocks")
-        assert role in finding.evidence and engine in finding.fix
+        assert role in finding.evidence and find_folder(engine).facts.title in finding.fix
     assert check_quantisation(facts_with(None), engine, role) == []
 
 
 def test_limited_support_slows() -> None:
-    for engine in ("vllm", "sglang", "transformers"):
+    for engine in ("sglang", "transformers"):
         (finding,) = check_quantisation(facts_with("GGUF", "Q4_K_M"), engine, "draft")
         assert finding.severity == "slows" and "GGUF Q4_K_M" in finding.evidence and "{" not in finding.cause
 
 
 def test_a_refusal_names_engines_that_take_it() -> None:
     (finding,) = check_quantisation(facts_with("EXL2"), "vllm", "target")
-    assert "exllama" in finding.fix and "AWQ" in finding.fix
-    with pytest.raises(UsageError, match="exllama"):
+    assert "ExLlama" in finding.fix and "AWQ" in finding.fix
+    with pytest.raises(UsageError, match="tabbyapi"):
         check_quantisation(facts_with("EXL2"), "tgi", "target")
 
 

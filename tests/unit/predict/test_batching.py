@@ -11,7 +11,7 @@ import pytest
 from batching import STREAMS, AssumedDrafter, Gpus, Load, LoadTable, schedule
 from scaling_tables import guide_cases, published, table
 from slipstream.engines.engine_types import EngineSettings
-from slipstream.engines.vllm import speculative_config
+from slipstream.engines.vllm.driver import speculative_config
 from slipstream.errors import UsageError
 from slipstream.predict.speed import FORWARD_S, kv_bytes_per_token
 

@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 from slipstream.catalogue.stated_sizes import Stated, sizes_from
+from slipstream.engines import find_folder, folders
 from slipstream.errors import UsageError
-from slipstream.predict.memory import ENGINES, GIB, GpuMemoryPlan, check, engine_memory, plan
+from slipstream.predict.memory import GIB, GpuMemoryPlan, check, plan
 from slipstream.predict.speed import KvType, Sizes
 
 # The story: a 70B model as EXL2 at 2.5 bits beside a TinyLlama at 4.5, on an RTX 5090 and an RTX 4090.
@@ -21,7 +22,9 @@ def part(made: GpuMemoryPlan, label: str) -> int:
 
 def story(kv: KvType = "q4", context: int = 16384, **changes: object) -> GpuMemoryPlan:
     values = {"target": TARGET, "draft": DRAFT, "gpus": CARDS, "engine": "tabbyapi"} | changes
-    return plan(values["target"], values["draft"], context, kv, values["gpus"], values["engine"])
+    return plan(
+        values["target"], values["draft"], context, kv, values["gpus"], find_folder(str(values["engine"])).facts
+    )
 
 
 # -- the story
@@ -134,10 +137,12 @@ def test_slipstream_expands_weights_and_uses_one_gpu() -> None:
     assert len(made.gpus) == 1 and not made.fits
 
 
-@pytest.mark.parametrize("engine", [*ENGINES, "llama-server", "tabbyapi", "exllamav2", "vLLM"])
+@pytest.mark.parametrize(
+    "engine", [*(folder.name for folder in folders()), "llama.cpp", "llamacpp", "llama-cpp-python", "exllamav2", "vLLM"]
+)
 def test_every_engine_plans(engine: str) -> None:
     made = story("f16", engine=engine, target=replace(TARGET, num_parameters=7_000_000_000, weight_bytes=4_000_000_000))
-    assert made.fits and made.engine == engine_memory(engine).name
+    assert made.fits and made.engine == find_folder(engine).facts.title
 
 
 @pytest.mark.parametrize(

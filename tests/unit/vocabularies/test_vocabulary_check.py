@@ -7,12 +7,23 @@ import numpy as np
 import pytest
 import tokenizers
 
+from slipstream.engines import find_folder, folders
 from slipstream.errors import ModelNotFoundError, UsageError
 from slipstream.findings import Finding, blocks
 from slipstream.models.tokenizer import Tokenizer, same_vocabulary
 from slipstream.models.tokenizer_gguf import tokenizer_from_metadata
-from slipstream.vocabularies.checks import ENGINES, check, check_specs, compare, load_tokenizer
+from slipstream.vocabularies import checks
+from slipstream.vocabularies.comparison import compare, load_tokenizer
 from unit.models import model_files
+
+
+def check(target: Tokenizer, draft: Tokenizer, engine: str, *sizes: int) -> list[Finding]:
+    return checks.check(target, draft, find_folder(engine).facts, *sizes)
+
+
+def check_specs(target: str | Path, draft: str | Path, engine: str) -> list[Finding]:
+    return checks.check_specs(target, draft, find_folder(engine).facts)
+
 
 PATH = Path("m.gguf")
 SPM_SPECIALS = ["<unk>", "<s>", "</s>"]
@@ -132,7 +143,7 @@ def test_other_cuts_are_seen() -> None:
 # --- verdicts
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", [folder.name for folder in folders()])
 def test_a_pair_that_fits_says_so_and_why(engine: str) -> None:
     (finding,) = check(byte_level(words(1500)), byte_level(words(1500)), engine)
     assert (finding.id, finding.severity) == ("vocabulary-same", "note")
@@ -277,7 +288,7 @@ def test_chat_templates() -> None:
 
 
 def test_an_unknown_engine_lists_the_known() -> None:
-    with pytest.raises(UsageError, match=r"sglang.*exllama"):
+    with pytest.raises(UsageError, match=r"sglang.*tabbyapi"):
         check(MISTRAL_LIKE, MISTRAL_LIKE, "tgi")
     assert ids(check(MISTRAL_LIKE, MISTRAL_LIKE, "TabbyAPI")) == {"vocabulary-same"}
 
@@ -348,7 +359,7 @@ def test_an_independent_count_of_the_differences(tmp_path: Path) -> None:
 @pytest.mark.real_model
 def test_smollm2_with_itself_and_with_another() -> None:
     real = load_tokenizer("smollm2-135m")
-    for engine in ENGINES:
+    for engine in (folder.name for folder in folders()):
         (finding,) = check(real, load_tokenizer("smollm2-135m"), engine)
         assert finding.evidence == "all 49,152 tokens have the same ids"
     other = byte_level([*words(3), *reversed([t or "" for t in real.token_strings()[3:]])])

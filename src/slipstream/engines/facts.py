@@ -1,0 +1,27 @@
+"""EngineFacts: what is known of an engine without running it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from slipstream.findings import Finding
+from slipstream.model_files.quantisation import Support
+from slipstream.predict.memory import EngineMemory
+from slipstream.vocabularies.comparison import Pair
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    name: str
+    title: str  # in texts
+    weights: Literal["gguf", "folder"]  # what it reads first of all
+    memory: EngineMemory
+    quantisations: Mapping[str, Support]  # a method that is not listed is not supported
+    best_weights: str  # what to get for it instead of weights that it can't load
+    check_vocabulary: Callable[[Pair], Iterator[Finding]]  # what its own start-up check finds, and what it overlooks
+    aliases: tuple[str, ...] = ()
+    least_capability: float = 0.0  # compute capability of the oldest NVIDIA GPU
+    uses_torch: bool = False
+    uses_llama_cpp_python: bool = False

@@ -1,0 +1,1 @@
+"""llama.cpp: its server, and llama-cpp-python."""

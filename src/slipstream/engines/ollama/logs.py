@@ -1,0 +1,27 @@
+"""Ollama's log: its own failures, and those of the llama.cpp in it."""
+
+from __future__ import annotations
+
+from slipstream.engines.llama_server.logs import FAILURES as LLAMA_CPP_FAILURES
+from slipstream.findings import rule
+from slipstream.parsing.log_patterns import EngineLog, Patterns, Stage, StartLog
+
+START = StartLog("/api/version", (Stage("listening", ("Listening on",)),))
+
+_FAILURES = Patterns()
+_FAILURES.add(
+    rule(
+        "log-runner-ended",
+        "blocks",
+        "Ollama: the process that runs the model ended",
+        "The process that runs the model ended: {reason}. The lines before it show the cause, most often too little "
+        "memory.",
+        "Look at `journalctl -u ollama` above this line. Lower num_ctx or num_gpu, use a smaller model, or update "
+        "Ollama if the model is newer than Ollama.",
+    ),
+    "llama runner process has terminated",
+    "llama runner process no longer running",
+    matches=r"llama runner process (?:has terminated|no longer running):? ?(?P<reason>.{0,100})",
+)
+
+LOG = EngineLog(START, (*LLAMA_CPP_FAILURES, *_FAILURES))

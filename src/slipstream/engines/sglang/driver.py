@@ -1,0 +1,143 @@
+"""SGLang: `sglang serve`. Formats are from its 0.5.23 wheel; it was not run here (it needs a GPU)."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slipstream.core.generator import Conversation
+from slipstream.core.sampling import Sampling
+from slipstream.core.stream import Limits
+from slipstream.engines.arguments import CommandLine
+from slipstream.engines.driver import check_settings
+from slipstream.engines.engine_types import (
+    AnswerPiece,
+    EngineSettings,
+    Method,
+    Request,
+    Speculation,
+    SpeculationState,
+    StartPlan,
+)
+from slipstream.engines.openai_api import openai_request, read_openai_event
+from slipstream.engines.sglang.flags import FLAGS, TREE_ALGORITHMS
+from slipstream.engines.sglang.logs import START
+from slipstream.errors import UsageError
+
+if TYPE_CHECKING:
+    from slipstream.engines.client import Client
+
+_INSTALL = "pip install sglang, in its own environment"
+_DEFAULT_LENGTH = 4
+_SECRETS = "secrets.yml"
+
+
+class SgLang:
+    name = "sglang"
+    version = FLAGS.version
+    default_port = 30000
+    keeps_seeds = False
+    secret_flags = ("--api-key", "--admin-api-key")
+    methods = (
+        Method("STANDALONE", "required", like=("model",), lengths=(2, 3, 4, 6)),
+        Method("EAGLE", "optional", lengths=(2, 3, 4, 6)),
+        Method("EAGLE3", "required", lengths=(2, 3, 4, 6)),
+        Method("NEXTN", "optional", lengths=(1, 2, 3)),
+        Method("DFLASH", "required", lengths=()),
+        Method("NGRAM", like=("ngram", "suffix"), lengths=(4, 8, 12)),
+    )
+    readiness = START
+
+    def plan(self, settings: EngineSettings, folder: Path) -> StartPlan:
+        method = check_settings(self, settings)
+        line = CommandLine(FLAGS)
+        line.add("--model-path", settings.model, "the model that answers")
+        line.add("--host", settings.host, "the address it listens on")
+        line.add("--port", settings.port, "where")
+        line.add_if("--context-length", settings.context, "tokens of prompt and answer; less leaves more KV cache")
+        line.add("--max-running-requests", settings.streams, "requests at the same time")
+        if settings.tensor_parallel > 1:
+            line.add("--tp-size", settings.tensor_parallel, "GPUs that share every layer")
+        line.add("--enable-metrics", why="publishes figures at /metrics")
+        if method:
+            _add_speculation(line, method, settings)
+        if settings.secrets:
+            if "--config" in settings.extra:
+                raise UsageError("sglang reads keys from one --config file: put the API key into your file")
+            line.add("--config", folder / _SECRETS, "keys, in a file that only this user can read")
+        line.pass_on(settings.extra)
+        return StartPlan(
+            (settings.program or "sglang", "serve"), line.arguments, secret_files=_secrets(settings), install=_INSTALL
+        )
+
+    def request(
+        self, prompt: str | Conversation, sampling: Sampling, limits: Limits, *, cold: bool = True, top: int = 0
+    ) -> Request:
+        extras: dict[str, Any] = {
+            "top_k": sampling.top_k or -1,  # 0 is not a valid value
+            "min_p": sampling.min_p,
+            "repetition_penalty": sampling.repetition_penalty,
+            "ignore_eos": limits.ignore_eos,
+            "return_spec_tokens_details": True,
+        }
+        if limits.stop_tokens:
+            extras["stop_token_ids"] = sorted(limits.stop_tokens)
+        if cold:
+            extras["cache_salt"] = uuid.uuid4().hex  # prompts with different salts share no entries in the radix cache
+        return openai_request("default", prompt, sampling, limits, extras, top)
+
+    def read_event(self, event: Mapping[str, Any]) -> AnswerPiece:
+        """`sglext` comes in a separate event, before the usage; /generate has the same values in `meta_info`."""
+        piece = read_openai_event(event)
+        told = (event.get("sglext") or {}).get("spec_tokens_details") or event.get("meta_info")
+        if isinstance(told, list):
+            told = told[0] if told else None
+        return replace(piece, speculation=_speculation_of(told)) if told and "spec_verify_ct" in told else piece
+
+    def speculation_state(self, client: Client, settings: EngineSettings) -> SpeculationState:
+        """From the configuration that the server reports."""
+        algorithm = client.get_json("/server_info").get("speculative_algorithm")
+        return SpeculationState(
+            algorithm not in (None, "", "NONE"), f"/server_info reports speculative_algorithm: {algorithm}"
+        )
+
+    def read_speculation(self, client: Client) -> Speculation | None:
+        """Its metrics are gauges, which can't be summed; each response has its own counts instead."""
+        return None
+
+
+def _secrets(settings: EngineSettings) -> dict[str, str]:
+    """There is no environment variable for its keys, but a config file may have them: `api-key: KEY`."""
+    lines = [f"{flag.removeprefix('--')}: {json.dumps(value)}\n" for flag, value in settings.secrets.items()]
+    return {_SECRETS: "".join(lines)} if lines else {}
+
+
+def _add_speculation(line: CommandLine, method: Method, settings: EngineSettings) -> None:
+    line.add("--speculative-algorithm", method.name, "the drafting method")
+    line.add_if("--speculative-draft-model-path", settings.draft, "the model or head that drafts")
+    if not method.lengths:
+        return
+    length = settings.draft_length or _DEFAULT_LENGTH
+    if method.name in TREE_ALGORITHMS:
+        line.add("--speculative-num-steps", length, "drafted tokens per step: steps of the draft")
+        line.add("--speculative-eagle-topk", 1, "a chain: branches cost time, and pay off only if acceptance is low")
+    line.add("--speculative-num-draft-tokens", length + 1, "tokens to verify: the drafted tokens and one more")
+
+
+def _speculation_of(told: Mapping[str, Any]) -> Speculation:
+    """Its histogram counts rounds by the number of accepted tokens; index 0 is none."""
+    histogram = told.get("spec_correct_drafts_histogram") or [0]
+    return Speculation(
+        num_drafted=told.get("spec_num_proposed_drafts") or 0,
+        num_accepted=told.get("spec_num_correct_drafts") or 0,
+        num_drafts=told.get("spec_verify_ct"),
+        accepted_by_position=tuple(itertools.accumulate(reversed(histogram[1:])))[::-1],
+    )
+
+
+ENGINE = SgLang()

@@ -1,0 +1,44 @@
+"""SGLang: facts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from slipstream.engines.facts import EngineFacts
+from slipstream.findings import Finding
+from slipstream.model_files.quantisation import YES, Support
+from slipstream.predict.memory import MB, EngineMemory
+from slipstream.vocabularies.comparison import Pair
+from slipstream.vocabularies.rules import SIZE, TOKENS, differences, exact_differences, listed, size_meaning
+
+_LIMITED = Support("limited", "limited", "needs --load-format {format}; supports fewer architectures, slower")
+
+
+def check_vocabulary(pair: Pair) -> Iterator[Finding]:
+    if not pair.same_rows:
+        yield SIZE.finding(
+            f"{pair.sizes}; {differences(pair)}",
+            engine="SGLang",
+            limit="which must be equal in STANDALONE mode (versions before mid-2026 start without a check)",
+            meaning=size_meaning(pair),
+            fix="Use a draft model with the target's vocab_size, or an EAGLE head for the target, or an engine that "
+            "ignores padding: llama.cpp, Slipstream.",
+        )
+    elif differing := list(exact_differences(pair, 0)):
+        yield TOKENS.finding(listed(differing), engine="SGLang", alternative=", or an EAGLE head for the target")
+
+
+FACTS = EngineFacts(
+    name="sglang",
+    title="SGLang",
+    weights="folder",
+    memory=EngineMemory("tensor", 900 * MB, 900 * MB, 4096, 256, usable=0.88, kv_types=("f16", "q8")),
+    quantisations={
+        **dict.fromkeys(("none", "AWQ", "GPTQ", "FP8", "compressed-tensors", "MXFP4"), YES),
+        **dict.fromkeys(("GGUF", "bitsandbytes"), _LIMITED),
+    },
+    best_weights="an AWQ, GPTQ or FP8 checkpoint of the model, or the unquantised one",
+    check_vocabulary=check_vocabulary,
+    least_capability=7.5,
+    uses_torch=True,
+)

@@ -1,0 +1,42 @@
+"""SGLang's log: the stages of a start."""
+
+from __future__ import annotations
+
+from slipstream.parsing.log_patterns import EngineLog, Stage, StartLog
+
+_LEVEL = "start with --log-level debug to see what it waits for"
+_NETWORK = "with several GPUs, NCCL_DEBUG=INFO shows whether they can communicate"
+START = StartLog(
+    marks=("server_args=ServerArgs", "sglang"),
+    ready=("The server is fired up and ready to roll",),
+    stages=(
+        Stage("starting", ("server_args=",), "The model was not loaded yet.", (_LEVEL, _NETWORK)),
+        Stage(
+            "loading the weights",
+            ("Load weight begin",),
+            "Weights are being read. From a network disk, or with too little memory, this takes very long.",
+            ("copy them to a local disk", _LEVEL),
+        ),
+        Stage(
+            "creating the KV cache",
+            ("Load weight end", "KV Cache is allocated"),
+            "The memory pool comes next.",
+            ("lower --mem-fraction-static", _LEVEL),
+        ),
+        Stage(
+            "preparing CUDA graphs",
+            ("Memory pool end",),
+            "CUDA graphs are captured next.",
+            ("start with --cuda-graph-backend-decode disabled", _LEVEL),
+        ),
+        Stage(
+            "capturing CUDA graphs",
+            ("Capture cuda graph begin",),
+            "Graphs are recorded for many batch sizes.",
+            ("start with --cuda-graph-backend-decode disabled", "or fewer sizes: --cuda-graph-max-bs-decode 8", _LEVEL),
+        ),
+        Stage("starting the HTTP server", ("Capture cuda graph end", "Application startup complete")),
+        Stage("listening", ("The server is fired up and ready to roll",)),
+    ),
+)
+LOG = EngineLog(START)

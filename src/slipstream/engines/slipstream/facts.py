@@ -1,0 +1,37 @@
+"""Slipstream's own engine: facts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from slipstream.drafters import TranslateOptions
+from slipstream.engines.facts import EngineFacts
+from slipstream.findings import Finding
+from slipstream.model_files.quantisation import YES, Support
+from slipstream.predict.memory import MB, EngineMemory
+from slipstream.vocabularies.comparison import Pair
+from slipstream.vocabularies.rules import TRANSLATE, differences
+
+
+def check_vocabulary(pair: Pair) -> Iterator[Finding]:
+    if pair.comparison.same_tokens:
+        return
+    overlap = pair.comparison.overlap
+    how = (
+        "by shared tokens" if overlap >= TranslateOptions().min_overlap else "as text, since too few tokens are shared"
+    )
+    yield TRANSLATE.finding(
+        f"{differences(pair)}; {overlap:.0%} of the target's tokens are also in the draft's vocabulary", how=how
+    )
+
+
+FACTS = EngineFacts(
+    name="slipstream",
+    title="Slipstream",
+    weights="folder",
+    memory=EngineMemory("none", 600 * MB, 200 * MB, 512, 32, kv_types=("f16",), weight_bytes=2.0),
+    quantisations={"none": Support("yes", "yes", "float32, bfloat16 and float16 safetensors"), "GGUF": YES},
+    best_weights="the unquantised safetensors or a GGUF of the model",
+    check_vocabulary=check_vocabulary,
+    uses_torch=True,
+)

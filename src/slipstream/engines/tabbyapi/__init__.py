@@ -1,0 +1,1 @@
+"""TabbyAPI, the server of ExLlama."""

@@ -1,0 +1,153 @@
+"""TabbyAPI: config.yml. TabbyAPI silently ignores unknown sections and keys, so these checks matter most."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+
+from slipstream.engines.tabbyapi.flags import CACHE_MODES, SECTION_NAMES, SECTIONS
+from slipstream.findings import Finding, rule
+from slipstream.parsing.config_checks import (
+    CHOICE,
+    RANGE,
+    SPECULATION_OFF,
+    SYNTAX,
+    TYPE,
+    check_value,
+    shorten,
+    unknown,
+)
+from slipstream.parsing.configuration import NOT_MINE, SHAPED, FileConfiguration
+from slipstream.parsing.flag_table import Flag, Table
+
+SECTION = rule(
+    "config-section",
+    "slows",
+    "The engine does not read this section of the configuration",
+    "TabbyAPI has no section {name!r} and silently ignores everything in it{effect}.",
+    "{fix}",
+)
+
+_BITS = re.compile(r"[2-8]\s*,\s*[2-8]")
+_CACHE_KEYS = ("cache_mode", "draft_cache_mode")
+
+
+def lint_file(text: str) -> list[Finding]:
+    try:
+        config = yaml.safe_load(text)
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        return [_bad_yaml(error, text)]
+    if config is None:
+        return []
+    if not isinstance(config, dict):
+        what = "the file has no sections"
+        return [
+            SYNTAX.finding(shorten(text), what=what, where="line 1", hint="The file needs sections such as `model:`.")
+        ]
+    findings: list[Finding] = []
+    for name, section in config.items():
+        findings += _check_section(str(name), section)
+    findings += _check_draft(config)
+    findings += _check_sizes(config.get("model"))
+    return findings
+
+
+def _bad_yaml(error: Exception, text: str) -> Finding:
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    problem = getattr(error, "problem", None) or str(error)
+    where = f"line {mark.line + 1} column {mark.column + 1}" if mark else "deep nesting"
+    lines = text.splitlines()
+    evidence = lines[mark.line] if mark and mark.line < len(lines) else text
+    hint = "Indent YAML with spaces, not tabs, and put a space after each colon."
+    return SYNTAX.finding(
+        f"{where}: {shorten(evidence)}", what=f"invalid YAML at {where}: {problem}", where=where, hint=hint
+    )
+
+
+def _check_section(name: str, section: object) -> Iterator[Finding]:
+    table = SECTIONS.get(name)
+    if table is None:
+        yield _unknown_section(name)
+    elif section is None:
+        return
+    elif not isinstance(section, dict):
+        yield TYPE.finding(f"{name}: {shorten(str(section))}", name=name, expected="keys and values, indented below it")
+    else:
+        for key, value in section.items():
+            if value is not None:
+                yield from _check_key(name, table, str(key), value)
+
+
+def _unknown_section(name: str) -> Finding:
+    known = Table("tabbyapi", "", "", tuple(Flag(section) for section in SECTIONS))
+    right = SECTION_NAMES.get(name) or known.nearest(name)
+    effect = ", so it runs without speculation" if right == "draft_model" else ""
+    fix = f"Rename the section to `{right}:`." if right else f"Sections: {', '.join(SECTIONS)}."
+    return SECTION.finding(f"{name}:", name=name, effect=effect, fix=fix)
+
+
+def _check_key(section: str, table: Table, key: str, value: object) -> Iterator[Finding]:
+    evidence = shorten(f"{section}.{key}: {value}")
+    flag = table.flag(key)
+    if flag is None:
+        yield unknown(key, table, evidence, dropped=True, hint=_other_section(section, key))
+    elif key in _CACHE_KEYS:
+        yield from _check_cache_mode(key, str(value), evidence, table)
+    else:
+        yield from check_value(flag, value, evidence, table, converts=True)
+
+
+def _other_section(section: str, key: str) -> str:
+    """A hint to move the key, if another section has it."""
+    home = next((name for name, table in SECTIONS.items() if name != section and table.flag(key)), None)
+    return f"Move it to the section `{home}:`." if home else ""
+
+
+def _check_cache_mode(key: str, value: str, evidence: str, table: Table) -> Iterator[Finding]:
+    if value not in CACHE_MODES and not _BITS.fullmatch(value):
+        near = next((f"Did you mean {mode}? " for mode in CACHE_MODES if mode.lower() == value.lower()), "")
+        choices = ", ".join(CACHE_MODES) + "; for ExLlamaV3 also bits of keys and values, such as 8,8"
+        yield CHOICE.finding(evidence, name=key, value=value, version=table.version, near=near, choices=choices)
+
+
+def _check_draft(config: dict[Any, Any]) -> Iterator[Finding]:
+    section = config.get("draft_model")
+    if not isinstance(section, dict) or all(value is None for value in section.values()):
+        return
+    mode = section.get("draft_mode") or "model"
+    meant = [
+        key for key, value in section.items() if value is not None and key not in ("draft_mode", "draft_model_dir")
+    ]
+    if mode == "model" and not section.get("draft_model_name") and meant:
+        yield SPECULATION_OFF.finding(
+            shorten(f"draft_model: {section}"),
+            engine="TabbyAPI",
+            why="draft_model_name is empty, which disables the draft",
+            fix="Set draft_model_name to a folder in draft_model_dir, or draft_mode: ngram to draft without a model",
+        )
+    model = config.get("model")
+    backend = model.get("backend") if isinstance(model, dict) else None
+    if backend == "exllamav2" and mode not in ("model", "disabled"):
+        yield SPECULATION_OFF.finding(
+            shorten(f"draft_model.draft_mode: {mode}"),
+            engine="TabbyAPI",
+            why=f"the draft mode {mode} needs ExLlamaV3, but model.backend is exllamav2",
+            fix="Set draft_mode: model, with a draft_model_name",
+        )
+
+
+def _check_sizes(model: object) -> Iterator[Finding]:
+    size = model.get("cache_size") if isinstance(model, dict) else None
+    if isinstance(size, int) and size % 256:
+        yield RANGE.finding(f"model.cache_size: {size}", name="cache_size", expected="a multiple of 256")
+
+
+def _likeness(text: str, file_name: str) -> float:
+    sections = {*SECTIONS, *SECTION_NAMES}
+    return SHAPED if sections & set(re.findall(r"(?m)^(\w+):\s*(?:#.*)?$", text)) else NOT_MINE
+
+
+CONFIGURATION = FileConfiguration(lint_file, _likeness)

@@ -1,0 +1,169 @@
+"""TabbyAPI (ExLlama): a config.yml. Formats are from its public source; it was not run here (it needs a GPU)."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slipstream.core.generator import Conversation
+from slipstream.core.sampling import Sampling
+from slipstream.core.stream import Limits
+from slipstream.engines.arguments import CommandLine
+from slipstream.engines.driver import check_settings
+from slipstream.engines.engine_types import (
+    AnswerPiece,
+    Argument,
+    EngineSettings,
+    Method,
+    Request,
+    Speculation,
+    SpeculationState,
+    StartPlan,
+)
+from slipstream.engines.openai_api import openai_request, read_openai_event
+from slipstream.engines.tabbyapi.flags import SECTIONS
+from slipstream.engines.tabbyapi.logs import START
+
+if TYPE_CHECKING:
+    from slipstream.engines.client import Client
+
+_INSTALL = "clone theroyallab/tabbyAPI and run its start.sh once"
+_CONFIG = "config.yml"
+_PAGE = 256  # the cache is a multiple of it
+# The line that it logs after every answer: "Draft: 40 / 64 tokens accepted (62.50%)".
+_DRAFT_LINE = re.compile(r"Draft: (\d+) / (\d+) tokens accepted")
+
+
+class TabbyApi:
+    name = "tabbyapi"
+    version = SECTIONS["model"].version
+    default_port = 5000
+    keeps_seeds = True
+    secret_flags = ()
+    methods = (
+        Method("model", "required", like=("model",), lengths=(2, 3, 4, 6, 8)),
+        Method("ngram", like=("ngram", "suffix"), lengths=(2, 4, 8)),
+        Method("mtp", lengths=(1, 2, 3)),
+    )
+    readiness = START
+
+    def plan(self, settings: EngineSettings, folder: Path) -> StartPlan:
+        """`program` is its start.sh or main.py."""
+        method = check_settings(self, settings)
+        program = settings.program or "start.sh"
+        command = ("python", program) if program.endswith(".py") else (program,)
+        arguments = (Argument("--config", str(folder / _CONFIG), "the file below"), *_passed_on(settings))
+        return StartPlan(
+            command,
+            arguments,
+            env={"PYTHONSAFEPATH": ""},  # its main.py imports modules from its own folder
+            files={_CONFIG: _config(settings, method)},
+            cwd=str(Path(program).parent) if settings.program else None,  # it looks for its own files there
+            install=_INSTALL,
+        )
+
+    def request(
+        self, prompt: str | Conversation, sampling: Sampling, limits: Limits, *, cold: bool = True, top: int = 0
+    ) -> Request:
+        """Its prompt cache can't be turned off: `cold` has no effect."""
+        extras: dict[str, Any] = {
+            "top_k": sampling.top_k,
+            "min_p": sampling.min_p,
+            "repetition_penalty": sampling.repetition_penalty,
+            "ban_eos_token": limits.ignore_eos,
+        }
+        return openai_request("default", prompt, sampling, limits, extras, top)
+
+    def read_event(self, event: Mapping[str, Any]) -> AnswerPiece:
+        return read_openai_event(event)
+
+    def speculation_state(self, client: Client, settings: EngineSettings) -> SpeculationState:
+        """The response names the draft model; n-gram drafting is not reported."""
+        card = client.get_json("/v1/model")
+        draft = (card.get("parameters") or {}).get("draft")
+        if draft:
+            return SpeculationState(True, f"/v1/model reports the draft {draft.get('id')}")
+        on = False if settings.draft else None
+        return SpeculationState(on, "/v1/model reports no draft")
+
+    def read_speculation(self, client: Client) -> Speculation | None:
+        """From its log: it publishes acceptance nowhere else. None if there is no log."""
+        if client.log is None or not client.log.exists():
+            return None
+        found = _DRAFT_LINE.findall(client.log.read_text(errors="replace"))
+        return Speculation(sum(int(total) for _, total in found), sum(int(accepted) for accepted, _ in found))
+
+
+def _config(settings: EngineSettings, method: Method | None) -> str:
+    """config.yml with a reason next to every value."""
+    sections = {
+        "network": _network(settings),
+        "logging": _section("logging", ("log_generation_params", False, "acceptance is logged without it")),
+        "model": _model(settings),
+    }
+    if method:
+        sections["draft_model"] = _draft(settings, method)
+    text = "\n".join(f"{name}:\n{_lines(arguments)}" for name, arguments in sections.items())
+    return f"# python main.py --config THIS_FILE, in TabbyAPI's own folder, starts it\n{text}"
+
+
+def _network(settings: EngineSettings) -> tuple[Argument, ...]:
+    is_local = settings.host in ("127.0.0.1", "localhost", "::1")
+    why = "reachable only from this machine" if is_local else "keys are in api_tokens.yml after the first start"
+    return _section(
+        "network",
+        ("host", settings.host, "the address it listens on"),
+        ("port", settings.port, "where"),
+        ("disable_auth", is_local, why),
+    )
+
+
+def _model(settings: EngineSettings) -> tuple[Argument, ...]:
+    path = Path(settings.model)
+    cache = None
+    if settings.context:
+        cache = -(-settings.context * settings.streams // _PAGE) * _PAGE
+    return _section(
+        "model",
+        ("model_dir", path.parent, "where its models are"),
+        ("model_name", path.name, "the model that answers"),
+        ("max_seq_len", settings.context, "tokens of prompt and answer of one stream"),
+        ("cache_size", cache, f"of all streams together, a multiple of {_PAGE}"),
+        ("max_batch_size", settings.streams, "requests at the same time"),
+    )
+
+
+def _draft(settings: EngineSettings, method: Method) -> tuple[Argument, ...]:
+    path = Path(settings.draft) if settings.draft else None
+    return _section(
+        "draft_model",
+        ("draft_mode", method.name, "the drafting method"),
+        ("draft_model_dir", path and path.parent, "where its drafts are"),
+        ("draft_model_name", path and path.name, "the model that drafts; without a name speculation is off"),
+        ("draft_num_tokens", settings.draft_length, "drafted tokens per step"),
+    )
+
+
+def _section(name: str, *settings: tuple[str, object, str]) -> tuple[Argument, ...]:
+    """Keys in the table of this section; those without a value are skipped."""
+    line = CommandLine(SECTIONS[name])
+    for key, value, why in settings:
+        line.add_if(key, value, why)
+    return line.arguments
+
+
+def _lines(arguments: tuple[Argument, ...]) -> str:
+    def shown(value: str) -> str:
+        return value.lower() if value in ("True", "False") else value if value.isdigit() else json.dumps(value)
+
+    return "".join(f"  {a.flag}: {shown(a.value or '')}  # {a.why}\n" for a in arguments)
+
+
+def _passed_on(settings: EngineSettings) -> tuple[Argument, ...]:
+    return tuple(Argument(word, why="passed on unchanged") for word in settings.extra)
+
+
+ENGINE = TabbyApi()

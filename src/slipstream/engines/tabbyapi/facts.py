@@ -1,0 +1,38 @@
+"""TabbyAPI and ExLlama: facts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from slipstream.engines.facts import EngineFacts
+from slipstream.findings import Finding
+from slipstream.model_files.quantisation import Support
+from slipstream.predict.memory import MB, EngineMemory
+from slipstream.vocabularies.comparison import Pair
+from slipstream.vocabularies.rules import OUT_OF_RANGE, unchecked
+
+
+def check_vocabulary(pair: Pair) -> Iterator[Finding]:
+    highest = max(pair.comparison.target.num_tokens, pair.comparison.draft.num_tokens)
+    if highest > min(pair.target_rows, pair.draft_rows):
+        yield OUT_OF_RANGE.finding(f"{pair.sizes}, but the highest token id is {highest - 1:,}", engine="ExLlama")
+    yield from unchecked(pair, "ExLlama", "does not compare vocabularies", ", or n-gram drafting without a draft model")
+
+
+FACTS = EngineFacts(
+    name="tabbyapi",
+    title="ExLlama",
+    aliases=("exllama", "exllamav2", "exllamav3"),
+    weights="folder",
+    memory=EngineMemory("layers", 500 * MB, 0, 2048, 32),
+    quantisations={
+        "none": Support("yes", "yes", "as float16 safetensors"),
+        "EXL2": Support("yes", "yes", "ExLlamaV2 only; target and draft must be for the same version"),
+        "EXL3": Support("yes", "yes", "ExLlamaV3 only; target and draft must be for the same version"),
+        "GPTQ": Support("limited", "limited", "ExLlamaV2 only, 4 bits"),
+    },
+    best_weights="an EXL2 (ExLlamaV2) or EXL3 (ExLlamaV3) version of the model, or its float16 safetensors",
+    check_vocabulary=check_vocabulary,
+    least_capability=6.0,
+    uses_torch=True,
+)

@@ -1,0 +1,1 @@
+"""transformers: `generate` with an assistant model."""

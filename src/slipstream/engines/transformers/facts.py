@@ -1,0 +1,44 @@
+"""transformers: facts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from slipstream.engines.facts import EngineFacts
+from slipstream.findings import Finding
+from slipstream.model_files.quantisation import YES, Support
+from slipstream.predict.memory import MB, EngineMemory
+from slipstream.vocabularies.comparison import Pair
+from slipstream.vocabularies.rules import SIZE, differences, size_meaning, unchecked
+
+_DEQUANTISED = Support("limited", "limited", "transformers dequantises GGUF weights when it loads them (gguf_file=)")
+
+
+def check_vocabulary(pair: Pair) -> Iterator[Finding]:
+    if not pair.same_rows:
+        yield SIZE.finding(
+            f"{pair.sizes}; {differences(pair)}",
+            engine="transformers",
+            limit="which must be equal unless both tokenizers are given",
+            meaning=size_meaning(pair),
+            fix="Pass both tokenizers: generate(..., assistant_model=draft, tokenizer=target_tokenizer, "
+            "assistant_tokenizer=draft_tokenizer). Drafts are then translated.",
+        )
+    else:
+        yield from unchecked(pair, "transformers", "compares only sizes (and refuses assistant_tokenizer here)", "")
+
+
+FACTS = EngineFacts(
+    name="transformers",
+    title="transformers",
+    aliases=("hf",),
+    weights="folder",
+    memory=EngineMemory("layers", 600 * MB, 0, 2048, 32),
+    quantisations={
+        **dict.fromkeys(("none", "AWQ", "GPTQ", "FP8", "bitsandbytes", "compressed-tensors", "MXFP4"), YES),
+        "GGUF": _DEQUANTISED,
+    },
+    best_weights="an AWQ, GPTQ or bitsandbytes checkpoint of the model, or the unquantised one",
+    check_vocabulary=check_vocabulary,
+    uses_torch=True,
+)

@@ -1,0 +1,45 @@
+"""vLLM: facts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from slipstream.engines.facts import EngineFacts
+from slipstream.findings import Finding
+from slipstream.model_files.quantisation import Support
+from slipstream.predict.memory import MB, EngineMemory
+from slipstream.vocabularies.comparison import Pair
+from slipstream.vocabularies.rules import SIZE, differences, size_meaning, unchecked
+
+_OWN_METHOD = Support("yes", "yes", "the draft's method is read from its own config.json, independent of the target's")
+
+
+def check_vocabulary(pair: Pair) -> Iterator[Finding]:
+    if not pair.same_rows:
+        yield SIZE.finding(
+            f"{pair.sizes}; {differences(pair)}",
+            engine="vLLM",
+            limit="which must be equal",
+            meaning=size_meaning(pair),
+            fix='Set "use_heterogeneous_vocab": true in --speculative-config (vLLM from mid-2026 on; only for '
+            "draft_model, with greedy drafts), or use a draft model with the target's vocab_size, or an engine "
+            "that ignores padding: llama.cpp, Slipstream.",
+        )
+    else:
+        alternative = ', or set "use_heterogeneous_vocab": true in --speculative-config'
+        yield from unchecked(pair, "vLLM", "compares only sizes", alternative)
+
+
+FACTS = EngineFacts(
+    name="vllm",
+    title="vLLM",
+    weights="folder",
+    memory=EngineMemory("tensor", 900 * MB, 900 * MB, 4096, 256, usable=0.9, kv_types=("f16", "q8")),
+    quantisations=dict.fromkeys(
+        ("none", "AWQ", "GPTQ", "FP8", "bitsandbytes", "compressed-tensors", "MXFP4"), _OWN_METHOD
+    ),
+    best_weights="an AWQ, GPTQ or FP8 checkpoint of the model, or the unquantised one",
+    check_vocabulary=check_vocabulary,
+    least_capability=7.0,
+    uses_torch=True,
+)

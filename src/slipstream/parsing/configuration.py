@@ -1,0 +1,108 @@
+"""Configuration: how an engine is configured, on a command line or in a file: recognised, and checked."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from slipstream.findings import Finding
+from slipstream.parsing.command_line import ShellError, Word, statements
+from slipstream.parsing.config_checks import SYNTAX, shorten
+from slipstream.parsing.flag_table import Table
+
+NOT_MINE, NAMED, STARTED, SHAPED = 0.0, 4.0, 2.0, 3.0  # likeness: no; the file's name, the program, the form say it
+
+
+class Configuration(Protocol):
+    def lint(self, text: str) -> list[Finding]:
+        """The problems of a configuration. Empty if there are none."""
+        ...
+
+    def likeness(self, text: str, file_name: str) -> float:
+        """How likely a text is a configuration of this engine; 0 if nothing speaks for it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FileConfiguration:
+    check: Callable[[str], list[Finding]]
+    looks_like: Callable[[str, str], float]
+
+    def lint(self, text: str) -> list[Finding]:
+        return self.check(text)
+
+    def likeness(self, text: str, file_name: str) -> float:
+        return self.looks_like(text, file_name)
+
+
+@dataclass(frozen=True, slots=True)
+class CommandConfiguration:
+    """An engine that is configured on its command line, in shell text. `start` matches the word before the flags."""
+
+    program: str
+    start: re.Pattern[str]
+    table: Table
+    check: Callable[[list[Word]], list[Finding]]
+    skip: tuple[str, ...] = ()  # subcommands that follow
+    check_json: Callable[[str], list[Finding]] | None = None  # a JSON option in a file of its own
+    json_table: Table | None = None  # its keys
+
+    def lint(self, text: str) -> list[Finding]:
+        if self.check_json and text.lstrip().startswith("{"):
+            return self.check_json(text)
+        try:
+            commands = list(statements(text))
+        except ShellError as error:
+            where = f"line {error.line} column {error.column}"
+            line = text.splitlines()[error.line - 1]
+            hint = "A single-quoted text ends at the next single quote."
+            return [SYNTAX.finding(f"line {error.line}: {shorten(line)}", what=str(error), where=where, hint=hint)]
+        found = [arguments for words in commands if (arguments := self._arguments(words)) is not None]
+        if not found:  # flags alone
+            found = [words for words in commands if any(word.text.startswith("-") for word in words)]
+        return [finding for words in found for finding in self.check(words)]
+
+    def likeness(self, text: str, file_name: str) -> float:
+        """By the program that is started; for flags alone, by how many of them it has."""
+        if text.lstrip().startswith("{"):
+            return STARTED if self.json_table and _keys(text) & _names(self.json_table, self.table) else NOT_MINE
+        try:
+            commands = list(statements(text))
+        except ShellError:
+            commands = [[Word(word, 1) for word in text.split()]]
+        if any(self._arguments(words) is not None for words in commands):
+            return STARTED
+        flags = {word.text.partition("=")[0] for words in commands for word in words if word.text.startswith("-")}
+        return min(len(flags & _names(self.table)), 99) / 100
+
+    def _arguments(self, words: list[Word]) -> list[Word] | None:
+        """The arguments of the engine's program; None if the command doesn't start it."""
+        start = next((at + 1 for at in range(len(words)) if self._starts(words, at)), None)
+        if start is None:
+            return None
+        while start < len(words) and words[start].text in self.skip:
+            start += 1
+        return words[start:]
+
+    def _starts(self, words: list[Word], at: int) -> bool:
+        """Whether the word at `at` starts the program. The bare name counts only with a subcommand, unlike in `pip
+        install vllm`.
+        """
+        if not self.start.match(words[at].text):
+            return False
+        bare = bool(self.skip) and words[at].text.rsplit("/", 1)[-1].removesuffix(".exe") == self.program
+        return not bare or (at + 1 < len(words) and words[at + 1].text in self.skip)
+
+
+def _names(*tables: Table) -> set[str]:
+    return {name for table in tables for name in (*table.names(), *(gone.name for gone in table.gone))}
+
+
+def _keys(text: str) -> set[str]:
+    try:
+        return set(json.loads(text))
+    except (ValueError, RecursionError, TypeError):
+        return set(re.findall(r'"([\w-]+)"\s*:', text))

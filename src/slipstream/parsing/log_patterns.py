@@ -1,0 +1,66 @@
+"""Known lines of logs: failures, each with its rule, and the stages of an engine's start."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from slipstream.findings import Rule
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """`pieces`: exact texts, one of which is in the line. `matches`: a pattern for the line; its groups fill in the
+    rule.
+
+    `only_with`: texts elsewhere in the log, one of which is needed too. `instead_of`: less precise rules that this one
+    replaces.
+    """
+
+    rule: Rule
+    pieces: tuple[str, ...]
+    matches: re.Pattern[str] | None = None
+    only_with: tuple[str, ...] = ()
+    instead_of: tuple[str, ...] = ()
+
+
+class Patterns(list[Pattern]):
+    def add(
+        self,
+        rule: Rule,
+        *pieces: str,
+        matches: str = "",
+        only_with: tuple[str, ...] = (),
+        instead_of: tuple[str, ...] = (),
+    ) -> None:
+        self.append(Pattern(rule, pieces, re.compile(matches) if matches else None, only_with, instead_of))
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A stage of a start: the texts in the log that show it, what happens in it, and what to try if nothing follows."""
+
+    name: str
+    marks: tuple[str, ...]
+    meaning: str = ""
+    steps: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StartLog:
+    """How an engine starts, in its log and over HTTP. Stages are in the order of a start."""
+
+    path: str = "/health"  # answers 200 when the engine is ready
+    stages: tuple[Stage, ...] = ()
+    marks: tuple[str, ...] = ()  # texts that show that a log is this engine's
+    ready: tuple[str, ...] = ()  # texts that show that it was ready
+
+    def stage_of(self, line: str) -> str | None:
+        """The stage that a line of the log shows, or None."""
+        return next((stage.name for stage in self.stages if any(mark in line for mark in stage.marks)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLog:
+    start: StartLog
+    patterns: tuple[Pattern, ...] = ()
