@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from slipstream.engines.engine import ExternalEngine
-from slipstream.engines.engine_types import EngineSettings, StartPlan
+from slipstream.engines.engine_types import PLAIN, EngineSettings, StartPlan
 from slipstream.engines.manifests import write_manifest
 from slipstream.engines.secrets import HIDDEN, redacted, without_secrets
 from slipstream.tasks.engine_settings import engine_settings
@@ -50,8 +50,9 @@ def export(engine: str | EngineChoice, models: str | ModelOptions | None = None)
 
 def own_format(engine: ExternalEngine, settings: EngineSettings, plan: StartPlan) -> str:
     """The engine's configuration file, or a shell script if it is configured on the command line."""
+    method = "plain decoding" if settings.method == PLAIN else settings.method
     head = [
-        f"Written by slipstream export for {engine.name} ({engine.version}): {settings.method} on {settings.model}.",
+        f"Written by slipstream export for {engine.name} ({engine.version}): {method} on {settings.model}.",
         *plan.notes,
         *_left_out(plan),
     ]
