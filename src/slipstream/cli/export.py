@@ -12,7 +12,7 @@ import typer
 from slipstream.cli import options as opt
 from slipstream.cli.groups import grouped
 from slipstream.tasks.options import EngineChoice, ModelOptions
-from slipstream.writing import write_result
+from slipstream.writing import EXECUTABLE, write_result
 
 
 @grouped(drafter=opt.ENGINE_DRAFTER, policy=opt.ENGINE_POLICY, backend=None, program=None, start_limit=None)
@@ -49,5 +49,5 @@ def export(
     if output is None:
         typer.echo(text.rstrip("\n"))
         return
-    write_result(output, text)
+    write_result(output, text, EXECUTABLE if text.startswith("#!") else None)
     typer.echo(str(output))
