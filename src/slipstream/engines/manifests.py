@@ -1,27 +1,30 @@
 """Manifests: an engine's plan for machines that run containers, as Kubernetes objects or a compose file.
 
-Supports vLLM, the engine that runs on several machines. A local model is mounted under /models; a hub model is
-downloaded into a cache that outlives the container.
+Nothing in them depends on the machine that writes them: models are under /models in the containers, and come from the
+hub or from a volume that the operator fills. Keys are named, not written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import yaml
 
 from slipstream.engines.engine import ExternalEngine
-from slipstream.engines.engine_types import EngineSettings, StartPlan
-from slipstream.engines.manifests_compose import compose_documents
-from slipstream.engines.manifests_kubernetes import kubernetes_documents
-from slipstream.engines.manifests_layout import MODELS, Layout, Mount
-from slipstream.engines.secrets import without_secrets
+from slipstream.engines.engine_types import PLAIN, Argument, EngineSettings, StartPlan
+from slipstream.engines.manifests_compose import compose_documents, compose_hints
+from slipstream.engines.manifests_engines import EngineImage, Package, image_of
+from slipstream.engines.manifests_kubernetes import kubernetes_documents, kubernetes_hints
+from slipstream.engines.manifests_layout import KEYS, RAY_TOKEN, Layout
+from slipstream.engines.manifests_models import ModelSource
+from slipstream.engines.secrets import HIDDEN, without_secrets
 from slipstream.errors import UsageError
 
-IMAGES = {"vllm": "vllm/vllm-openai:v{version}"}
+ALL_INTERFACES = "0.0.0.0"
+LOCAL_HOSTS = ("127.0.0.1", "::1", "localhost")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,93 +33,126 @@ class Format:
 
     documents: Callable[[Layout], list[dict[str, Any]]]
     hints: Callable[[Layout], list[str]]
+    always_key: bool  # others can reach the server, so it requires an API key
+    host_network: bool  # with several machines
 
 
-def _kubernetes_hints(layout: Layout) -> list[str]:
-    lines = ["kubectl apply -f THIS_FILE"]
-    if layout.nodes > 1:
-        secret = f"kubectl create secret generic {layout.name}-ray --from-literal=token=$(openssl rand -hex 32)"
-        lines.insert(0, f"Ray requires a token, so that others in the network can't run code: {secret}")
-    if layout.secrets:
-        values = " ".join(f"--from-literal={name}=KEY" for name in layout.secrets)
-        lines.insert(0, f"API keys are not written here: kubectl create secret generic {layout.secret_name} {values}")
-    lines += [f"first copy {mount.source} to the volume claim {layout.name}-models" for mount in layout.mounts]
-    return lines
+@dataclass(frozen=True, slots=True)
+class ManifestModels:
+    """The models of a manifest by their spec in the settings, and the size of all together (None: unknown)."""
 
-
-def _compose_hints(layout: Layout) -> list[str]:
-    keys = [f"API keys are not written here: export {name}=KEY" for name in layout.secrets]
-    if layout.nodes == 1:
-        return [*keys, "docker compose -f THIS_FILE up"]
-    return [
-        *keys,
-        "create a secret once (openssl rand -hex 32), and set it on all machines: export RAY_AUTH_TOKEN=SECRET",
-        "on the first machine: docker compose -f THIS_FILE --profile head up",
-        f"on every other machine ({layout.nodes - 1} in all): RAY_HEAD=FIRST_MACHINE docker compose -f THIS_FILE "
-        "--profile worker up",
-    ]
+    sources: Mapping[str, ModelSource]
+    weight_bytes: int | None
 
 
 FORMATS = {
-    "kubernetes": Format(kubernetes_documents, _kubernetes_hints),
-    "compose": Format(compose_documents, _compose_hints),
+    "kubernetes": Format(kubernetes_documents, kubernetes_hints, always_key=True, host_network=False),
+    "compose": Format(compose_documents, compose_hints, always_key=False, host_network=True),
 }
 
 
-def write_manifest(form: str, engine: ExternalEngine, settings: EngineSettings) -> str:
-    """The file's text, with the reason for every argument at the top. Raises UsageError for an unsupported format."""
+def check_format(form: str) -> None:
+    """Raises UsageError with the valid names."""
     if form not in FORMATS:
         raise UsageError(f"format {form!r}; expected engine, {', '.join(FORMATS)}")
-    if engine.name not in IMAGES:
-        raise UsageError(
-            f"the format {form} is only available for {', '.join(IMAGES)}; use --format engine for {engine.name}"
-        )
-    layout, plan = layout_of(engine, settings)
+
+
+def write_manifest(
+    form: str, engine: ExternalEngine, settings: EngineSettings, models: ManifestModels, image: str | None = None
+) -> str:
+    """The file's text, with the reason for every argument at the top. Raises UsageError for what can't be written."""
+    check_format(form)
+    layout, plan = layout_of(FORMATS[form], engine, settings, models, image)
     documents = FORMATS[form].documents(layout)
+    method = "plain decoding" if settings.method == PLAIN else settings.method
     head = [
-        f"Written by slipstream export for {engine.name} ({engine.version}): {settings.method} on {settings.model}.",
-        *FORMATS[form].hints(layout),
+        f"Written by slipstream export for {engine.name} ({engine.version}): {method} on {layout.models[0].name}.",
+        *_image_hints(layout, image),
+        *([f"Keys among the arguments are not written here: replace {HIDDEN}."] if HIDDEN in layout.serve else []),
+        "What to do:",
+        *(f"  {number}. {hint}" for number, hint in enumerate(FORMATS[form].hints(layout), 1)),
+        "Arguments:",
         *(f"  {' '.join(argument.words)}  {argument.why}" for argument in plan.arguments if argument.why),
     ]
-    comments = "".join(f"# {line}\n" for line in head)
-    return comments + "---\n".join(yaml.safe_dump(doc, sort_keys=False, width=120) for doc in documents)
+    comments = "".join(f"# {' '.join(line.splitlines())}\n" for line in head)
+    return comments + "---\n".join(yaml.dump(doc, Dumper=_Dumper, sort_keys=False, width=120) for doc in documents)
 
 
-def layout_of(engine: ExternalEngine, settings: EngineSettings) -> tuple[Layout, StartPlan]:
-    """The settings inside a container: it listens on all interfaces, and models are at their mount points."""
-    mounts = tuple(dict.fromkeys(mount for spec in (settings.model, settings.draft) if (mount := _mount(spec))))
-    inside = replace(
-        settings,
-        model=_inside(settings.model),
-        draft=_inside(settings.draft) if settings.draft else None,
-        host="0.0.0.0",
-        program=engine.name,
-    )
-    plan = without_secrets(engine.plan(inside, Path()))
+class _Dumper(yaml.SafeDumper):
+    """Writes scripts as blocks, and no anchors."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _write_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _write_text)
+
+
+def layout_of(
+    form: Format, engine: ExternalEngine, settings: EngineSettings, models: ManifestModels, image: str | None
+) -> tuple[Layout, StartPlan]:
+    """The settings inside a container, where models are at their mount points."""
+    facts = image_of(engine, settings)
+    inside = _inside(form, settings, models, facts)
+    plan = without_secrets(engine.plan(inside, Path(KEYS)))
+    source = models.sources[settings.model]
+    if facts.name_flag not in settings.extra:
+        name = Argument(facts.name_flag, source.name, "the model's name in the API")
+        plan = replace(plan, arguments=(*plan.arguments, name))
+    words = (word for argument in plan.arguments for word in argument.words)
+    ray = settings.nodes > 1
     layout = Layout(
-        name=f"{engine.name}-{_slug(settings.model)}"[:50].rstrip("-"),
-        image=IMAGES[engine.name].format(version=engine.version.split()[-1]),
-        command=plan.argv,
+        name=f"{engine.name}-{_slug(source.name)}"[:50].rstrip("-"),
+        image=image or facts.named(engine.version),
+        engine=facts,
+        serve=(*(plan.program[-3:] if ray else plan.program), *words),  # Layout has its own shell for Ray
+        url=inside.url + engine.readiness.path,
+        health=engine.readiness.path,
+        host="127.0.0.1" if settings.host == "localhost" else settings.host,
         port=settings.port,
         nodes=settings.nodes,
         gpus_each=settings.tensor_parallel * settings.pipeline_parallel // settings.nodes,
-        mounts=mounts,
-        secrets=tuple(name for name in plan.secret_env if name != "HF_TOKEN"),  # which every layout has
+        models=tuple(dict.fromkeys(models.sources.values())),
+        weight_bytes=models.weight_bytes,
+        packages=_packages(facts, settings),
+        env=plan.env,
+        # The server needs no HF_TOKEN: only the download does.
+        secrets=tuple(n for n in (*plan.secret_env, *([RAY_TOKEN] if ray else [])) if n != "HF_TOKEN"),
+        secret_files=tuple(plan.secret_files),
     )
     return layout, plan
 
 
-def _mount(spec: str | None) -> Mount | None:
-    """A folder on this disk; None for a model that the engine downloads itself."""
-    if spec is None or not Path(spec).exists():
-        return None
-    path = Path(spec).resolve()
-    return Mount(str(path), str(PurePosixPath(MODELS) / path.name))
+def _inside(form: Format, settings: EngineSettings, models: ManifestModels, facts: EngineImage) -> EngineSettings:
+    """A key is required as soon as other machines can connect."""
+    on_host = form.host_network and settings.nodes > 1
+    needs_key = form.always_key or settings.host not in LOCAL_HOSTS
+    return replace(
+        settings,
+        model=models.sources[settings.model].path,
+        draft=models.sources[settings.draft].path if settings.draft else None,
+        host=settings.host if on_host else ALL_INTERFACES,
+        program=facts.program,
+        secrets=({"--api-key": HIDDEN} if needs_key else {}) | dict(settings.secrets),
+    )
 
 
-def _inside(spec: str) -> str:
-    mount = _mount(spec)
-    return mount.target if mount else spec
+def _packages(facts: EngineImage, settings: EngineSettings) -> tuple[Package, ...]:
+    found = (facts.packages.get(settings.method), facts.ray if settings.nodes > 1 else None)
+    return tuple(package for package in found if package)
+
+
+def _image_hints(layout: Layout, image: str | None) -> list[str]:
+    lines = [layout.engine.note] if layout.engine.note and image is None else []
+    return lines + [
+        f"If the image does not have {package.pip}, it is installed at every start, in up to {package.install_s // 60} "
+        f"minutes. To avoid that, build an image (FROM {layout.image}, RUN {package.install}) and pass --image."
+        for package in layout.packages
+    ]
 
 
 def _slug(model: str) -> str:

@@ -9,9 +9,10 @@ from typing import Any
 
 from slipstream.engines.engine import ExternalEngine
 from slipstream.engines.engine_types import PLAIN, EngineSettings, StartPlan
-from slipstream.engines.manifests import write_manifest
+from slipstream.engines.manifests import check_format, write_manifest
 from slipstream.engines.secrets import HIDDEN, redacted, without_secrets
 from slipstream.tasks.engine_settings import engine_settings
+from slipstream.tasks.export_models import manifest_models
 from slipstream.tasks.options import EngineChoice, ModelOptions, as_models
 
 
@@ -23,11 +24,17 @@ class ExportedConfig:
     settings: EngineSettings
     plan: StartPlan
 
-    def text(self, form: str = "engine") -> str:
-        """In the engine's own format, or for vLLM as `kubernetes` or `compose` manifests. Raises UsageError."""
+    def text(self, form: str = "engine", *, weights_gb: float | None = None, image: str | None = None) -> str:
+        """In the engine's own format, or as a `kubernetes` or `compose` manifest. Raises UsageError.
+
+        For manifests: `weights_gb` is the size of all weights, where it can't be found out; `image` is used instead of
+        the engine's public one.
+        """
         if form == "engine":
             return own_format(self.engine, self.settings, self.plan)
-        return write_manifest(form, self.engine, self.settings)
+        check_format(form)
+        models = manifest_models(self.engine.name, self.settings, weights_gb)
+        return write_manifest(form, self.engine, self.settings, models, image)
 
     def to_dict(self) -> dict[str, Any]:
         return {
