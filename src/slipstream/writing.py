@@ -10,6 +10,7 @@ from slipstream.errors import SlipstreamError
 
 PRIVATE = 0o600  # only the user can read it
 OWNER_WRITES = 0o644  # others can read it, whatever the umask
+EXECUTABLE = 0o755
 
 
 def write_whole(path: Path, content: str | bytes, mode: int | None = None) -> None:
@@ -39,10 +40,10 @@ def write_whole(path: Path, content: str | bytes, mode: int | None = None) -> No
         raise
 
 
-def write_result(path: Path, text: str) -> None:
+def write_result(path: Path, text: str, mode: int | None = None) -> None:
     """Writes a file that the user asked for. Raises SlipstreamError that says why it can't be written."""
     try:
-        write_whole(path, text)
+        write_whole(path, text, mode)
     except OSError as error:
         at = f" ({error.filename})" if error.filename and Path(error.filename) != path else ""
         raise SlipstreamError(f"{path} can't be written: {error.strerror or error}{at}") from error

@@ -12,7 +12,7 @@ import typer
 from slipstream.cli import options as opt
 from slipstream.cli.groups import grouped
 from slipstream.tasks.options import EngineChoice, ModelOptions
-from slipstream.writing import write_result
+from slipstream.writing import EXECUTABLE, write_result
 
 
 @grouped(drafter=opt.ENGINE_DRAFTER, policy=opt.ENGINE_POLICY, backend=None, program=None, start_limit=None)
@@ -23,9 +23,26 @@ def export(
     form: Annotated[
         str,
         typer.Option(
-            "--format", help="engine (the engine's own format), or for vLLM: kubernetes, compose.", metavar="FORMAT"
+            "--format",
+            help="engine (the engine's own format), or for vLLM, SGLang and llama-server: kubernetes, compose.",
+            metavar="FORMAT",
         ),
     ] = "engine",
+    weights_gb: Annotated[
+        float | None,
+        typer.Option(
+            "--weights-gb",
+            help="GB of all weights, model and draft together. Needed for kubernetes if neither files on this machine "
+            "nor the model's name say it.",
+            rich_help_panel="Manifests",
+        ),
+    ] = None,
+    image: Annotated[
+        str | None,
+        typer.Option(
+            "--image", help="Container image, instead of the engine's public one.", rich_help_panel="Manifests"
+        ),
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write to this file instead of the terminal.")
     ] = None,
@@ -34,7 +51,7 @@ def export(
     """Write the settings in slipstream.yaml or the options as an engine's own configuration. Starts nothing.
 
     The output is a shell script for vLLM, SGLang and llama-server, a config.yml for TabbyAPI, or a Modelfile for
-    Ollama.
+    Ollama; with --format a manifest for containers, whose first lines say what to do with it.
 
     [bold]Examples[/bold]
 
@@ -45,9 +62,9 @@ def export(
     from slipstream.tasks.export import export as make_config
 
     config = make_config(replace(choice, name=engine), models)
-    text = json.dumps(config.to_dict()) if as_json else config.text(form)
+    text = json.dumps(config.to_dict()) if as_json else config.text(form, weights_gb=weights_gb, image=image)
     if output is None:
         typer.echo(text.rstrip("\n"))
         return
-    write_result(output, text)
+    write_result(output, text, EXECUTABLE if text.startswith("#!") else None)
     typer.echo(str(output))

@@ -149,7 +149,7 @@ DRAFTERS = OptionSpec(  # of commands that compare drafters
 ENGINE_DRAFTER = OptionSpec(
     "--drafter",
     "The engine's method, or a Slipstream drafter that it also has; none is plain decoding. "
-    "Default: slipstream.yaml, a draft model with --draft, else n-grams.",
+    "Default: slipstream.yaml, a draft model with --draft, else n-grams if the engine has them.",
     "Speculation",
 )
 ENGINE_POLICY = OptionSpec(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from slipstream.engines.container_image import EngineImage
 from slipstream.findings import Finding
 from slipstream.model_files.quantisation import Support
 from slipstream.predict.memory import EngineMemory
@@ -25,3 +26,4 @@ class EngineFacts:
     least_capability: float = 0.0  # compute capability of the oldest NVIDIA GPU
     uses_torch: bool = False
     uses_llama_cpp_python: bool = False
+    image: EngineImage | None = None  # None: no manifests for containers

@@ -24,6 +24,7 @@ from slipstream.tasks.options import EngineChoice, ModelOptions
 log = logging.getLogger("slipstream")
 _DRAFTER = re.compile(r"(?P<name>[\w.-]+)(\((?P<options>[^()]*)\))?")
 _P_MIN = re.compile(r"p_min=([0-9.]+)")
+_DEFAULT_DRAFTER = "ngram"
 _FIXED = re.compile(r"fixed\((\d+)\)")
 
 
@@ -47,11 +48,20 @@ def engine_settings(choice: EngineChoice, models: ModelOptions, *, fetch: bool =
         secrets=secrets,
         start_limit_s=choice.start_limit,
     )
-    drafter = models.drafter or ("model" if models.draft else "ngram")
+    drafter = models.drafter or ("model" if models.draft else _default_drafter(engine))
     if drafter == PLAIN:
         return settings
     draft = as_given(choice.name, models.draft, fetch) if models.draft else None
     return with_method(engine, replace(settings, draft_streams=choice.draft_streams), drafter, models.policy, draft)
+
+
+def _default_drafter(engine: ExternalEngine) -> str:
+    """Without a draft model: n-grams, or plain decoding, with a warning, if the engine does not have them."""
+    if any(_DEFAULT_DRAFTER in (method.name, *method.like) for method in engine.methods):
+        return _DEFAULT_DRAFTER
+    known = ", ".join(f"{method.name}{' with --draft' * (method.draft == 'required')}" for method in engine.methods)
+    log.warning("%s has no n-gram drafting: using plain decoding. Its methods for --drafter: %s", engine.name, known)
+    return PLAIN
 
 
 def with_method(

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from slipstream.engines.driver import ExternalEngine
-from slipstream.engines.engine_types import EngineSettings, StartPlan
-from slipstream.engines.manifests import write_manifest
+from slipstream.engines.engine_types import PLAIN, EngineSettings, StartPlan
+from slipstream.engines.manifests import check_format, write_manifest
 from slipstream.engines.secrets import HIDDEN, redacted, without_secrets
 from slipstream.tasks.engine_settings import engine_settings
+from slipstream.tasks.export_models import manifest_models
 from slipstream.tasks.options import EngineChoice, ModelOptions, as_models
 
 
@@ -23,11 +24,17 @@ class ExportedConfig:
     settings: EngineSettings
     plan: StartPlan
 
-    def text(self, form: str = "engine") -> str:
-        """In the engine's own format, or for vLLM as `kubernetes` or `compose` manifests. Raises UsageError."""
+    def text(self, form: str = "engine", *, weights_gb: float | None = None, image: str | None = None) -> str:
+        """In the engine's own format, or as a `kubernetes` or `compose` manifest. Raises UsageError.
+
+        For manifests: `weights_gb` is the size of all weights, where it can't be found out; `image` is used instead of
+        the engine's public one.
+        """
         if form == "engine":
             return own_format(self.engine, self.settings, self.plan)
-        return write_manifest(form, self.engine, self.settings)
+        check_format(form)
+        models = manifest_models(self.engine.name, self.settings, weights_gb)
+        return write_manifest(form, self.engine, self.settings, models, image)
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -50,8 +57,9 @@ def export(engine: str | EngineChoice, models: str | ModelOptions | None = None)
 
 def own_format(engine: ExternalEngine, settings: EngineSettings, plan: StartPlan) -> str:
     """The engine's configuration file, or a shell script if it is configured on the command line."""
+    method = "plain decoding" if settings.method == PLAIN else settings.method
     head = [
-        f"Written by slipstream export for {engine.name} ({engine.version}): {settings.method} on {settings.model}.",
+        f"Written by slipstream export for {engine.name} ({engine.version}): {method} on {settings.model}.",
         *plan.notes,
         *_left_out(plan),
     ]

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from slipstream.engines import find_engine
+from slipstream.engines.engine_types import PLAIN
 from slipstream.errors import ModelNotFoundError, UsageError
 from slipstream.tasks.engine_settings import as_given, engine_settings
+from slipstream.tasks.export import export
 from slipstream.tasks.options import EngineChoice, ModelOptions
 from slipstream.tasks.tune_engine import candidates_of
 
@@ -45,6 +47,14 @@ def test_a_draft_model_or_n_grams_where_nothing_is_said(models):
     drafted = settings("llama-server", draft="small.gguf")
     assert (drafted.method, drafted.draft) == ("draft-simple", str(models / "small.gguf"))
     assert settings("llama-server", "none", draft="small.gguf").draft is None
+
+
+def test_an_engine_without_n_grams_decodes_plainly_and_says_so(caplog):
+    config = export("ollama", "big.gguf")
+    assert config.settings.method == PLAIN and "plain decoding on" in config.text()
+    assert "ollama has no n-gram drafting: using plain decoding" in caplog.text and "mtp" in caplog.text
+    assert settings("ollama").method == PLAIN  # as launch does
+    assert settings("ollama", "mtp").method == "mtp"
 
 
 def test_drafters_and_policies_in_slipstream_s_words(caplog):

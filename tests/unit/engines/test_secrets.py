@@ -104,16 +104,17 @@ def test_a_child_finds_the_key_in_its_environment_and_in_a_file_that_only_the_us
 @pytest.mark.parametrize(
     ("engine", "options"),
     [(name, form) for name in ("llama-server", "vllm", "sglang") for form in ([], ["--json"])]
-    + [("vllm", ["--format", form]) for form in ("kubernetes", "compose")],
+    + [(name, ["--format", form]) for name in ("llama-server", "vllm", "sglang") for form in ("kubernetes", "compose")],
 )
 def test_export_names_the_key_and_does_not_write_it(engine: str, options: list[str], tmp_path: Path) -> None:
-    words = ["export", engine, "--model", "m.gguf" if engine == "llama-server" else "org/m", *options]
+    words = ["export", engine, "--model", "m-8B.gguf" if engine == "llama-server" else "org/m-8B", *options]
     secrets = f"--api-key {KEY} --ssl-keyfile-password {KEY}"
     done = CliRunner().invoke(app, [*words, "--engine-args", secrets, "-o", str(tmp_path / "out")])
     assert done.exit_code == 0, done.output
     text = (tmp_path / "out").read_text()
     assert KEY not in text
     assert "HIDDEN" in text  # the password, which has no other way
+    assert options == ["--json"] or "replace HIDDEN" in text
     assert {"llama-server": "LLAMA_API_KEY", "vllm": "VLLM_API_KEY", "sglang": "secrets.yml"}[engine] in text
 
 

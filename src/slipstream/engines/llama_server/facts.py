@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from slipstream.engines.container_image import EngineImage
 from slipstream.engines.facts import EngineFacts
 from slipstream.findings import Finding
 from slipstream.model_files.quantisation import YES
@@ -87,4 +88,14 @@ FACTS = EngineFacts(
     check_vocabulary=check_vocabulary,
     least_capability=5.0,
     uses_llama_cpp_python=True,
+    image=EngineImage(
+        "ghcr.io/ggml-org/llama.cpp:server-cuda",
+        "/app/llama-server",
+        "--alias",
+        user=1000,
+        group=1000,
+        home="/tmp",
+        note="The tag server-cuda moves with llama.cpp. To stay at one build, pass --image "
+        "ghcr.io/ggml-org/llama.cpp:server-cuda-bNUMBER.",
+    ),
 )

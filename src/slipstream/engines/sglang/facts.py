@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from slipstream.engines.container_image import EngineImage
 from slipstream.engines.facts import EngineFacts
 from slipstream.findings import Finding
 from slipstream.model_files.quantisation import YES, Support
@@ -41,4 +42,5 @@ FACTS = EngineFacts(
     check_vocabulary=check_vocabulary,
     least_capability=7.5,
     uses_torch=True,
+    image=EngineImage("lmsysorg/sglang:v{version}", "sglang", "--served-model-name"),  # as root: caches under /root
 )

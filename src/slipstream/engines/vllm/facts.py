@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from slipstream.engines.container_image import EngineImage, Package
 from slipstream.engines.facts import EngineFacts
 from slipstream.findings import Finding
 from slipstream.model_files.quantisation import Support
@@ -11,6 +12,8 @@ from slipstream.predict.memory import MB, EngineMemory
 from slipstream.vocabularies.comparison import Pair
 from slipstream.vocabularies.rules import SIZE, differences, size_meaning, unchecked
 
+# The version that vLLM 0.32.0 asks for. It is compiled when it is installed; without --no-deps it could replace torch.
+_ARCTIC_INFERENCE = Package("arctic-inference==0.1.1", "python3 -c 'import arctic_inference'", 1800, "--no-deps")
 _OWN_METHOD = Support("yes", "yes", "the draft's method is read from its own config.json, independent of the target's")
 
 
@@ -42,4 +45,14 @@ FACTS = EngineFacts(
     check_vocabulary=check_vocabulary,
     least_capability=7.0,
     uses_torch=True,
+    image=EngineImage(
+        "vllm/vllm-openai:v{version}",
+        "vllm",
+        "--served-model-name",
+        user=2000,  # the user that vLLM's documentation names for its image
+        group=0,
+        home="/home/vllm",
+        packages={"suffix": _ARCTIC_INFERENCE},
+        ray=Package("ray==2.60.0", "command -v ray", 120),  # not in its image since 0.19
+    ),
 )
