@@ -34,6 +34,8 @@ class MadeUp:
     default_port = 9999
     keeps_seeds = True
     secret_flags = ()
+    takes = ("context",)
+    hints: Mapping[str, str] = {}
     methods = (Method("guess", like=("ngram", "suffix")),)
     readiness = START
 
@@ -47,6 +49,9 @@ class MadeUp:
         line.pass_on(settings.extra)
         program = ("made-up",) if settings.program == "made-up" else (sys.executable, str(SERVER))
         return StartPlan(program, line.arguments)
+
+    def installed_version(self, program: str | None) -> str | None:
+        return "1.0"
 
     def request(
         self, prompt: str | Conversation, sampling: Sampling, limits: Limits, *, cold: bool = True, top: int = 0

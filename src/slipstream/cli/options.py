@@ -120,7 +120,7 @@ OPTIONS: dict[str, OptionSpec | None] = {
         {"envvar": "SLIPSTREAM_API_KEY"},
     ),
     "api_key_file": OptionSpec("--api-key-file", "A file with the API key.", "Engine"),
-    "streams": OptionSpec("--streams", "Requests at the same time.", more={"min": 1}),
+    "streams": OptionSpec("--streams", "Requests at the same time. Default: the engine's own.", more={"min": 1}),
     "one_at_a_time": OptionSpec(
         "--one-at-a-time",
         "With --engine: start the two instances one after the other instead of side by side.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from slipstream.engines.engine_types import Argument
+from slipstream.engines.versions import numbers
 from slipstream.errors import UsageError
 from slipstream.parsing.flag_table import Flag, Table
 
@@ -10,13 +11,16 @@ from slipstream.parsing.flag_table import Flag, Table
 class CommandLine:
     """Collects arguments in order. Raises for a flag that is not in the table, or an invalid value."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: Table, version: str | None = None) -> None:
         self._table = table
+        self._version = version  # of the installed engine; None: that of the table
         self._arguments: list[Argument] = []
 
     def add(self, flag: str, value: object = None, why: str = "") -> None:
         """Adds a flag. Raises UsageError if the engine would refuse it, according to the table."""
         known = self._table.flag(flag)
+        if not self.has(flag) and known is not None:
+            raise UsageError(f"{self._table.engine} {self._version} has no flag {flag}; {known.since} was the first")
         if known is not None:
             _check(self._table, known, value)
         elif not self._table.knows(flag):
@@ -24,6 +28,12 @@ class CommandLine:
             instead = f"; use {gone.successor}" if gone else ""
             raise UsageError(f"{self._table.engine} ({self._table.version}) has no flag {flag}{instead}")
         self._arguments.append(Argument(flag, None if value is None else str(value), why))
+
+    def has(self, flag: str) -> bool:
+        """Whether the installed version has a flag of the table."""
+        known = self._table.flag(flag)
+        since = known.since if known else ""
+        return not since or self._version is None or numbers(self._version) >= numbers(since)
 
     def add_if(self, flag: str, value: object, why: str = "") -> None:
         """Adds a flag unless its value is None, which keeps the engine's default."""

@@ -7,7 +7,8 @@ and timing are the same for all engines, in `process`, `readiness`, `client` and
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -46,6 +47,16 @@ class ExternalEngine(Protocol):
         ...
 
     @property
+    def takes(self) -> tuple[str, ...]:
+        """Which of the settings in OPTIONAL it has."""
+        ...
+
+    @property
+    def hints(self) -> Mapping[str, str]:
+        """By Slipstream drafter: what to do instead, where the engine has nothing like it."""
+        ...
+
+    @property
     def default_port(self) -> int: ...
 
     @property
@@ -72,6 +83,10 @@ class ExternalEngine(Protocol):
         """
         ...
 
+    def installed_version(self, program: str | None) -> str | None:
+        """The version of the engine on this machine; None if it is not installed, or does not tell."""
+        ...
+
     def request(
         self, prompt: str | Conversation, sampling: Sampling, limits: Limits, *, cold: bool = True, top: int = 0
     ) -> Request:
@@ -93,13 +108,28 @@ class ExternalEngine(Protocol):
         ...
 
 
+OPTIONAL = ("context", "tensor_parallel", "pipeline_parallel", "nodes")  # settings that not every engine has
+
+
 def find_method(engine: ExternalEngine, name: str) -> Method:
-    """The method of this name. Raises UsageError with the valid names."""
+    """The method of this name, in any case. Raises UsageError with the valid names."""
     for method in engine.methods:
-        if method.name == name:
+        if method.name.lower() == name.lower():
             return method
+    if "," in name:
+        return _combined(engine, [find_method(engine, part) for part in name.split(",")])
     known = ", ".join((PLAIN, *(method.name for method in engine.methods)))
     raise UsageError(f"{engine.name} has no method {name!r}; expected {known}")
+
+
+def _combined(engine: ExternalEngine, parts: Sequence[Method]) -> Method:
+    """Several methods at once: the first that has a draft is used. Raises UsageError if the engine can't."""
+    name, drafting = ",".join(part.name for part in parts), [part for part in parts if part.draft != "unused"]
+    if "combined methods" not in engine.takes:
+        raise UsageError(f"{engine.name} runs one method at a time, not {name}")
+    if len(drafting) > 1:
+        raise UsageError(f"{name}: one of the methods may draft with a model, not {len(drafting)}")
+    return replace(drafting[0] if drafting else parts[0], name=name, like=())
 
 
 def method_like(engine: ExternalEngine, drafter: str) -> Method:
@@ -108,19 +138,28 @@ def method_like(engine: ExternalEngine, drafter: str) -> Method:
     Raises UsageError if it has neither.
     """
     name = drafter.partition("(")[0]
-    own = [method for method in engine.methods if method.name == name]
+    own = [method for method in engine.methods if method.name.lower() == name.lower()]
     found = own or [method for method in engine.methods if name in method.like]
     if found:
         return found[0]
-    alike = "; ".join(f"{m.name} ({', '.join(m.like)})" for m in engine.methods if m.like)
-    raise UsageError(f"{engine.name} has no method for the drafter {name!r}; it has {alike}")
+    if "," in name:
+        return find_method(engine, name)
+    known = ", ".join((PLAIN, *(method.name for method in engine.methods)))
+    instead = f". {engine.hints[name]}" if name in engine.hints else ""
+    raise UsageError(f"{engine.name} has no method for the drafter {name!r}; its methods: {known}{instead}")
 
 
 def check_settings(engine: ExternalEngine, settings: EngineSettings) -> Method | None:
     """The method in the settings; None for plain decoding. Raises UsageError if the settings do not fit it."""
+    defaults = EngineSettings(settings.model)
+    for name in OPTIONAL:
+        if getattr(settings, name) != getattr(defaults, name) and name not in engine.takes:
+            raise UsageError(f"{engine.name} has no use for --{name.replace('_', '-')}: remove it")
     if settings.method == PLAIN:
         return None
     method = find_method(engine, settings.method)
+    if method.missing:
+        raise UsageError(f"{engine.name} {method.name}: {method.missing}")
     if method.draft == "required" and not settings.draft:
         raise UsageError(f"{engine.name} {method.name} needs a draft model: add --draft")
     if method.draft == "unused" and settings.draft:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from slipstream.errors import UsageError
+
 PLAIN = "none"  # the method of plain decoding, in every engine
 Need = Literal["required", "optional", "unused"]
 
@@ -20,7 +22,7 @@ class EngineSettings:
     draft_length: int | None = None
     p_min: float | None = None
     context: int | None = None  # tokens of prompt and answer, of one stream
-    streams: int = 1  # requests at the same time
+    streams: int | None = None  # requests at the same time
     draft_streams: int | None = None  # with more requests than this at the same time, speculation is off
     host: str = "127.0.0.1"
     port: int = 8080
@@ -28,9 +30,16 @@ class EngineSettings:
     pipeline_parallel: int = 1
     nodes: int = 1  # machines
     program: str | None = None  # the engine's executable, if it is not on PATH
+    version: str | None = None  # of the installed engine; None: that of the flags table
     extra: tuple[str, ...] = ()  # arguments passed on unchanged, last
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)  # values of the engine's `secret_flags`
     start_limit_s: float = 600.0
+
+    def __post_init__(self) -> None:
+        for name in ("context", "streams", "draft_length", "tensor_parallel", "pipeline_parallel", "nodes"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError(f"--{name.replace('_', '-')} is {value}; expected 1 or more")
 
     @property
     def api_key(self) -> str | None:
@@ -46,7 +55,10 @@ class EngineSettings:
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A speculation method of an engine. `like` are the Slipstream drafters that do about the same."""
+    """A speculation method of an engine. `like` are the Slipstream drafters that do about the same.
+
+    `missing`: why the engine, as it is, can't run it, although it has the name.
+    """
 
     name: str
     draft: Need = "unused"
@@ -54,6 +66,7 @@ class Method:
     lengths: tuple[int, ...] = (2, 4, 8)  # draft lengths to try; empty if the engine has no such setting
     takes_p_min: bool = False
     takes_draft_streams: bool = False
+    missing: str = ""
 
 
 @dataclass(frozen=True, slots=True)

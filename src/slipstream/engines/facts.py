@@ -23,6 +23,8 @@ class EngineFacts:
     best_weights: str  # what to get for it instead of weights that it can't load
     check_vocabulary: Callable[[Pair], Iterator[Finding]]  # what its own start-up check finds, and what it overlooks
     aliases: tuple[str, ...] = ()
+    also_gguf: bool = False  # reads GGUF files too, if `weights` are folders
+    finds_models: bool = True  # takes the hub's names, or those of its own store
     least_capability: float = 0.0  # compute capability of the oldest NVIDIA GPU
     uses_torch: bool = False
     uses_llama_cpp_python: bool = False

@@ -37,7 +37,9 @@ class Running:
 
     def generator(self, label: str, *, cold: bool = True) -> HttpGenerator:
         """Counters are only assigned to single answers if answers come one at a time."""
-        return HttpGenerator(self.engine, self.client, label, cold=cold, counts_apart=self.settings.streams == 1)
+        return HttpGenerator(
+            self.engine, self.client, label, cold=cold, counts_apart=self.settings.streams in (None, 1)
+        )
 
 
 def engine_folder(engine: ExternalEngine, port: int) -> Path:

@@ -22,6 +22,7 @@ class Flag:
     choices: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
     comma: bool = False  # the value is a list of choices with commas between them
+    since: str = ""  # the first version that has it; empty: all that are supported
 
     @property
     def names(self) -> tuple[str, ...]:

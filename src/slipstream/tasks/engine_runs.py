@@ -41,7 +41,7 @@ def check_first(engine: ExternalEngine, settings: EngineSettings) -> list[Findin
         _on_disk(settings.draft) if _on_disk(settings.model) else None,
         engine.name,
         context=settings.context,
-        batch=settings.streams,
+        batch=settings.streams or 1,
     )
     findings = worst_first([*examine(case).findings, *_check_configuration(engine, settings)])
     blocking = [f for f in findings if f.severity == "blocks"]

@@ -10,6 +10,7 @@ import logging
 import re
 import shlex
 from dataclasses import replace
+from pathlib import Path
 
 from slipstream.engines import find_folder
 from slipstream.engines.driver import ExternalEngine, check_settings, method_like
@@ -22,7 +23,7 @@ from slipstream.models.spec import OLLAMA_PREFIX, locate
 from slipstream.tasks.options import EngineChoice, ModelOptions
 
 log = logging.getLogger("slipstream")
-_DRAFTER = re.compile(r"(?P<name>[\w.-]+)(\((?P<options>[^()]*)\))?")
+_DRAFTER = re.compile(r"(?P<name>[\w.,-]+)(\((?P<options>[^()]*)\))?")
 _P_MIN = re.compile(r"p_min=([0-9.]+)")
 _DEFAULT_DRAFTER = "ngram"
 _FIXED = re.compile(r"fixed\((\d+)\)")
@@ -43,7 +44,8 @@ def engine_settings(choice: EngineChoice, models: ModelOptions, *, fetch: bool =
         tensor_parallel=choice.tensor_parallel,
         pipeline_parallel=choice.pipeline_parallel,
         nodes=choice.nodes,
-        program=choice.program,
+        program=_absolute(choice.program),
+        version=engine.installed_version(choice.program) if fetch else None,
         extra=extra,
         secrets=secrets,
         start_limit_s=choice.start_limit,
@@ -52,7 +54,14 @@ def engine_settings(choice: EngineChoice, models: ModelOptions, *, fetch: bool =
     if drafter == PLAIN:
         return settings
     draft = as_given(choice.name, models.draft, fetch) if models.draft else None
+    if draft and method_like(engine, drafter).draft == "unused":
+        raise UsageError(f"{engine.name} {drafter} drafts without a model: remove --draft")
     return with_method(engine, replace(settings, draft_streams=choice.draft_streams), drafter, models.policy, draft)
+
+
+def _absolute(program: str | None) -> str | None:
+    """A path stays right in another working folder; a name is looked up on PATH."""
+    return str(expand_home(program).absolute()) if program and Path(program).name != program else program
 
 
 def _default_drafter(engine: ExternalEngine) -> str:
@@ -107,19 +116,21 @@ def _length(policy: str | None) -> int | None:
 
 def as_given(engine: str, spec: str, fetch: bool = True) -> str:
     """The model's name for the engine: a file or folder on this disk, or a name that the engine looks up itself."""
-    weights = find_folder(engine).facts.weights
-    if engine == spec.partition(":")[0]:  # ollama:NAME is a name of its own store
+    facts = find_folder(engine).facts
+    if spec.startswith(OLLAMA_PREFIX) and facts.name == "ollama":  # a name of its own store
         return spec.removeprefix(OLLAMA_PREFIX)
     on_disk = expand_home(spec)
-    is_builtin = spec in BUILTIN_NAMES
-    looks_it_up = weights == "folder" and not on_disk.exists() and not is_builtin and ".gguf" not in spec
-    if looks_it_up or not (fetch or is_builtin):
+    is_elsewhere = not on_disk.exists() and spec not in BUILTIN_NAMES and not spec.startswith(OLLAMA_PREFIX)
+    if is_elsewhere and facts.finds_models and not spec.endswith(".gguf"):
+        return spec
+    if not fetch and spec not in BUILTIN_NAMES and not spec.startswith(OLLAMA_PREFIX):
         return str(on_disk.absolute()) if on_disk.exists() else spec
     path = locate(spec).path.absolute()  # not resolved: the hub's cache links names to blobs without a suffix
-    if (path.suffix == ".gguf" or path.is_file()) != (weights == "gguf"):
+    is_gguf = path.suffix == ".gguf" or path.is_file()
+    if is_gguf != (facts.weights == "gguf") and not (is_gguf and facts.also_gguf):
         what, how = (
             ("a folder of safetensors", f"write one with: slipstream convert {spec} FOLDER")
-            if weights == "folder"
+            if facts.weights == "folder"
             else ("a GGUF file", "pass the path of one")
         )
         raise UsageError(f"{engine} needs {what}; {spec} is not one: {how}")

@@ -189,7 +189,7 @@ class EngineChoice:
     engine_args: str = ""
     start_limit: float = 600.0
     context: int | None = None
-    streams: int = 1
+    streams: int | None = None  # None: the engine's own limit
     host: str = "127.0.0.1"
     port: int | None = None
     tensor_parallel: int = 1

@@ -27,6 +27,7 @@ from slipstream.engines.llama_server.flags import FLAGS
 from slipstream.engines.llama_server.logs import START
 from slipstream.engines.metrics import Metrics
 from slipstream.engines.openai_api import openai_request, read_openai_event
+from slipstream.engines.versions import own_package_version, program_version
 from slipstream.errors import EngineRequestError
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ class LlamaServer:
     default_port = 8080
     keeps_seeds = True
     secret_flags = tuple(_SECRET_VARIABLES)
+    takes = ("context", "combined methods")
+    hints: Mapping[str, str] = {}
     methods = (
         Method("draft-simple", "required", like=("model",), lengths=(2, 3, 4, 6, 8), takes_p_min=True),
         Method("draft-eagle3", "required", takes_p_min=True),
@@ -60,13 +63,13 @@ class LlamaServer:
 
     def plan(self, settings: EngineSettings, folder: Path) -> StartPlan:
         method = check_settings(self, settings)
-        line = CommandLine(FLAGS)
+        line = CommandLine(FLAGS, settings.version)
         line.add("--model", settings.model, "the model that answers")
         line.add("--host", settings.host, "the address it listens on")
         line.add("--port", settings.port, "where")
-        line.add("--parallel", settings.streams, "requests at the same time")
+        line.add_if("--parallel", settings.streams, "requests at the same time")
         if settings.context:
-            line.add("--ctx-size", settings.context * settings.streams, _SLOT_CONTEXT)
+            line.add("--ctx-size", settings.context * (settings.streams or 1), _SLOT_CONTEXT)
         line.add("--metrics", why="publishes the counters of drafted and accepted tokens at /metrics")
         line.add("--slots", why="reports whether speculation is on; the server can fall back silently")
         if method:
@@ -80,6 +83,11 @@ class LlamaServer:
             fallback=() if settings.program else _wheel(),
             install=_INSTALL,
         )
+
+    def installed_version(self, program: str | None) -> str | None:
+        """Its own build number, or the version of the wheel that stands in for it."""
+        own = program_version(program or "llama-server", r"version: (\S+)")
+        return own or own_package_version("xllamacpp")
 
     def request(
         self, prompt: str | Conversation, sampling: Sampling, limits: Limits, *, cold: bool = True, top: int = 0

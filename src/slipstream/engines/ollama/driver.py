@@ -22,6 +22,7 @@ from slipstream.engines.engine_types import (
 )
 from slipstream.engines.ollama.flags import PARAMETERS
 from slipstream.engines.ollama.logs import START
+from slipstream.engines.versions import program_version
 
 if TYPE_CHECKING:
     from slipstream.engines.client import Client
@@ -37,6 +38,8 @@ class Ollama:
     default_port = 11434
     keeps_seeds = True
     secret_flags = ()
+    takes = ("context",)
+    hints: Mapping[str, str] = {}
     methods = (
         Method("draft", "required", like=("model",), lengths=(2, 3, 4, 6, 8)),
         Method("mtp", lengths=(1, 2, 3, 4)),
@@ -47,7 +50,9 @@ class Ollama:
         """Starts `ollama serve` and creates a new model from the Modelfile; existing models are not changed."""
         method = check_settings(self, settings)
         program = settings.program or "ollama"
-        env = {"OLLAMA_HOST": f"{settings.host}:{settings.port}", "OLLAMA_NUM_PARALLEL": str(settings.streams)}
+        env = {"OLLAMA_HOST": f"{settings.host}:{settings.port}"}
+        if settings.streams:
+            env["OLLAMA_NUM_PARALLEL"] = str(settings.streams)
         return StartPlan(
             (program, "serve"),
             env=env,
@@ -55,6 +60,9 @@ class Ollama:
             after=((program, "create", MODEL_NAME, "-f", str(folder / _MODELFILE)),),
             install=_INSTALL,
         )
+
+    def installed_version(self, program: str | None) -> str | None:
+        return program_version(program or "ollama", r"version is (\S+)")
 
     def request(
         self, prompt: str | Conversation, sampling: Sampling, limits: Limits, *, cold: bool = True, top: int = 0

@@ -27,6 +27,7 @@ from slipstream.engines.engine_types import (
 from slipstream.engines.openai_api import openai_request, read_openai_event
 from slipstream.engines.sglang.flags import FLAGS, TREE_ALGORITHMS
 from slipstream.engines.sglang.logs import START
+from slipstream.engines.versions import package_version
 from slipstream.errors import UsageError
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ class SgLang:
     default_port = 30000
     keeps_seeds = False
     secret_flags = ("--api-key", "--admin-api-key")
+    takes = ("context", "tensor_parallel", "pipeline_parallel")
+    hints: Mapping[str, str] = {}
     methods = (
         Method("STANDALONE", "required", like=("model",), lengths=(2, 3, 4, 6)),
         Method("EAGLE", "optional", lengths=(2, 3, 4, 6)),
@@ -55,14 +58,16 @@ class SgLang:
 
     def plan(self, settings: EngineSettings, folder: Path) -> StartPlan:
         method = check_settings(self, settings)
-        line = CommandLine(FLAGS)
+        line = CommandLine(FLAGS, settings.version)
         line.add("--model-path", settings.model, "the model that answers")
         line.add("--host", settings.host, "the address it listens on")
         line.add("--port", settings.port, "where")
         line.add_if("--context-length", settings.context, "tokens of prompt and answer; less leaves more KV cache")
-        line.add("--max-running-requests", settings.streams, "requests at the same time")
+        line.add_if("--max-running-requests", settings.streams, "requests at the same time")
         if settings.tensor_parallel > 1:
             line.add("--tp-size", settings.tensor_parallel, "GPUs that share every layer")
+        if settings.pipeline_parallel > 1:
+            line.add("--pp-size", settings.pipeline_parallel, "groups of layers, one after the other")
         line.add("--enable-metrics", why="publishes figures at /metrics")
         if method:
             _add_speculation(line, method, settings)
@@ -74,6 +79,9 @@ class SgLang:
         return StartPlan(
             (settings.program or "sglang", "serve"), line.arguments, secret_files=_secrets(settings), install=_INSTALL
         )
+
+    def installed_version(self, program: str | None) -> str | None:
+        return package_version(program or "sglang", ("sglang",))
 
     def request(
         self, prompt: str | Conversation, sampling: Sampling, limits: Limits, *, cold: bool = True, top: int = 0

@@ -33,6 +33,7 @@ FACTS = EngineFacts(
     name="sglang",
     title="SGLang",
     weights="folder",
+    also_gguf=True,
     memory=EngineMemory("tensor", 900 * MB, 900 * MB, 4096, 256, usable=0.88, kv_types=("f16", "q8")),
     quantisations={
         **dict.fromkeys(("none", "AWQ", "GPTQ", "FP8", "compressed-tensors", "MXFP4"), YES),

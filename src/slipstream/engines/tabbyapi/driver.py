@@ -43,6 +43,8 @@ class TabbyApi:
     default_port = 5000
     keeps_seeds = True
     secret_flags = ()
+    takes = ("context",)
+    hints: Mapping[str, str] = {}
     methods = (
         Method("model", "required", like=("model",), lengths=(2, 3, 4, 6, 8)),
         Method("ngram", like=("ngram", "suffix"), lengths=(2, 4, 8)),
@@ -64,6 +66,9 @@ class TabbyApi:
             cwd=str(Path(program).parent) if settings.program else None,  # it looks for its own files there
             install=_INSTALL,
         )
+
+    def installed_version(self, program: str | None) -> str | None:
+        return None  # it has no releases
 
     def request(
         self, prompt: str | Conversation, sampling: Sampling, limits: Limits, *, cold: bool = True, top: int = 0
@@ -125,7 +130,7 @@ def _model(settings: EngineSettings) -> tuple[Argument, ...]:
     path = Path(settings.model)
     cache = None
     if settings.context:
-        cache = -(-settings.context * settings.streams // _PAGE) * _PAGE
+        cache = -(-settings.context * (settings.streams or 1) // _PAGE) * _PAGE
     return _section(
         "model",
         ("model_dir", path.parent, "where its models are"),

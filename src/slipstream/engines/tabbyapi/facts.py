@@ -24,6 +24,7 @@ FACTS = EngineFacts(
     title="ExLlama",
     aliases=("exllama", "exllamav2", "exllamav3"),
     weights="folder",
+    finds_models=False,
     memory=EngineMemory("layers", 500 * MB, 0, 2048, 32),
     quantisations={
         "none": Support("yes", "yes", "as float16 safetensors"),

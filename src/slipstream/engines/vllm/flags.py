@@ -148,6 +148,7 @@ FLAGS = Table(
         Flag("--async-scheduling", "switch"),
         Flag("--enable-expert-parallel", "switch", aliases=("-ep",)),
         Flag("--disable-log-stats", "switch"),
+        Flag("--per-request-spec-decode-metrics", choices=("none", "summary", "detailed"), since="0.29.0"),
     ),
     gone=(
         Gone("--speculative-model", """--speculative-config '{"method": "draft_model", "model": "..."}'"""),
