@@ -71,6 +71,7 @@ CASES = {
         Case("--status"),
         Case("--stop"),
     ],
+    "engines": [Case(""), Case("vllm --json")],
     "list": [Case("--search {folder}/..")],
     "pairs": [Case("--target {tiny} --search {folder}/..", 1)],  # nothing smaller
     "plan": [Case("--target {tiny} --gpus 8")],

@@ -21,6 +21,7 @@ from slipstream.cli import (
     convert,
     demo,
     doctor,
+    engines,
     export,
     generate,
     launch,
@@ -60,6 +61,7 @@ app.command("compare")(compare.compare)
 app.command("doctor")(doctor.doctor)
 app.command("pairs")(pairs.pairs)
 app.command("plan")(plan.plan)
+app.command("engines")(engines.engines)
 app.command("launch")(launch.launch)
 app.command("export")(export.export)
 
