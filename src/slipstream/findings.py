@@ -65,7 +65,8 @@ def rule(id: str, severity: Severity, title: str, cause: str, fix: str) -> Rule:
 
 
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:
-    return sorted(findings, key=lambda f: SEVERITIES.index(f.severity))
+    """Each once, also if several checks found it."""
+    return sorted(dict.fromkeys(findings), key=lambda f: SEVERITIES.index(f.severity))
 
 
 def blocks(findings: Iterable[Finding]) -> bool:

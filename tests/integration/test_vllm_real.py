@@ -100,7 +100,7 @@ def test_plain_and_ngram_write_the_same_text_as_slipstream(folder: Path) -> None
         assert ENGINE.speculation_state(server.client, plain).on is False
         assert ENGINE.read_speculation(server.client) is None
         assert answers(server) == own
-    assert "loading the weights" in stages and "starting the server" in stages
+    assert "loading the weights" in stages and "starting the HTTP server" in stages
 
     ngram = settings(folder, method="ngram", draft_length=4, draft_streams=8)
     with running(ENGINE, ngram) as server:
