@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import random
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -19,6 +20,7 @@ from slipstream.core.generator import Answer, Generator
 from slipstream.core.sampling import Sampling
 from slipstream.core.stats import Stats
 from slipstream.core.stream import Limits
+from slipstream.measurement.ratio import ratio
 from slipstream.measurement.results import PLAIN, RowCost
 from slipstream.measurement.workload import Prompt
 
@@ -70,11 +72,11 @@ class Score:
         ratios = [*self.ratios, *self.replayed]
         if not ratios:
             return 0.0
-        return math.exp(sum(math.log(max(r, 1e-9)) for r in ratios) / len(ratios))
+        return math.exp(statistics.fmean(math.log(max(r, 1e-9)) for r in ratios))
 
     @property
     def acceptance_rate(self) -> float:
-        return self.num_accepted / self.num_drafted if self.num_drafted else 0.0
+        return ratio(self.num_accepted, self.num_drafted)
 
     def count(self, stats: Stats) -> None:
         self.num_drafted += stats.num_drafted
@@ -163,7 +165,7 @@ def hopeless(candidate: TuneCandidate, cost_by_rows: Sequence[RowCost]) -> bool:
     if candidate.length is None:
         return False
     cost = next((c.over_one for c in cost_by_rows if c.rows >= candidate.length + 1), None)
-    return cost is not None and (candidate.length + 1) / cost < 1.0
+    return cost is not None and candidate.length + 1 < cost
 
 
 class Tuner:
@@ -195,7 +197,7 @@ class Tuner:
         started = self._clock()
 
         def share() -> float:
-            return min((self._clock() - started) / self._budget_s, 1.0)
+            return share_of(self._clock() - started, self._budget_s)
 
         scores = [Score(c) for c in candidates if c != OFF and not hopeless(c, cost_by_rows)]
         complete, failure = True, None
@@ -228,7 +230,8 @@ class Tuner:
                 for score in scores:
                     stats = self._replay(score.candidate, prompt, answer)
                     score.count(stats)
-                    score.replayed.append(stats.tokens_per_s / plain_speed)
+                    if plain_speed:
+                        score.replayed.append(ratio(stats.tokens_per_s, plain_speed))
             now = self._clock()
             if now + (now - began) > deadline:
                 return
@@ -238,7 +241,7 @@ class Tuner:
         rungs = max(1, math.ceil(math.log2(max(len(alive), 2))))
         started = self._clock()
         for rung in range(rungs):
-            end = started + (deadline - started) * (rung + 1) / rungs
+            end = started + (deadline - started) * ratio(rung + 1, rungs)
             self._run_rung(alive, end, share, rung, progress)
             if rung < rungs - 1:
                 alive = self._best(alive, math.ceil(len(alive) * _KEEP), rung + 1)
@@ -255,7 +258,7 @@ class Tuner:
                 progress(share(), f"rung {rung + 1}, {len(alive)} left: {score.candidate.label}")
                 speed = self._ask(score, prompt)
                 if plain_speed and speed:
-                    score.ratios.append(speed / plain_speed)
+                    score.ratios.append(ratio(speed, plain_speed))
             now = self._clock()
             if now + (now - began) > deadline:
                 return
@@ -290,6 +293,11 @@ class Tuner:
         for score in alive[keep:]:
             score.dropped_after = rung
         return alive[:keep]
+
+
+def share_of(elapsed_s: float, budget_s: float) -> float:
+    """Of the time budget, at most 1; a budget of nothing is used up."""
+    return min(ratio(elapsed_s, budget_s), 1.0) if budget_s > 0 else 1.0
 
 
 def ranked(scores: list[Score]) -> list[Score]:

@@ -15,7 +15,8 @@ from slipstream.core.generator import Generator
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
 from slipstream.errors import EngineError
-from slipstream.measurement.tune import OFF, Progress, Score, TuneCandidate, TuneResult, ranked
+from slipstream.measurement.ratio import ratio
+from slipstream.measurement.tune import OFF, Progress, Score, TuneCandidate, TuneResult, ranked, share_of
 from slipstream.measurement.workload import Prompt
 
 Open = Callable[[TuneCandidate], AbstractContextManager[Generator]]
@@ -83,7 +84,7 @@ class RestartTuner:
             self.failures[score.candidate.label] = str(error)
             score.dropped_after = rung
             return
-        score.ratios += [mine / base for mine, base in zip(speeds, plain, strict=True) if mine and base]
+        score.ratios += [ratio(mine, base) for mine, base in zip(speeds, plain, strict=True) if mine and base]
 
     def _speeds(self, candidate: TuneCandidate, batch: Sequence[Prompt], score: Score | None) -> list[float]:
         speeds = []
@@ -104,4 +105,4 @@ class RestartTuner:
         return alive[:keep]
 
     def _share(self, started: float) -> float:
-        return min((self._clock() - started) / self._budget_s, 1.0)
+        return share_of(self._clock() - started, self._budget_s)
