@@ -27,7 +27,6 @@ from slipstream.errors import EngineError, EngineRequestError, SilentFallbackErr
 from slipstream.findings import Finding, worst_first
 from slipstream.tasks.reporter import Reporter
 
-NO_COUNTERS = "the engine reports no counters: whether it drafts is not known"
 _COLOURS = "red, blue, green, gold, grey, pink, "
 _DATES = (
     "Monday, Tuesday, Wednesday, Thursday, Friday, Saturday, Sunday, January, February, March, April, May, June, July, "

@@ -20,7 +20,8 @@ from slipstream.engines.secrets import redacted
 from slipstream.engines.session import Running
 from slipstream.engines.state import Detached, detached_engines, forget, remember
 from slipstream.errors import SilentFallbackError
-from slipstream.tasks.engine_runs import NO_COUNTERS, check_first, deaths_explained, engine_running, require_drafts
+from slipstream.measurement.results import NO_COUNTERS
+from slipstream.tasks.engine_runs import check_first, deaths_explained, engine_running, require_drafts
 from slipstream.tasks.engine_settings import engine_settings
 from slipstream.tasks.options import EngineChoice, LaunchOptions, ModelOptions, as_models
 from slipstream.tasks.reporter import SILENT, Reporter
