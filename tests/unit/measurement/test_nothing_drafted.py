@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import ast
 import json
+import sys
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 import slipstream.measurement
+from slipstream import cli
+from slipstream.cli import audit as audit_command
 from slipstream.cli import bench as bench_command
 from slipstream.core.generator import Answer
 from slipstream.core.stats import Stats
 from slipstream.measurement import table
+from slipstream.measurement.audit import AuditedAnswer
 from slipstream.measurement.kept import written_first
 from slipstream.measurement.load import LoadRun
 from slipstream.measurement.load_result import load_result
@@ -25,6 +29,7 @@ from slipstream.measurement.summary import Yardstick, summarise
 from slipstream.measurement.table import print_table
 from slipstream.measurement.verdict import overall
 from slipstream.measurement.workload import Prompt
+from slipstream.tasks.audit import AuditResult
 
 NOTHING = "nothing was drafted: nothing was shown"
 COUNTING = [
@@ -134,3 +139,34 @@ def test_what_is_counted_is_divided_by_ratio(module: str) -> None:
         node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div)
     ]
     assert [ast.unparse(node) for node in divisions if not isinstance(node.right, ast.Constant)] == []
+
+
+def audit_of(**drafted: int | None) -> AuditResult:
+    answers = [AuditedAnswer("p", name, 0.0, 0, "identical", 8, 0, num_drafted=n) for name, n in drafted.items()]
+    return AuditResult("model", {}, answers)
+
+
+@pytest.mark.parametrize(
+    ("result", "identical", "passed", "said"),
+    [
+        (audit_of(ngram=0), None, False, f"ngram: {NOTHING}"),
+        (audit_of(ngram=0, suffix=4), None, False, f"ngram: {NOTHING}\nsuffix: text identical: yes"),
+        (audit_of(ngram=2, suffix=4), True, True, "text identical: yes"),
+        (audit_of(ngram=None), True, True, f"text identical: yes\n{NO_COUNTERS}"),
+        (AuditResult("model", {}), False, False, "nothing was compared"),
+    ],
+)
+def test_an_audit_shows_nothing_of_a_drafter_that_drafted_nothing(
+    result: AuditResult, identical: bool | None, passed: bool, said: str
+) -> None:
+    assert (result.identical, result.passed) == (identical, passed)
+    assert result.to_dict()["identical"] is identical
+    assert audit_command._conclusion(result) == said
+
+
+def test_the_audit_command_fails_where_nothing_was_drafted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slipstream.tasks.audit.audit", lambda *_, **__: audit_of(ngram=0))
+    monkeypatch.setattr(sys, "argv", ["slipstream", "audit"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 1
