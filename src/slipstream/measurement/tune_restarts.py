@@ -83,7 +83,7 @@ class RestartTuner:
         """Ends within the budget, starts and stops included, if no step takes longer than such a step did before.
 
         Ctrl-C ends it at once with the best so far. A candidate whose engine fails is out; the search goes on. Where
-        plain decoding fails, the search ends with what was measured, or raises EngineError where nothing was.
+        plain decoding fails, the search ends with what was measured. Raises EngineError where nothing was.
         """
         self._started = self._clock()
         scores = [Score(candidate) for candidate in _mixed(candidates)]
@@ -98,6 +98,8 @@ class RestartTuner:
                 raise
             complete, failure = False, error
         measured = [score for score in scores if score.ratios]
+        if complete and not measured:
+            raise EngineError(self._why_nothing())
         self.unmeasured = [s.candidate.label for s in scores if not s.ratios and s.candidate.label not in self.failures]
         return TuneResult(ranked(measured), [], self._clock() - self._started, complete, failure)
 
@@ -107,10 +109,10 @@ class RestartTuner:
         self._start_plain(plain)
         alive, rung = scores, 0
         while alive:
-            until = self._budget_s * (_FIRST_SHARE if rung == 0 and len(alive) > 1 else 1.0)
+            until = self._budget_s * (_FIRST_SHARE if rung == 0 else 1.0)
             batch = self._next_prompts(self._num_prompts(len(alive)))
             for number, score in enumerate(alive):
-                if not self._fits(batch[:1], until):
+                if not self._fits(batch[:1], until if number else self._budget_s):
                     if number == 0:
                         return
                     break
@@ -118,6 +120,12 @@ class RestartTuner:
                 self._measure(score, batch, plain, rung)
             rung += 1
             alive = _next_rung(scores, alive, rung)
+
+    def _why_nothing(self) -> str:
+        said = "; ".join(f"{label}: {why.splitlines()[0]}" for label, why in self.failures.items())
+        needed_s = self._clock() - self._started + self._costs.turn_s(self._prompts[:1], self._num_starts)
+        too_short = f"One takes about {needed_s:.0f} s here, and the budget is {self._budget_s:.0f} s: add --seconds"
+        return f"no candidate was measured, so nothing is chosen. {said or too_short}"
 
     def _num_prompts(self, num_alive: int) -> int:
         """For each candidate of a rung, so that all rungs that follow get as much time."""

@@ -13,7 +13,7 @@ from slipstream.core.sampling import Sampling
 from slipstream.core.stats import Stats
 from slipstream.core.stream import Limits
 from slipstream.engines.engine_types import TokenCandidate
-from slipstream.errors import EngineRequestError, EngineStartError
+from slipstream.errors import EngineError, EngineRequestError, EngineStartError
 from slipstream.measurement.engine_audit import answer_all, audit_engines, compare, gap_of_candidates
 from slipstream.measurement.load import run_load
 from slipstream.measurement.load_result import load_result
@@ -231,15 +231,22 @@ def test_where_two_engines_don_t_fit_they_take_turns():
     assert result.best.candidate.label == "a fixed(4)"
 
 
-@pytest.mark.parametrize("budget_s", [1.0, 8.0, 12.0, 17.0, 23.0, 31.0, 47.0, 90.0, 200.0])
+@pytest.mark.parametrize("budget_s", [14.0, 17.0, 23.0, 31.0, 47.0, 90.0, 200.0])
 def test_the_time_budget_is_kept_with_starts_and_stops(budget_s):
     starts = Starts()
     tuner, result = tune(starts, budget_s)
-    fixed_s = 3.0 + 1.1 + 1.1 + 1.0  # plain decoding: its start, its first answers, its stop
-    assert result.elapsed_s <= max(budget_s, fixed_s)
+    assert result.elapsed_s <= budget_s
     assert starts.now == result.elapsed_s
     measured = {s.candidate.label for s in result.scores} - {"none"}
     assert measured | set(tuner.unmeasured) == {c.label for c in CANDIDATES}
+
+
+@pytest.mark.parametrize("budget_s", [1.0, 8.0])
+def test_a_search_that_measured_nothing_chooses_nothing(budget_s):
+    starts = Starts()
+    with pytest.raises(EngineError, match=r"no candidate was measured, so nothing is chosen.*add --seconds"):
+        tune(starts, budget_s)
+    assert starts.count == 1  # only plain decoding, which shows what a start takes
 
 
 def test_each_drafter_has_its_turn_before_a_second_length():
