@@ -115,8 +115,8 @@ def require_drafts(engine: Running) -> int | None:
         return None
     length = "" if engine.settings.draft_length is None else f", draft length {engine.settings.draft_length}"
     raise SilentFallbackError(
-        f"{engine.engine.name} drafted nothing with {engine.settings.method}{length}: its counters stayed at 0 for "
-        f"{known} answers of {_PROBE_TOKENS} tokens to text that repeats itself. It decodes plainly with this "
+        f"{engine.engine.name} drafted nothing with {engine.settings.method}{length}: its counters stayed at 0 in "
+        f"{known} test requests of {_PROBE_TOKENS} tokens for text that repeats itself. It decodes plainly with this "
         f"setting; choose another method or draft length (slipstream tune --engine {engine.engine.name})"
     )
 
