@@ -250,9 +250,10 @@ def test_launch_killed_with_sigkill_leaves_no_engine(tiny):
 
 
 def test_launch_detached_is_listed_examined_and_stopped(tiny):
+    """A random model never repeats itself, so n-grams draft nothing: --force."""
     port = str(free_port())
     started = run("launch", "llama-server", "--model", tiny, "--drafter", "ngram", "--context", "128", "--port", port,
-                  "--no-smoke", "--detach", "--json", "--engine-args", ARGS)  # fmt: skip
+                  "--no-smoke", "--force", "--detach", "--json", "--engine-args", ARGS)  # fmt: skip
     try:
         assert started.returncode == 0, started.stderr
         url = json.loads(started.stdout)["url"]
@@ -322,13 +323,18 @@ def test_an_engine_that_dies_in_mid_benchmark_leaves_its_figures(tiny):
     assert "llama-server exited with status 137 during a request. Its last lines:" in (measured.error or "")
 
 
-def test_audit_starts_both_and_compares(smollm2_path, prompt_file):
+def test_audit_starts_both_and_compares(smollm2_path, tmp_path):
+    prompt_file = tmp_path / "prompts.jsonl"
+    prompt_file.write_text(
+        "".join(json.dumps({"prompt": text, "raw": True}) + "\n" for text in (PROMPTS[0], "a b a b"))
+    )
     done = run("audit", "--engine", "llama-server", "--model", smollm2_path, "--drafter", "ngram", "--policy",
-               "fixed(4)", "--context", "256", "-n", "12", "--temperatures", "0,0.8", "--prompts", prompt_file,
+               "fixed(4)", "--context", "256", "-n", "16", "--temperatures", "0,0.8", "--prompts", str(prompt_file),
                "--engine-args", ARGS, "--json")  # fmt: skip
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["identical"] is True
+    assert result["drafted_nothing"] == []
     assert len(result["findings"]) == 4
     assert result["model"]["engine"] == "llama-server"
 
@@ -379,7 +385,7 @@ def test_a_key_is_in_no_command_line_result_state_or_log(tiny, tmp_path):
     secret, port = "sk-very-secret", str(free_port())
     (tmp_path / "key").write_text(secret)
     started = run("launch", "llama-server", "--model", tiny, "--drafter", "ngram", "--context", "128", "--port", port,
-                  "--no-smoke", "--detach", "--json", "--engine-args", ARGS, "--api-key-file",
+                  "--no-smoke", "--force", "--detach", "--json", "--engine-args", ARGS, "--api-key-file",
                   str(tmp_path / "key"))  # fmt: skip
     try:
         assert started.returncode == 0, started.stderr

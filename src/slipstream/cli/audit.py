@@ -36,9 +36,10 @@ def audit(
     machine: MachineOptions = MachineOptions(),
     as_json: opt.Json = False,
 ) -> None:
-    """Compare speculative answers with plain ones, token by token. The exit code is 1 if there is a bug.
+    """Compare speculative answers with plain ones, token by token.
 
-    A difference is a tie if the two tokens' logits are so close that rounding decides, and a BUG otherwise.
+    A difference is a tie if the two tokens' logits are so close that rounding decides, and a BUG otherwise. The exit
+    code is 1 if there is a bug, and also if a drafter drafted nothing: then nothing was shown.
 
     [bold]Examples[/bold]
 
@@ -62,7 +63,7 @@ def audit(
         _print(result)
     if result.error:
         raise result.error
-    if not result.answers or result.count("BUG"):
+    if not result.passed:
         raise typer.Exit(1)
 
 
@@ -72,28 +73,42 @@ def _print(result: AuditResult) -> None:
 
     answers, console = result.answers, Console()
     table = Table(title=f"{'' if result.complete else 'PARTIAL '}audit of {result.title}")
-    for column in ("drafter", "answers", "tokens", "accepted", "identical", "ties", "bugs"):
+    for column in ("drafter", "answers", "tokens", "drafted", "accepted", "identical", "ties", "bugs"):
         table.add_column(column, justify="left" if column == "drafter" else "right")
     for drafter in dict.fromkeys(f.drafter for f in answers):
         own = [f for f in answers if f.drafter == drafter]
         counts = [sum(f.outcome == outcome for f in own) for outcome in ("identical", "tie", "BUG")]
         table.add_row(
-            drafter, str(len(own)), str(sum(f.num_tokens for f in own)), str(sum(f.num_accepted for f in own)),
-            *map(str, counts),
+            drafter, str(len(own)), str(sum(f.num_tokens for f in own)), _drafted(own),
+            str(sum(f.num_accepted for f in own)), *map(str, counts),
         )  # fmt: skip
     console.print(table)
     for f in answers:
         if f.difference:
             console.print(_difference_line(f, result.spell), highlight=False)
-    console.print(_conclusion(result))
+    console.print(_conclusion(result), highlight=False)
+
+
+def _drafted(answers: list[AuditedAnswer]) -> str:
+    counts = [f.num_drafted for f in answers if f.num_drafted is not None]
+    return str(sum(counts)) if counts else "?"
 
 
 def _conclusion(result: AuditResult) -> str:
+    from slipstream.measurement.results import NO_COUNTERS, NOTHING_SHOWN
+
     if not result.answers:
         return "nothing was compared"
-    if result.identical:
-        return "text identical: yes"
-    return f"{result.count('BUG')} bugs, {result.count('tie')} numeric ties"
+    idle = result.drafted_nothing
+    others = {f.drafter for f in result.answers} - set(idle)
+    lines = [f"{', '.join(idle)}: {NOTHING_SHOWN}"] if idle else []
+    if any(f.difference for f in result.answers):
+        lines.append(f"{result.count('BUG')} bugs, {result.count('tie')} numeric ties")
+    elif others:
+        lines.append(f"{', '.join(sorted(others))}: text identical: yes" if idle else "text identical: yes")
+    if any(f.num_drafted is None for f in result.answers):
+        lines.append(NO_COUNTERS)
+    return "\n".join(lines)
 
 
 def _difference_line(f: AuditedAnswer, spell: Callable[[int], str] | None) -> str:

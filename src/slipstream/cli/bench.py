@@ -44,7 +44,8 @@ def bench(
 ) -> None:
     """Compare the speed and text of plain and speculative decoding: same loop, same timer, interleaved.
 
-    Ctrl-C stops early and shows the results so far, labelled as partial.
+    Ctrl-C stops early and shows the results so far, labelled as partial. A drafter that drafted nothing gets no
+    speed-up: the verdict is "nothing drafted". The exit code is 1 if a text differs.
 
     [bold]Examples[/bold]
 
@@ -87,9 +88,17 @@ def _finish(result: BenchResult, report: Path | None, as_json: bool) -> None:
 
 
 def print_result(result: BenchResult, as_json: bool) -> None:
+    """As JSON or as a table. A table that fails still leaves the JSON, and raises its error."""
+    data = json.dumps(result.to_dict(), ensure_ascii=False)
     if as_json:
-        print(json.dumps(result.to_dict(), ensure_ascii=False))
+        print(data)
         return
     from slipstream.measurement.table import print_table
 
-    print_table(result)
+    try:
+        print_table(result)
+    except OSError:  # of the output itself
+        raise
+    except Exception:
+        print(data)
+        raise

@@ -34,8 +34,9 @@ def launch(
 ) -> None:
     """Start vLLM, llama-server, SGLang, TabbyAPI or Ollama with speculation, and watch it.
 
-    The doctor checks the setup first. When the engine is ready, its own counters must show that it drafts, because
-    engines can fall back to plain decoding silently. The engine runs in the foreground with a line of figures; Ctrl-C
+    The doctor checks the setup first. When the engine is ready, its own counters must show that it drafts text that
+    repeats itself, because engines can fall back to plain decoding silently; otherwise it is stopped and the exit code
+    is 1. The engine runs in the foreground with a line of figures; Ctrl-C
     stops it and all its processes.
 
     [bold]Examples[/bold]

@@ -136,7 +136,9 @@ OPTIONS: dict[str, OptionSpec | None] = {
     "pipeline_parallel": OptionSpec("--pipeline-parallel", "Groups of layers, each on its own GPUs or machine."),
     "nodes": OptionSpec("--nodes", "Machines (vLLM with Ray).", more={"min": 1}),
     "smoke": OptionSpec("--smoke/--no-smoke", "First compare a few answers with those of plain decoding."),
-    "force": OptionSpec("--force", "Start even if the doctor has a blocking finding."),
+    "force": OptionSpec(
+        "--force", "Start even if the doctor has a blocking finding, and keep an engine that drafts nothing."
+    ),
     "detach": OptionSpec("--detach", "Leave it running.", "Detached engines"),
 }
 

@@ -44,7 +44,8 @@ def tune(
 ) -> None:
     """Find the fastest drafter, draft length, p_min, tree width and draft model within a time budget.
 
-    Plain decoding is a candidate too. Ctrl-C ends the search and keeps the best settings so far.
+    Plain decoding is a candidate too: settings that draft nothing, or are not faster beyond noise, are not chosen over
+    it. Ctrl-C ends the search and keeps the best settings so far.
 
     [bold]Examples[/bold]
 
@@ -106,8 +107,8 @@ def _print(result: TuneResult, model: str) -> None:
 
     console = Console()
     table = Table(title=f"{'' if result.complete else 'PARTIAL '}tuning {model}: {result.elapsed_s:.0f} s")
-    for column in ("drafter and length", "speed-up", "accepted", "replayed", "run", ""):
-        table.add_column(column, justify="left" if column == "drafter and length" else "right")
+    for column in ("drafter and length", "speed-up", "95 % interval", "accepted", "prompts", ""):
+        table.add_column(column, justify="left" if column in ("drafter and length", "") else "right")
     for score in result.scores[:10]:
         table.add_row(*_cells(score, result))
     console.print(table)
@@ -115,20 +116,42 @@ def _print(result: TuneResult, model: str) -> None:
 
 
 def _cells(score: Score, result: TuneResult) -> list[str]:
+    from slipstream.measurement.tune import OFF
+
     note = "chosen" if score is result.best else ""
     if score is result.rule_of_thumb():
         note = f"{note} rule of thumb".strip()
+    if score.drafted_nothing:
+        note = f"drafted nothing {note}".strip()
+    interval = score.interval
+    speed = (
+        ["–", "–"] if score.drafted_nothing else [f"{score.speedup:.2f}x", f"{interval.low:.2f}–{interval.high:.2f}"]
+    )
+    if score.candidate == OFF:
+        speed = ["1.00x", ""]
     return [
-        score.candidate.label, f"{score.speedup:.2f}x", f"{score.acceptance_rate:.0%}" if score.num_drafted else "–",
-        str(len(score.replayed)), str(len(score.ratios)), note,
+        score.candidate.label, *speed, f"{score.acceptance_rate:.0%}" if score.num_drafted else "–",
+        _prompts(score), note,
     ]  # fmt: skip
+
+
+def _prompts(score: Score) -> str:
+    """How many were run, and replayed where that is possible."""
+    return f"{len(score.ratios)} + {len(score.replayed)} replayed" if score.replayed else str(len(score.ratios))
 
 
 def explanation(result: TuneResult) -> str:
     """The choice, the runner-up, and what the rule of thumb would have chosen."""
+    from slipstream.measurement.tune import OFF
+
     best, rule = result.best, result.rule_of_thumb()
-    others = [s for s in result.scores[1:] if s.speedup]
+    others = [s for s in result.scores[1:] if s.speedup and not s.drafted_nothing]
     lines = [f"chosen: {best.candidate.label}, {best.speedup:.2f}x the speed of plain decoding"]
+    if best.candidate == OFF:
+        lines = ["chosen: plain decoding, because nothing was faster beyond noise"]
+    idle = [s.candidate.label for s in result.scores if s.drafted_nothing]
+    if idle:
+        lines.append(f"drafted nothing: {', '.join(idle)}")
     if others:
         lines.append(f"runner-up: {others[0].candidate.label}, {others[0].speedup:.2f}x")
     four = next((c for c in result.cost_by_rows if c.rows == 4), None)

@@ -36,6 +36,7 @@ class Stats:
     target_forwards: int = 0  # prompt chunks included
     num_drafted: int = 0
     num_accepted: int = 0
+    drafts_counted: bool = True  # False if an engine does not report what it drafted: the two above are then unknown
     prefill_s: float = 0.0  # time of the target's forward passes over the prompt
     draft_s: float = 0.0  # time of decoding, like the next two
     score_s: float = 0.0

@@ -146,6 +146,7 @@ def _stats(heard: _Heard, counted: Speculation | None) -> Stats:
         target_forwards=rounds,
         num_drafted=speculation.num_drafted,
         num_accepted=speculation.num_accepted,
+        drafts_counted=counted is not None,
         ttft_s=(heard.first_at or heard.started) - heard.started,
         total_s=max(heard.last_at, heard.started) - heard.started,
         drafted_at=Counter(dict.fromkeys(by_depth, speculation.num_drafts or 0)),

@@ -17,6 +17,7 @@ from slipstream.core.noise import gumbel
 from slipstream.core.prefix import common_prefix
 from slipstream.core.protocols import Model, ModelInfo, ScoreRequest, prefill
 from slipstream.core.sampling import History, Row, Sampling, processed
+from slipstream.core.stats import Stats
 from slipstream.core.stream import Limits
 from slipstream.core.tree import ROOT
 from slipstream.core.turn import TURN
@@ -57,6 +58,7 @@ class AuditedAnswer:
     num_tokens: int
     num_accepted: int
     difference: Difference | None = None
+    num_drafted: int | None = None  # None if the engine does not report it
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +99,13 @@ def audit(
                 num_tokens=answer.stats.num_tokens,
                 num_accepted=answer.stats.num_accepted,
                 difference=difference,
+                num_drafted=drafted_tokens(answer.stats),
             )
+
+
+def drafted_tokens(stats: Stats) -> int | None:
+    """None if the engine does not report it."""
+    return stats.num_drafted if stats.drafts_counted else None
 
 
 def _first_difference(a: Answer, b: Answer) -> Difference | None:

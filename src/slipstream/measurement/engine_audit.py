@@ -17,7 +17,7 @@ from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
 from slipstream.engines.engine_types import TokenCandidate
 from slipstream.errors import EngineError
-from slipstream.measurement.audit import AuditedAnswer, Difference, Outcome
+from slipstream.measurement.audit import AuditedAnswer, Difference, Outcome, drafted_tokens
 from slipstream.measurement.results import PLAIN
 from slipstream.measurement.runner import Progress
 from slipstream.measurement.workload import Prompt
@@ -116,6 +116,7 @@ def compare(
                     num_tokens=other[key].stats.num_tokens,
                     num_accepted=other[key].stats.num_accepted,
                     difference=difference,
+                    num_drafted=drafted_tokens(other[key].stats),
                 )
 
 

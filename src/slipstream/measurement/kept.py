@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from slipstream.cache import cache_folder
 from slipstream.errors import SlipstreamError, UnfinishedBenchError
 from slipstream.measurement.samples import PromptSample
+from slipstream.writing import PRIVATE, write_whole
 
 SCHEMA = "slipstream.samples/1"
 log = logging.getLogger("slipstream")
+
+
+@contextmanager
+def written_first(samples: Sequence[PromptSample]) -> Iterator[None]:
+    """Writes the samples to the cache, then runs the block, which computes figures from them.
+
+    The file is that of the last benchmark. An error inside the block is that of `keeping`.
+    """
+    try:
+        path = cache_folder("bench") / "samples.json"
+        write_whole(path, json.dumps(_record(samples, ""), ensure_ascii=False), PRIVATE)
+    except (OSError, SlipstreamError) as error:  # the figures don't need it
+        log.warning("the samples can't be written before the summary: %s", error)
+    with keeping(samples):
+        yield
 
 
 @contextmanager

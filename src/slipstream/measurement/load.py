@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from slipstream.core.generator import Generator
 from slipstream.errors import EngineError
+from slipstream.measurement.ratio import ratio
 from slipstream.measurement.runner import BenchSettings, Progress, warm_up
 from slipstream.measurement.samples import PromptSample
 from slipstream.measurement.workload import Prompt, run_conversation
@@ -97,7 +98,7 @@ def _run_streams(
         tokens = sum(future.result() for future in futures)
     finally:  # after a failure nobody waits for the others: their engine is about to be ended
         pool.shutdown(wait=False, cancel_futures=True)
-    run.throughputs.append(Throughput(generator.label, streams, tokens / (time.perf_counter() - began)))
+    run.throughputs.append(Throughput(generator.label, streams, ratio(tokens, time.perf_counter() - began)))
 
 
 def _enough(prompts: Sequence[Prompt], streams: int) -> list[Prompt]:

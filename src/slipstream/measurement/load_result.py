@@ -10,7 +10,15 @@ from typing import Any
 
 from slipstream.measurement.load import LoadRun
 from slipstream.measurement.machine import describe_machine
-from slipstream.measurement.results import ALL_KINDS, NOT_COMPARED, PLAIN, BenchResult, BenchVerdict, Run
+from slipstream.measurement.results import (
+    ALL_KINDS,
+    NOT_COMPARED,
+    NOTHING_DRAFTED,
+    PLAIN,
+    BenchResult,
+    BenchVerdict,
+    Run,
+)
 from slipstream.measurement.runner import BenchSettings
 from slipstream.measurement.summary import Yardstick, summarise
 
@@ -57,9 +65,16 @@ def _verdict(runs: Sequence[Run]) -> BenchVerdict:
     if not judged or all(run.verdict.word == NOT_COMPARED for run in judged):
         return BenchVerdict(NOT_COMPARED, "nothing was compared with plain decoding")
     words = {run.verdict.word for run in judged}
-    word = next(word for word in ("broken", "pays", "does not pay", "no difference", NOT_COMPARED) if word in words)
-    shown = [f"{r.drafter}, {r.kind}: {r.verdict.word}, {r.speedup.value:.2f}x ({r.verdict.why})" for r in judged]
-    return BenchVerdict(word, "; ".join(shown))
+    order = ("broken", "pays", "does not pay", "no difference", NOTHING_DRAFTED, NOT_COMPARED)
+    word = next(word for word in order if word in words)
+    return BenchVerdict(word, "; ".join(_judgement(run) for run in judged))
+
+
+def _judgement(run: Run) -> str:
+    """The verdict of one run, with its speed-up if it has one."""
+    has_speedup = run.verdict.word not in (NOTHING_DRAFTED, NOT_COMPARED)
+    speedup = f", {run.speedup.value:.2f}x" if has_speedup else ""
+    return f"{run.drafter}, {run.kind}: {run.verdict.word}{speedup} ({run.verdict.why})"
 
 
 def _first_tokens(runs: Sequence[Run]) -> list[str]:

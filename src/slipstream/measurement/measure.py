@@ -10,8 +10,9 @@ from typing import Any
 
 from slipstream.core.protocols import Model
 from slipstream.measurement.engine_generator import EngineGenerator
-from slipstream.measurement.kept import keeping
+from slipstream.measurement.kept import written_first
 from slipstream.measurement.machine import describe_machine
+from slipstream.measurement.ratio import ratio
 from slipstream.measurement.results import ALL_KINDS, PLAIN, BenchResult, DraftLengthPoint, RowCost, Run
 from slipstream.measurement.row_cost import measure_row_cost
 from slipstream.measurement.runner import BenchSettings, Progress, run_bench
@@ -46,7 +47,7 @@ def measure(
     """
     costs = measure_row_cost(model)
     samples, complete = run_bench(generators, prompts, settings, progress)
-    with keeping(samples):
+    with written_first(samples):
         runs = summarise(samples, Yardstick(model.info.weight_bytes, costs, description.forced_acceptance))
         reasons = [f"{g.label}: {g.explain().reason}" for g in generators if g.label != PLAIN]
         return BenchResult(
@@ -92,6 +93,6 @@ def _by_length(run: Run, costs: Sequence[RowCost]) -> list[DraftLengthPoint]:
         cost = next((c.over_one for c in costs if c.rows >= length + 1), None)
         if cost is None or length > len(run.accepted_by_position):
             break
-        gains[length] = (1 + sum(run.accepted_by_position[:length])) / cost
+        gains[length] = ratio(1 + sum(run.accepted_by_position[:length]), cost)
     best = max(gains, key=lambda n: gains[n], default=0)
     return [DraftLengthPoint(run.drafter, n, gain, n == best) for n, gain in gains.items()]

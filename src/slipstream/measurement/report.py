@@ -16,7 +16,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 
 from slipstream.measurement.charts import NUM_STYLES, Line, LineChart, Point, Scale
-from slipstream.measurement.results import ALL_KINDS, PLAIN, all_same_text
+from slipstream.measurement.results import ALL_KINDS, NOTHING_DRAFTED, PLAIN, text_comparison
 from slipstream.writing import write_result
 
 Plain = Mapping[str, Any]  # a dataclass of results.py as plain data
@@ -25,15 +25,17 @@ HEADLINES = {
     "pays": "Speculation pays",
     "does not pay": "Speculation does not pay",
     "no difference": "No difference within noise",
+    NOTHING_DRAFTED: "Nothing was drafted: nothing was shown",
     "baseline": "Plain decoding only",
     "not compared": "Not compared with plain decoding",
     "broken": "Broken: the text is not the same",
 }
-TONES = {"pays": "good", "broken": "bad", "does not pay": "poor"}
+TONES = {"pays": "good", "broken": "bad", "does not pay": "poor", NOTHING_DRAFTED: "poor"}
 SAME_TEXT = {
-    True: ("yes", "to plain decoding, on every prompt"),
-    False: ("no", "a run differs from plain decoding"),
-    None: ("not comparable", "acceptance was forced"),
+    "yes": ("yes", "to plain decoding, on every prompt"),
+    "no": ("no", "a run differs from plain decoding"),
+    "forced": ("not comparable", "acceptance was forced"),
+    "nothing drafted": ("not shown", "nothing was drafted"),
 }
 TAGS = {
     "synthetic": "Random weights or forced acceptance: the speeds are real, the texts and the acceptance are not. "
@@ -64,7 +66,7 @@ def render(result: Mapping[str, Any]) -> str:
 
 def view(result: Mapping[str, Any]) -> dict[str, Any]:
     """What the template shows. A chart without data is empty or None."""
-    runs: Sequence[Plain] = result["runs"]
+    runs: Sequence[Plain] = [{"drafted": None} | run for run in result["runs"]]  # older results lack the field
     word, copy_speed = result["verdict"]["word"], result["machine"]["copy_gb_per_s"]
     shown = [run for run in runs if run["drafter"] != PLAIN] or runs
     kind, summaries = _summaries(runs)
@@ -76,7 +78,7 @@ def view(result: Mapping[str, Any]) -> dict[str, Any]:
         "tones": TONES,
         "tags": {tag: meaning for tag, meaning in TAGS.items() if result[tag]},
         "provenance": _provenance(result),
-        "same_text": SAME_TEXT[all_same_text(run["same_text"] for run in runs)] if runs else None,
+        "same_text": SAME_TEXT[text_comparison(runs)] if runs else None,
         "top": _top(summaries, word),
         "kind": kind,
         "styles": styles,
@@ -112,7 +114,8 @@ def _summaries(runs: Sequence[Plain]) -> tuple[str, list[Plain]]:
 
 def _top(summaries: Sequence[Plain], word: str) -> Plain | None:
     """The run that the verdict speaks of: of those with its word, the fastest."""
-    drafted = [run for run in summaries if run["drafter"] != PLAIN and _finite(run["speedup"]["value"])]
+    others = [run for run in summaries if run["drafter"] != PLAIN and run["drafted"] is not False]
+    drafted = [run for run in others if _finite(run["speedup"]["value"])]
     chosen = [run for run in drafted if run["verdict"]["word"] == word] or drafted
     return max(chosen, key=lambda run: float(run["speedup"]["value"]), default=None)
 

@@ -15,10 +15,10 @@ Definitions, the same everywhere:
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from slipstream.errors import UsageError
 
@@ -26,6 +26,9 @@ SCHEMA = "slipstream.bench/1"
 PLAIN = "none"  # the drafter of plain decoding
 ALL_KINDS = "all"
 NOT_COMPARED = "not compared"  # the verdict where plain decoding was not measured
+NOTHING_DRAFTED = "nothing drafted"  # the verdict where the drafter proposed nothing that was scored
+NOTHING_SHOWN = "nothing was drafted: nothing was shown"
+NO_COUNTERS = "the engine reports no counters: whether it drafts is not known"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,7 @@ class RowCost:
 
 @dataclass(frozen=True, slots=True)
 class BenchVerdict:
-    """`word` is one of: pays, does not pay, no difference, not compared, baseline, broken."""
+    """`word` is one of: pays, does not pay, no difference, nothing drafted, not compared, baseline, broken."""
 
     word: str
     why: str
@@ -95,6 +98,7 @@ class Run:
     read_gb_per_s: float  # weight bytes a second that the target's forwards read
     same_text: bool | None  # as plain decoding, on every prompt; None where acceptance was forced
     verdict: BenchVerdict
+    drafted: bool | None = None  # whether anything was; None if the engine does not report it
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +138,19 @@ def all_same_text(values: Iterable[bool | None]) -> bool | None:
     """`same_text` of several runs together: False where one differs, None where one can't be compared."""
     found = set(values)
     return None if None in found and False not in found else False not in found
+
+
+TextComparison = Literal["yes", "no", "forced", "nothing drafted"]
+
+
+def text_comparison(runs: Sequence[Mapping[str, Any]]) -> TextComparison:
+    """Whether the texts are those of plain decoding. A run that drafted nothing shows nothing, unless it differs."""
+    others = [run for run in runs if run["drafter"] != PLAIN]
+    showing = [run for run in others if run.get("drafted") is not False or run["same_text"] is False]
+    if others and not showing:
+        return "nothing drafted"
+    same = all_same_text(run["same_text"] for run in showing)
+    return "forced" if same is None else "yes" if same else "no"
 
 
 def read_result(path: Path) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from slipstream.core.protocols import Model
 from slipstream.core.row_times import measure_rows
+from slipstream.measurement.ratio import ratio
 from slipstream.measurement.results import RowCost
 
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16)
@@ -21,4 +22,4 @@ def measure_row_cost(
     """
     seconds = measure_rows(model, rows, context=context, repeats=repeats + 1, limit_s=limit_s)
     warm = {n: statistics.median(of_size[1:] or of_size) for n, of_size in seconds.items()}
-    return [RowCost(n, cost, cost / warm[rows[0]]) for n, cost in warm.items()]
+    return [RowCost(n, cost, ratio(cost, warm[rows[0]])) for n, cost in warm.items()]

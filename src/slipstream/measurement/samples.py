@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from slipstream.core.generator import Answer
+from slipstream.measurement.ratio import ratio
 from slipstream.measurement.workload import Prompt
 
 
@@ -25,7 +26,11 @@ class PromptSample:
     def tokens_per_s(self) -> float:
         """Tokens after the first of each answer, over the time after it."""
         seconds = sum(a.stats.total_s - a.stats.ttft_s for a in self.answers)
-        return sum(max(a.stats.num_tokens - 1, 0) for a in self.answers) / seconds if seconds > 0 else 0.0
+        return ratio(sum(max(a.stats.num_tokens - 1, 0) for a in self.answers), max(seconds, 0.0))
+
+    @property
+    def drafts_counted(self) -> bool:
+        return all(a.stats.drafts_counted for a in self.answers)
 
     @property
     def end_to_end_s(self) -> float:
@@ -36,4 +41,5 @@ class PromptSample:
         return float(sum(getattr(a.stats, counter) for a in self.answers))
 
     def same_text_as(self, other: PromptSample) -> bool:
-        return all(a.tokens == b.tokens and a.text == b.text for a, b in zip(self.answers, other.answers, strict=True))
+        mine, theirs = ([(a.tokens, a.text) for a in sample.answers] for sample in (self, other))
+        return mine == theirs

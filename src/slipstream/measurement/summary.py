@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from slipstream.measurement.intervals import median_interval
+from slipstream.measurement.ratio import ratio
 from slipstream.measurement.results import ALL_KINDS, PLAIN, BenchVerdict, Interval, RowCost, Run
 from slipstream.measurement.samples import PromptSample
 from slipstream.measurement.verdict import judge
@@ -44,8 +45,10 @@ def _run(drafter: str, kind: str, samples: Sequence[PromptSample], yardstick: Ya
     drafted, accepted = _total(own, "num_drafted"), _total(own, "num_accepted")
     draft_s, score_s, rest_s = (_total(own, name) for name in ("draft_s", "score_s", "rest_s"))
     is_forced = yardstick.forced_acceptance and drafter != PLAIN
-    busy_s = max(draft_s + score_s + rest_s, 1e-12)
-    speedup = _speedup([mine.tokens_per_s / plain.tokens_per_s for mine, plain in pairs if plain.tokens_per_s > 0])
+    busy_s = draft_s + score_s + rest_s
+    speedup = _speedup(
+        [ratio(mine.tokens_per_s, plain.tokens_per_s) for mine, plain in pairs if plain.tokens_per_s > 0]
+    )
     theory = _theoretical(own, [plain for _, plain in pairs])
     speed = median_interval([s.tokens_per_s for s in own])
     run = Run(
@@ -62,17 +65,18 @@ def _run(drafter: str, kind: str, samples: Sequence[PromptSample], yardstick: Ya
         speedup=speedup,
         ttft_s=median_interval([s.answers[0].stats.ttft_s for s in own]).value,
         end_to_end_s=median_interval([s.end_to_end_s for s in own]).value,
-        acceptance_rate=accepted / drafted if drafted else 0.0,
-        mean_accepted_length=tokens / rounds if rounds else 0.0,
+        acceptance_rate=ratio(accepted, drafted),
+        mean_accepted_length=ratio(tokens, rounds),
         accepted_by_position=_by_position(own),
-        draft_share=draft_s / busy_s,
-        score_share=score_s / busy_s,
-        rest_share=rest_s / busy_s,
+        draft_share=ratio(draft_s, busy_s),
+        score_share=ratio(score_s, busy_s),
+        rest_share=ratio(rest_s, busy_s),
         theoretical_speedup=theory,
-        of_theoretical=speedup.value / theory if theory else 0.0,
-        read_gb_per_s=yardstick.weight_bytes * rounds / max(score_s, 1e-12) / 1e9,
+        of_theoretical=ratio(speedup.value, theory),
+        read_gb_per_s=ratio(yardstick.weight_bytes * rounds, score_s) / 1e9,
         same_text=None if is_forced else all(mine.same_text_as(plain) for mine, plain in pairs),
         verdict=BenchVerdict("baseline", "plain decoding"),
+        drafted=True if drafted else False if all(s.drafts_counted for s in own) else None,
     )
     plain = [plain for _, plain in pairs]
     reading = int(_total(plain, "target_forwards") - _total(plain, "num_tokens"))
@@ -97,10 +101,8 @@ def _theoretical(own: list[PromptSample], plain: list[PromptSample]) -> float:
     """Mean accepted length x plain round / (drafting + scoring of a round). 0 if unknown."""
     rounds, plain_rounds = _total(own, "rounds"), _total(plain, "rounds")
     models_s = _total(own, "draft_s") + _total(own, "score_s")
-    if not rounds or not plain_rounds or not models_s:
-        return 0.0
-    plain_round_s = _total(plain, "score_s") / plain_rounds
-    return _total(own, "num_tokens") / rounds * plain_round_s / (models_s / rounds)
+    plain_round_s = ratio(_total(plain, "score_s"), plain_rounds)
+    return ratio(ratio(_total(own, "num_tokens"), rounds) * plain_round_s, ratio(models_s, rounds))
 
 
 def _by_position(samples: Sequence[PromptSample]) -> list[float]:
@@ -115,4 +117,4 @@ def _by_position(samples: Sequence[PromptSample]) -> list[float]:
                 drafted[depth] = drafted.get(depth, 0) + count
             for depth, count in answer.stats.accepted_at.items():
                 accepted[depth] = accepted.get(depth, 0) + count
-    return [accepted.get(depth, 0) / drafted[depth] for depth in sorted(drafted) if drafted[depth]]
+    return [ratio(accepted.get(depth, 0), drafted[depth]) for depth in sorted(drafted) if drafted[depth]]

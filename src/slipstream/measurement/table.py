@@ -8,9 +8,31 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from slipstream.measurement.results import ALL_KINDS, NOT_COMPARED, PLAIN, BenchResult, Run, all_same_text
+from slipstream.measurement.ratio import ratio
+from slipstream.measurement.results import (
+    ALL_KINDS,
+    NOT_COMPARED,
+    NOTHING_DRAFTED,
+    NOTHING_SHOWN,
+    PLAIN,
+    BenchResult,
+    Run,
+    text_comparison,
+)
 
-_COLOURS = {"pays": "green", "does not pay": "red", "broken": "bold red", "no difference": "yellow"}
+_COLOURS = {
+    "pays": "green",
+    "does not pay": "red",
+    "broken": "bold red",
+    "no difference": "yellow",
+    NOTHING_DRAFTED: "red",
+}
+_TEXT = {
+    "yes": "text identical: yes",
+    "no": "text identical: NO",
+    "forced": "text identical: not comparable, because acceptance was forced",
+    "nothing drafted": NOTHING_SHOWN,
+}
 _COLUMNS = ("kind", "drafter", "tok/s", "speed-up", "95 % interval", "accepted", "tok/round", "verdict")
 _LEFT = ("kind", "drafter", "verdict")
 _WIDE = 100  # terminal width needed for the intervals
@@ -21,9 +43,8 @@ def print_table(result: BenchResult) -> None:
     console.print(_table(result, with_intervals=console.width >= _WIDE or not console.is_terminal))
     word = result.verdict.word
     console.print(f"verdict: [{_COLOURS.get(word, 'white')}]{word}[/] – {result.verdict.why}", highlight=False)
-    same = all_same_text(run.same_text for run in result.runs)
-    told = {True: "yes", False: "NO", None: "not comparable, because acceptance was forced"}[same]
-    console.print("text identical:", word if word == NOT_COMPARED else told)
+    told = _TEXT[text_comparison(result.to_dict()["runs"])]
+    console.print(f"text identical: {word}" if word == NOT_COMPARED else told)
     console.print(_fine_print(result), style="dim", highlight=False)
 
 
@@ -55,7 +76,7 @@ def _cells(run: Run) -> dict[str, str]:
     if run.drafter == PLAIN:
         return {"drafter": "plain", "tok/s": f"{run.tokens_per_s:.1f}"}
     colour = _COLOURS.get(run.verdict.word, "white")
-    is_compared = run.verdict.word != NOT_COMPARED
+    is_compared = run.verdict.word not in (NOT_COMPARED, NOTHING_DRAFTED)
     return {
         "drafter": run.drafter,
         "tok/s": f"{run.tokens_per_s:.1f}",
@@ -80,9 +101,9 @@ def _fine_print(result: BenchResult) -> str:
         *result.notes,
     ]
     if plain and result.machine.copy_gb_per_s:
-        copy = result.machine.copy_gb_per_s
+        copy, read = result.machine.copy_gb_per_s, plain.read_gb_per_s
         lines.append(
-            f"plain decoding reads weights at {plain.read_gb_per_s:.1f} GB/s, {plain.read_gb_per_s / copy:.0%} of the "
+            f"plain decoding reads weights at {read:.1f} GB/s, {ratio(read, copy):.0%} of the "
             f"{copy:.1f} GB/s (read + write) at which this {result.machine.device} copies memory"
         )
     if result.machine.gpus and result.machine.device == "cpu":

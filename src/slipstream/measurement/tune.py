@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import random
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -19,7 +20,9 @@ from slipstream.core.generator import Answer, Generator
 from slipstream.core.sampling import Sampling
 from slipstream.core.stats import Stats
 from slipstream.core.stream import Limits
-from slipstream.measurement.results import PLAIN, RowCost
+from slipstream.measurement.intervals import geometric_mean_interval
+from slipstream.measurement.ratio import ratio
+from slipstream.measurement.results import PLAIN, Interval, RowCost
 from slipstream.measurement.workload import Prompt
 
 LENGTHS = (1, 2, 3, 4, 6, 8, 12)
@@ -62,23 +65,39 @@ class Score:
     replayed: list[float] = field(default_factory=list)  # the same, by replays
     num_drafted: int = 0
     num_accepted: int = 0
+    drafts_counted: bool = True  # False where an engine does not report what it drafted
     dropped_after: int | None = None  # the rung
 
     @property
     def speedup(self) -> float:
         """Over plain decoding on the same prompts: the geometric mean of what was measured and what was replayed."""
         ratios = [*self.ratios, *self.replayed]
-        if not ratios:
-            return 0.0
-        return math.exp(sum(math.log(max(r, 1e-9)) for r in ratios) / len(ratios))
+        return math.exp(statistics.fmean(math.log(max(r, 1e-9)) for r in ratios)) if ratios else 0.0
+
+    @property
+    def interval(self) -> Interval:
+        """The speed-up with its 95 % interval."""
+        return geometric_mean_interval([*self.ratios, *self.replayed])
+
+    @property
+    def drafted_nothing(self) -> bool:
+        """It decoded plainly, by its own counters."""
+        is_measured = bool(self.ratios or self.replayed) and self.drafts_counted
+        return self.candidate != OFF and is_measured and not self.num_drafted
+
+    @property
+    def beats_plain(self) -> bool:
+        """It drafts, and is faster beyond noise."""
+        return not self.drafted_nothing and self.interval.low > 1.0
 
     @property
     def acceptance_rate(self) -> float:
-        return self.num_accepted / self.num_drafted if self.num_drafted else 0.0
+        return ratio(self.num_accepted, self.num_drafted)
 
     def count(self, stats: Stats) -> None:
         self.num_drafted += stats.num_drafted
         self.num_accepted += stats.num_accepted
+        self.drafts_counted &= stats.drafts_counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +131,8 @@ class TuneResult:
                 asdict(s.candidate)
                 | {
                     "speedup": s.speedup,
+                    "interval": [s.interval.low, s.interval.high],
+                    "drafted_nothing": s.drafted_nothing,
                     "acceptance_rate": s.acceptance_rate,
                     "runs": len(s.ratios),
                     "replays": len(s.replayed),
@@ -122,11 +143,12 @@ class TuneResult:
 
     def rule_of_thumb(self) -> Score | None:
         """Where "acceptance above 70 %: longer, below 50 %: shorter" ends, walked over the measured candidates."""
-        drafter = next((s.candidate for s in self.scores if s.candidate.length is not None), None)
+        drafting = [s for s in self.scores if s.candidate.length is not None and not s.drafted_nothing]
+        drafter = next((s.candidate for s in drafting), None)
         if drafter is None:
             return None
         ladder = sorted(
-            (s for s in self.scores if s.candidate.length is not None and _same_drafter(s.candidate, drafter)),
+            (s for s in drafting if _same_drafter(s.candidate, drafter)),
             key=lambda s: s.candidate.length or 0,
         )
         at = min(range(len(ladder)), key=lambda i: abs((ladder[i].candidate.length or 0) - _RULE_START))
@@ -163,7 +185,7 @@ def hopeless(candidate: TuneCandidate, cost_by_rows: Sequence[RowCost]) -> bool:
     if candidate.length is None:
         return False
     cost = next((c.over_one for c in cost_by_rows if c.rows >= candidate.length + 1), None)
-    return cost is not None and (candidate.length + 1) / cost < 1.0
+    return cost is not None and candidate.length + 1 < cost
 
 
 class Tuner:
@@ -195,7 +217,7 @@ class Tuner:
         started = self._clock()
 
         def share() -> float:
-            return min((self._clock() - started) / self._budget_s, 1.0)
+            return share_of(self._clock() - started, self._budget_s)
 
         scores = [Score(c) for c in candidates if c != OFF and not hopeless(c, cost_by_rows)]
         complete, failure = True, None
@@ -228,7 +250,8 @@ class Tuner:
                 for score in scores:
                     stats = self._replay(score.candidate, prompt, answer)
                     score.count(stats)
-                    score.replayed.append(stats.tokens_per_s / plain_speed)
+                    if plain_speed:
+                        score.replayed.append(ratio(stats.tokens_per_s, plain_speed))
             now = self._clock()
             if now + (now - began) > deadline:
                 return
@@ -238,7 +261,7 @@ class Tuner:
         rungs = max(1, math.ceil(math.log2(max(len(alive), 2))))
         started = self._clock()
         for rung in range(rungs):
-            end = started + (deadline - started) * (rung + 1) / rungs
+            end = started + (deadline - started) * ratio(rung + 1, rungs)
             self._run_rung(alive, end, share, rung, progress)
             if rung < rungs - 1:
                 alive = self._best(alive, math.ceil(len(alive) * _KEEP), rung + 1)
@@ -255,7 +278,7 @@ class Tuner:
                 progress(share(), f"rung {rung + 1}, {len(alive)} left: {score.candidate.label}")
                 speed = self._ask(score, prompt)
                 if plain_speed and speed:
-                    score.ratios.append(speed / plain_speed)
+                    score.ratios.append(ratio(speed, plain_speed))
             now = self._clock()
             if now + (now - began) > deadline:
                 return
@@ -292,12 +315,20 @@ class Tuner:
         return alive[:keep]
 
 
+def share_of(elapsed_s: float, budget_s: float) -> float:
+    """Of the time budget, at most 1; a budget of nothing is used up."""
+    return min(ratio(elapsed_s, budget_s), 1.0) if budget_s > 0 else 1.0
+
+
 def ranked(scores: list[Score]) -> list[Score]:
-    """Best first: the survivors, then those dropped last. Plain decoding stands before what is no faster."""
+    """Best first: the survivors, then those dropped last.
+
+    Plain decoding stands before what is not faster beyond noise, and before what drafted nothing.
+    """
     plain = Score(OFF, ratios=[1.0])
 
     def key(score: Score) -> tuple[bool, float, float]:
         survived = math.inf if score.dropped_after is None else score.dropped_after
-        return (score is not plain and score.speedup <= 1.0, -survived, -score.speedup)
+        return (score is not plain and not score.beats_plain, -survived, -score.speedup)
 
     return sorted([*scores, plain], key=key)

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from slipstream.measurement.results import ALL_KINDS, PLAIN, BenchVerdict, RowCost, Run
+from slipstream.measurement.results import (
+    ALL_KINDS,
+    NO_COUNTERS,
+    NOTHING_DRAFTED,
+    NOTHING_SHOWN,
+    PLAIN,
+    BenchVerdict,
+    RowCost,
+    Run,
+)
 
 _NOISE = 0.02  # the smallest gain that a quiet machine can measure
 _LOW_ACCEPTANCE = 0.35
@@ -31,6 +40,8 @@ def judge(run: Run, cost_by_rows: Sequence[RowCost], reading_forwards: int = 0) 
 def _word(run: Run) -> str:
     if run.same_text is False:
         return "broken"
+    if run.drafted is False:
+        return NOTHING_DRAFTED
     if run.speedup.low > 1.0 and run.speedup.value >= 1 + _NOISE:
         return "pays"
     if run.speedup.high < 1.0 and run.speedup.value <= 1 - _NOISE:
@@ -47,8 +58,10 @@ def _is_one_by_one(run: Run, reading_forwards: int) -> bool:
 def _why(run: Run, cost_by_rows: Sequence[RowCost]) -> str:
     if run.same_text is False:
         return "the text differs from plain decoding: slipstream audit shows where and why"
-    if not run.num_drafted:
-        return "nothing was drafted: the drafter proposed nothing, or the policy found that drafting does not pay off"
+    if run.drafted is None:
+        return NO_COUNTERS
+    if not run.drafted:
+        return f"{NOTHING_SHOWN}; the drafter proposed nothing, or the policy found that drafting does not pay off"
     if _word(run) == "pays":
         return (
             f"{run.mean_accepted_length:.2f} tokens per step, {run.acceptance_rate:.0%} of drafted tokens accepted, "
@@ -88,7 +101,10 @@ def overall(runs: Sequence[Run]) -> BenchVerdict:
     broken = next((r for r in runs if r.verdict.word == "broken"), None)
     if broken:
         return BenchVerdict("broken", f"{broken.drafter} on {broken.kind}: {broken.verdict.why}")
-    best = max(totals, key=lambda r: r.speedup.value)
+    showing = [r for r in totals if r.drafted is not False]
+    if not showing:
+        return BenchVerdict(NOTHING_DRAFTED, totals[0].verdict.why)
+    best = max(showing, key=lambda r: r.speedup.value)
     kinds = [r for r in runs if r.drafter == best.drafter and r.kind != ALL_KINDS]
     paying = [f"{r.kind} {r.speedup.value:.2f}x" for r in kinds if r.verdict.word == "pays"]
     losing = [f"{r.kind} {r.speedup.value:.2f}x" for r in kinds if r.verdict.word == "does not pay"]

@@ -47,8 +47,24 @@ class AuditResult:
         return sum(answer.outcome == outcome for answer in self.answers)
 
     @property
-    def identical(self) -> bool:
-        return bool(self.answers) and self.count("identical") == len(self.answers)
+    def drafted_nothing(self) -> list[str]:
+        """Drafters that drafted nothing in any answer: of them nothing was shown."""
+        by_drafter: dict[str, list[int | None]] = {}
+        for answer in self.answers:
+            by_drafter.setdefault(answer.drafter, []).append(answer.num_drafted)
+        return [drafter for drafter, counts in by_drafter.items() if all(count == 0 for count in counts)]
+
+    @property
+    def identical(self) -> bool | None:
+        """Whether all texts are those of plain decoding. None if they are, but a drafter drafted nothing."""
+        if not self.answers or self.count("identical") != len(self.answers):
+            return False
+        return None if self.drafted_nothing else True
+
+    @property
+    def passed(self) -> bool:
+        """No bug, and every drafter drafted, as far as the engine reports it."""
+        return bool(self.answers) and not self.count("BUG") and not self.drafted_nothing
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{self.count(outcome)} {outcome}" for outcome in ("identical", "tie", "BUG"))
@@ -60,6 +76,7 @@ class AuditResult:
             "model": self.model,
             "partial": not self.complete,
             "identical": self.identical,
+            "drafted_nothing": self.drafted_nothing,
             "bugs": self.count("BUG"),
             "ties": self.count("tie"),
             "findings": [asdict(answer) for answer in self.answers],

@@ -14,7 +14,7 @@ from slipstream.errors import SlipstreamError
 from slipstream.loading import drafter_for
 from slipstream.measurement.engine_generator import EngineGenerator
 from slipstream.measurement.measure import BenchDescription, measure
-from slipstream.measurement.results import PLAIN, BenchResult
+from slipstream.measurement.results import NOTHING_DRAFTED, PLAIN, BenchResult
 from slipstream.measurement.runner import BenchSettings
 from slipstream.measurement.synthetic import SyntheticSettings
 from slipstream.measurement.workload import Prompt
@@ -80,7 +80,7 @@ def bench(
         load_synthetic(chosen, synthetic, machine, reporter) if synthetic else load_models(chosen, machine, reporter)
     )
     result = bench_models(loaded, drafters or default_drafters(loaded), prompts, settings, options.command, reporter)
-    if result.verdict.word in ("does not pay", "no difference") and not synthetic:
+    if result.verdict.word in ("does not pay", "no difference", NOTHING_DRAFTED) and not synthetic:
         result = replace(result, notes=[*result.notes, *what_would_help(loaded.options.name)])
     return result
 

@@ -17,7 +17,7 @@ from slipstream.engines.http_generator import HttpGenerator
 from slipstream.engines.secrets import redacted_text
 from slipstream.engines.session import Running
 from slipstream.errors import EngineError
-from slipstream.measurement.kept import keeping
+from slipstream.measurement.kept import written_first
 from slipstream.measurement.load import run_load
 from slipstream.measurement.load_result import load_result
 from slipstream.measurement.results import BenchResult
@@ -77,7 +77,7 @@ def bench_engine(
         run = run_load(openers, prompts, settings, stream_counts, reporter.progress)
         if not run.samples:
             raise EngineError(run.error or "stopped before anything was measured")
-    with keeping(run.samples):
+    with written_first(run.samples):
         forced = forces_acceptance(comparison.choice)
         return load_result(run, settings, _described(comparison, len(prompts)), command, forced)
 

@@ -10,18 +10,31 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from slipstream.core.sampling import Sampling
+from slipstream.core.stream import Limits
 from slipstream.diagnosis.examine import Case, examine
 from slipstream.diagnosis.logs import explain
 from slipstream.diagnosis.preflight import BlockedError
 from slipstream.engines import find_folder
 from slipstream.engines.driver import ExternalEngine
 from slipstream.engines.engine_types import EngineSettings
+from slipstream.engines.http_generator import HttpGenerator
 from slipstream.engines.ports import free_port
 from slipstream.engines.readiness import Explain
 from slipstream.engines.session import Running, require_speculation, running
-from slipstream.errors import EngineError, EngineRequestError
+from slipstream.errors import EngineError, EngineRequestError, SilentFallbackError
 from slipstream.findings import Finding, worst_first
 from slipstream.tasks.reporter import Reporter
+
+_COLOURS = "red, blue, green, gold, grey, pink, "
+_DATES = (
+    "Monday, Tuesday, Wednesday, Thursday, Friday, Saturday, Sunday, January, February, March, April, May, June, July, "
+    f"August, September, October, November, December, {_COLOURS}"
+)
+# Lists that repeat: every drafter has something to draft here. The short one fits small contexts; the long one repeats
+# after more than 48 tokens, which is what the longest drafts of n-gram methods need.
+_REPEATING = (_COLOURS * 3, _DATES * 2 + _DATES[:60])
+_PROBE_TOKENS = 64
 
 
 def explainer(engine: ExternalEngine) -> Explain:
@@ -81,6 +94,40 @@ def engine_running(
             state = require_speculation(engine, ready.client, settings, explained)
         reporter.say(f"ready after {ready.ready_s:.1f} s; speculation: {state.evidence}")
         yield ready
+
+
+def require_drafts(engine: Running) -> int | None:
+    """Tokens that it drafts while it continues text that repeats itself; None if it reports no counters.
+
+    Raises SilentFallbackError if it drafts nothing there.
+    """
+    known = 0
+    for prompt in _REPEATING:
+        count = _num_drafted(engine, prompt)
+        if count:
+            return count
+        known += count is not None
+    if not known:
+        return None
+    length = "" if engine.settings.draft_length is None else f", draft length {engine.settings.draft_length}"
+    raise SilentFallbackError(
+        f"{engine.engine.name} drafted nothing with {engine.settings.method}{length}: its counters stayed at 0 in "
+        f"{known} test requests of {_PROBE_TOKENS} tokens for text that repeats itself. It decodes plainly with this "
+        f"setting; choose another method or draft length (slipstream tune --engine {engine.engine.name})"
+    )
+
+
+def _num_drafted(engine: Running, prompt: str) -> int | None:
+    """Tokens drafted for one answer; None if that is not reported, or if the prompt is refused."""
+    generator = HttpGenerator(engine.engine, engine.client, engine.settings.method)
+    try:
+        with deaths_explained(engine):
+            stats = generator.answer(prompt, Sampling(), Limits(_PROBE_TOKENS, ignore_eos=True)).stats
+    except EngineRequestError as error:
+        if error.status is None:  # no refusal: it is gone, or hangs
+            raise
+        return None
+    return stats.num_drafted if stats.drafts_counted else None
 
 
 @contextmanager

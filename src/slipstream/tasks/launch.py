@@ -19,7 +19,9 @@ from slipstream.engines.process import stop_detached
 from slipstream.engines.secrets import redacted
 from slipstream.engines.session import Running
 from slipstream.engines.state import Detached, detached_engines, forget, remember
-from slipstream.tasks.engine_runs import check_first, deaths_explained, engine_running
+from slipstream.errors import SilentFallbackError
+from slipstream.measurement.results import NO_COUNTERS
+from slipstream.tasks.engine_runs import check_first, deaths_explained, engine_running, require_drafts
 from slipstream.tasks.engine_settings import engine_settings
 from slipstream.tasks.options import EngineChoice, LaunchOptions, ModelOptions, as_models
 from slipstream.tasks.reporter import SILENT, Reporter
@@ -54,6 +56,7 @@ class Launched:
 
     running: Running
     smoke: SmokeTest | None  # None: not compared
+    num_drafted: int | None = None  # in a test request; None: not known, or plain decoding
 
     @property
     def url(self) -> str:
@@ -72,6 +75,7 @@ class Launched:
             "command": redacted(self.running.plan.argv),
             "log": str(self.running.process.log),
             "ready_s": self.running.ready_s,
+            "num_drafted": self.num_drafted,
         }
         if self.smoke:
             report |= {"smoke": str(self.smoke), "same_text": self.smoke.num_same == self.smoke.num_answers}
@@ -90,7 +94,7 @@ def launch(
 
     The doctor looks at it first. Once it is ready, its own counters must show that it drafts: engines fall back to
     plain decoding silently. Raises BlockedError where the doctor finds that it can't work, EngineError where it does
-    not start or does not speculate.
+    not start or drafts nothing. `force` starts it in spite of the doctor, and keeps it although it drafts nothing.
     """
     choice = EngineChoice(engine) if isinstance(engine, str) else engine
     settings = engine_settings(choice, as_models(models).resolved(choice.name))
@@ -98,12 +102,13 @@ def launch(
     _consult_doctor(found, settings, options.force, reporter)
     plain = _plain_answers(found, settings, choice.key, reporter) if options.smoke else None
     with engine_running(found, settings, reporter, choice.key, detached=options.detach) as running:
+        num_drafted = _drafts_checked(running, options.force, reporter)
         smoke = _compared(plain, _smoke_answers(running)) if plain else None
         if smoke:
             reporter.say(f"compared with plain decoding: {smoke}")
         if options.detach:
             _remember(running)
-        yield Launched(running, smoke)
+        yield Launched(running, smoke, num_drafted)
 
 
 def detached(engine: str | None = None, port: int | None = None, *, stop: bool = False) -> list[Detached]:
@@ -126,6 +131,21 @@ def _consult_doctor(engine: ExternalEngine, settings: EngineSettings, force: boo
         if not force:
             raise
         reporter.say(f"started anyway (--force): {error}")
+
+
+def _drafts_checked(running: Running, force: bool, reporter: Reporter) -> int | None:
+    """Tokens drafted in a test request; None for plain decoding, and where it is not known."""
+    if running.settings.method == PLAIN:
+        return None
+    try:
+        num_drafted = require_drafts(running)
+    except SilentFallbackError as error:
+        if not force:
+            raise SilentFallbackError(f"{error}, or add --force to run it all the same") from error
+        reporter.say(f"WARNING: {error}. It keeps running because of --force")
+        return 0
+    reporter.say(NO_COUNTERS if num_drafted is None else f"it drafts: {num_drafted} tokens in a test request")
+    return num_drafted
 
 
 def _plain_answers(

@@ -341,7 +341,7 @@ class LaunchOptions:
     """What to do when an engine is started."""
 
     smoke: bool = True  # first compare a few answers with plain decoding's
-    force: bool = False  # start even if the doctor has a blocking finding
+    force: bool = False  # start even if the doctor has a blocking finding, and keep what drafts nothing
     detach: bool = False  # leave it running
 
 

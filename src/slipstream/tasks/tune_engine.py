@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 
 from slipstream.core.generator import Generator
 from slipstream.core.sampling import Sampling
@@ -35,16 +36,24 @@ def tune_engine(
     engine = choice.find()
     plain = engine_settings(choice, ModelOptions(model, drafter=PLAIN))
 
-    def open_generator(candidate: TuneCandidate) -> AbstractContextManager[Generator]:
-        return started(engine, on_free_port(settings_of(engine, plain, candidate)), candidate.label, reporter)
+    def open_generator(candidate: TuneCandidate, limit_s: float) -> AbstractContextManager[Generator]:
+        settings = settings_of(engine, plain, candidate)
+        settings = replace(on_free_port(settings), start_limit_s=min(settings.start_limit_s, limit_s))
+        # Speeds are taken after the first token, so the prompt may come from the cache: that saves time.
+        return started(engine, settings, candidate.label, reporter, warm=True)
 
     drafters = options.drafter.split(",") if options.drafter else []
     candidates = candidates_of(engine, [as_given(choice.name, draft) for draft in options.drafts], drafters)
     sampling = Sampling(temperature=options.temperature, seed=options.seed)
-    tuner = RestartTuner(open_generator, prompts, sampling, limits, options.seconds)
+    tuner = RestartTuner(open_generator, prompts, sampling, limits, options.seconds, options.seed)
     result = tuner.run(candidates, options.progress(reporter))
     for label, why in tuner.failures.items():
         reporter.say(f"{label} is excluded: {why.splitlines()[0]}")
+    if tuner.unmeasured:
+        reporter.say(
+            f"no time was left for {len(tuner.unmeasured)} candidates (more --seconds tries them): "
+            f"{', '.join(tuner.unmeasured)}"
+        )
     return result
 
 

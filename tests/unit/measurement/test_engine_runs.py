@@ -7,12 +7,13 @@ from contextlib import contextmanager, nullcontext
 
 import pytest
 
+from slipstream.cli.tune import explanation
 from slipstream.core.generator import Answer
 from slipstream.core.sampling import Sampling
 from slipstream.core.stats import Stats
 from slipstream.core.stream import Limits
 from slipstream.engines.engine_types import TokenCandidate
-from slipstream.errors import EngineError, EngineRequestError
+from slipstream.errors import EngineError, EngineRequestError, EngineStartError
 from slipstream.measurement.engine_audit import answer_all, audit_engines, compare, gap_of_candidates
 from slipstream.measurement.load import run_load
 from slipstream.measurement.load_result import load_result
@@ -120,49 +121,100 @@ SPEEDS = {"none auto": 10.0, "a fixed(2)": 12.0, "a fixed(4)": 15.0, "b fixed(2)
 
 
 class Starts:
-    def __init__(self, broken: str | None = None) -> None:
-        self.count = 0
-        self.alive = 0
-        self._broken = broken
+    """Engines on a simulated clock: a start takes 3 s, a stop 1 s, an answer as long as its speed says.
+
+    `idle` drafts nothing; `most` engines fit at the same time.
+    """
+
+    def __init__(self, broken: str | None = None, idle: str | None = None, most: int = 2, speeds=None) -> None:
+        self.now = 0.0
+        self.count = self.most_alive = 0
+        self.alive: list[str] = []
+        self.asked: list[str] = []
+        self.speeds = speeds or SPEEDS
+        self._broken, self._idle, self._most = broken, idle, most
+
+    def clock(self) -> float:
+        return self.now
 
     @contextmanager
-    def __call__(self, candidate: TuneCandidate):
+    def __call__(self, candidate: TuneCandidate, limit_s: float):
+        label = "none auto" if candidate == OFF else candidate.label
         self.count += 1
-        self.alive += 1
-        assert self.alive == 1, "two engines at the same time"
+        self.now += 3.0
+        if label == self._broken or len(self.alive) == self._most:
+            raise EngineStartError("it did not start")
+        self.alive.append(label)
+        self.most_alive = max(self.most_alive, len(self.alive))
         try:
-            if candidate.label == self._broken:
-                raise EngineError("it did not start")
-            speed = SPEEDS["none auto" if candidate == OFF else candidate.label]
-            yield FixedSpeed("none" if candidate == OFF else candidate.label, speed)
+            yield Asked(self, label, label in ("none auto", self._idle))
         finally:
-            self.alive -= 1
+            self.now += 1.0
+            self.alive.remove(label)
+
+
+class Asked(FixedSpeed):
+    def __init__(self, starts: Starts, label: str, idle: bool) -> None:
+        super().__init__("none" if idle else label, starts.speeds[label])
+        self._starts, self._own = starts, label
+        self._all_in.set()
+
+    def answer(self, prompt, sampling, limits):
+        assert self._own in self._starts.alive
+        self._starts.asked.append(self._own)
+        answer = super().answer(prompt, sampling, limits)
+        self._starts.now += answer.stats.total_s
+        return answer
 
 
 CANDIDATES = [TuneCandidate(d, f"fixed({n})") for d in ("a", "b") for n in (2, 4)]
 
 
-def tune(starts: Starts, budget_s: float = 100.0):
-    ticks = iter(range(100_000))
-    tuner = RestartTuner(starts, PROMPTS, Sampling(), Limits(8), budget_s, clock=lambda: next(ticks) * 0.1)
+def tune(starts: Starts, budget_s: float = 200.0):
+    tuner = RestartTuner(starts, PROMPTS, Sampling(), Limits(8), budget_s, clock=starts.clock)
     return tuner, tuner.run([OFF, *CANDIDATES], lambda share, what: None)
 
 
-def test_tuning_by_restarts_finds_the_fastest_with_one_engine_at_a_time():
+def test_tuning_by_restarts_finds_the_fastest():
     starts = Starts()
     _, result = tune(starts)
     assert result.complete
     assert result.best.candidate.label == "a fixed(4)"
     assert result.best.speedup == pytest.approx(1.5)
-    assert starts.count == 1 + 4 + 1 + 2  # plain and four, plain and the better two
+    assert starts.count == 1 + 4 + 2 + 1  # plain decoding once; four candidates, the better two, the best
     assert next(s for s in result.scores if s.candidate == OFF).speedup == 1.0
+
+
+def test_a_candidate_and_plain_decoding_answer_in_turns():
+    starts = Starts()
+    tune(starts)
+    last = starts.asked[-6:]  # of the last candidate, prompt by prompt, the two in random order
+    assert [set(last[i : i + 2]) for i in (0, 2, 4)] == [{"none auto", "a fixed(4)"}] * 3
+    assert starts.most_alive == 2
+
+
+def test_what_drafted_nothing_is_never_chosen():
+    _, result = tune(Starts(idle="a fixed(4)"))
+    idle = next(s for s in result.scores if s.candidate.label == "a fixed(4)")
+    assert idle.speedup == pytest.approx(1.5)
+    assert idle.drafted_nothing
+    assert result.best.candidate.label == "a fixed(2)"
+    listed = {s["drafter"] + " " + s["policy"]: s["drafted_nothing"] for s in result.to_dict()["scores"]}
+    assert listed["a fixed(4)"] and not listed["a fixed(2)"]
+    assert "drafted nothing: a fixed(4)" in explanation(result)
+
+
+def test_a_gain_within_noise_is_not_chosen():
+    close = SPEEDS | {"a fixed(2)": 10.2, "a fixed(4)": 10.1}
+    _, result = tune(Starts(speeds=close), budget_s=60.0)
+    assert result.best.candidate == OFF
+    assert "plain decoding, because nothing was faster beyond noise" in explanation(result)
 
 
 def test_plain_decoding_wins_where_nothing_is_faster():
     _, result = tune(Starts())
-    assert [s.candidate.label for s in result.scores].index("none") < [s.candidate.label for s in result.scores].index(
-        "b fixed(4)"
-    )
+    labels = [s.candidate.label for s in result.scores]
+    assert labels.index("none") < labels.index("b fixed(4)")
 
 
 def test_a_candidate_that_does_not_start_is_out_and_said():
@@ -171,11 +223,37 @@ def test_a_candidate_that_does_not_start_is_out_and_said():
     assert result.best.candidate.label == "a fixed(2)"
 
 
-def test_the_time_budget_ends_the_search():
+def test_where_two_engines_don_t_fit_they_take_turns():
+    starts = Starts(most=1)
+    tuner, result = tune(starts, budget_s=400.0)
+    assert starts.most_alive == 1
+    assert tuner.failures == {}
+    assert result.best.candidate.label == "a fixed(4)"
+
+
+@pytest.mark.parametrize("budget_s", [14.0, 17.0, 23.0, 31.0, 47.0, 90.0, 200.0])
+def test_the_time_budget_is_kept_with_starts_and_stops(budget_s):
     starts = Starts()
-    _, result = tune(starts, budget_s=0.7)
-    assert starts.count < 8
-    assert result.best.candidate.label in ("a fixed(4)", "a fixed(2)")
+    tuner, result = tune(starts, budget_s)
+    assert result.elapsed_s <= budget_s
+    assert starts.now == result.elapsed_s
+    measured = {s.candidate.label for s in result.scores} - {"none"}
+    assert measured | set(tuner.unmeasured) == {c.label for c in CANDIDATES}
+
+
+@pytest.mark.parametrize("budget_s", [1.0, 8.0])
+def test_a_search_that_measured_nothing_chooses_nothing(budget_s):
+    starts = Starts()
+    with pytest.raises(EngineError, match=r"no candidate was measured, so nothing is chosen.*add --seconds"):
+        tune(starts, budget_s)
+    assert starts.count == 1  # only plain decoding, which shows what a start takes
+
+
+def test_each_drafter_has_its_turn_before_a_second_length():
+    starts = Starts()
+    tune(starts)
+    first = dict.fromkeys(label for label in starts.asked if label != "none auto")
+    assert list(first) == ["a fixed(2)", "b fixed(2)", "a fixed(4)", "b fixed(4)"]
 
 
 def candidates(*tokens: tuple[str, float, str, float]):
