@@ -21,7 +21,7 @@ from slipstream.engines.engine_types import EngineSettings, Speculation
 from slipstream.engines.http_generator import HttpGenerator
 from slipstream.engines.ports import free_port, require_free_port
 from slipstream.engines.process import EngineProcess
-from slipstream.engines.session import require_speculation, running, verify_speculation
+from slipstream.engines.session import require_speculation, running
 from slipstream.errors import EngineError, EngineRequestError, EngineStartError, SilentFallbackError
 from slipstream.models import resolve
 from slipstream.tasks.engine_runs import check_first, engine_running, explainer
@@ -74,7 +74,7 @@ def answers(client: Client, max_tokens: int = 16, **sampling: float) -> list[str
 @pytest.fixture(scope="module")
 def plain_texts(smollm2_path) -> dict[str, list[str]]:
     with running(ENGINE, settings(smollm2_path)) as plain:
-        assert verify_speculation(ENGINE, plain.client, plain.settings).on is False
+        assert ENGINE.speculation_state(plain.client, plain.settings).on is False
         return {"greedy": answers(plain.client), "sampled": answers(plain.client, temperature=0.8, seed=5)}
 
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slipstream.cache import cache_folder
-from slipstream.core.sampling import Sampling
-from slipstream.core.stream import Limits
 from slipstream.engines.client import Client
 from slipstream.engines.driver import ExternalEngine
 from slipstream.engines.engine_types import PLAIN, EngineSettings, SpeculationState, StartPlan
@@ -19,9 +17,6 @@ from slipstream.engines.process import EngineProcess, find_program, run_to_end
 from slipstream.engines.readiness import Explain, Say, wait_until_ready
 from slipstream.engines.secrets import redacted
 from slipstream.errors import SilentFallbackError
-
-# Repetitive text, so that every drafter can draft something. Short, for small contexts.
-_PROBE = "1 2 3 4 5 6 7 8 9 " * 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,29 +83,13 @@ def running(
         process.stop()
 
 
-def verify_speculation(engine: ExternalEngine, client: Client, settings: EngineSettings) -> SpeculationState:
-    """Whether the engine drafts, from its own report and, if it has counters, from their increase.
-
-    Requests a short answer to a repetitive text. Plain decoding is verified too: it must not draft.
-    """
-    said = engine.speculation_state(client, settings)
-    if said.on is False or settings.method == PLAIN:
-        return said
-    answer = HttpGenerator(engine, client, settings.method).answer(_PROBE, Sampling(), Limits(24, ignore_eos=True))
-    stats = answer.stats
-    if stats.num_drafted:
-        evidence = f"{stats.num_accepted} of {stats.num_drafted} drafted tokens were accepted in a test request"
-        return SpeculationState(True, f"{said.evidence}; {evidence}" if said.evidence else evidence)
-    return SpeculationState(
-        said.on, f"{said.evidence}; nothing was drafted in a test request of {stats.num_tokens} tokens"
-    )
-
-
 def require_speculation(
     engine: ExternalEngine, client: Client, settings: EngineSettings, explain: Explain
 ) -> SpeculationState:
-    """Raises SilentFallbackError with the log's explanation if speculation was configured but is off."""
-    state = verify_speculation(engine, client, settings)
+    """What the engine reports. Raises SilentFallbackError with the log's explanation if speculation was configured but
+    is off.
+    """
+    state = engine.speculation_state(client, settings)
     if settings.method == PLAIN or state.on is not False:
         return state
     log = client.log.read_text(errors="replace") if client.log and client.log.exists() else ""
