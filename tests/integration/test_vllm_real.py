@@ -81,14 +81,16 @@ def answers(server: Running) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def no_process_is_left(environment: Path) -> Iterator[None]:
-    """Whatever was started here, by whomever and in whatever session, has this test's cache in its environment."""
+    """Whatever was started here, by whomever and in whatever session, has this test's cache in its environment. The
+    process that fills in chat templates is this one's own, and stays.
+    """
     yield
     mark, left = f"SLIPSTREAM_CACHE={environment}".encode(), []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             if process.name != str(os.getpid()) and mark in (process / "environ").read_bytes():
-                left.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")[:100])
-    assert left == []
+                left.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+    assert [command[:100] for command in left if "template_worker" not in command] == []
 
 
 def test_plain_and_ngram_write_the_same_text_as_slipstream(folder: Path) -> None:
