@@ -19,7 +19,7 @@ from slipstream.parsing.flag_table import Flag, Table
 from slipstream.tasks.export import own_format
 
 ENGINES = [find_engine(name) for name in EXTERNAL]
-METHODS = [(engine, method) for engine in ENGINES for method in engine.methods]
+METHODS = [(engine, method) for engine in ENGINES for method in engine.methods if not method.missing]
 
 
 def settings(method: Method | None = None, **values: object) -> EngineSettings:

@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from slipstream.engines.vllm.flags import FLAGS, KEYS_OF_METHODS, METHODS, MTP_NAMES, SPECULATIVE, MethodNeeds
+from slipstream.engines.vllm.flags import FLAGS, KEYS_OF_METHODS, MTP_NAMES, SPECULATIVE
+from slipstream.engines.vllm.methods import METHODS, VllmMethod
 from slipstream.findings import Finding, rule
 from slipstream.parsing.command_line import Call, Option, Word, parse
 from slipstream.parsing.config_checks import (
@@ -53,7 +54,7 @@ QUANT_DTYPE = rule(
     "Use --dtype half.",
 )
 
-_METHODS = {method.name: method for method in METHODS}
+_METHODS = {method.name: method for method in METHODS if not method.variant_of}
 _EXAMPLE = '{"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4}'
 _SHORT_FLAGS = {"--spec-method": "method", "--spec-model": "model", "--spec-tokens": "num_speculative_tokens"}
 _FLOAT16_ONLY = ("awq", "gptq")
@@ -174,7 +175,7 @@ def _check_method(settings: dict[str, Any]) -> Iterator[Finding]:
         yield from _check_needs(settings, method)
 
 
-def _check_needs(settings: dict[str, Any], method: MethodNeeds) -> Iterator[Finding]:
+def _check_needs(settings: dict[str, Any], method: VllmMethod) -> Iterator[Finding]:
     model = settings.get("model")
     if method.model == "required" and model is None:
         why = f"the method {method.name} needs one"
@@ -196,7 +197,7 @@ def _check_needs(settings: dict[str, Any], method: MethodNeeds) -> Iterator[Find
     yield from _check_vocabulary(settings, method)
 
 
-def _check_vocabulary(settings: dict[str, Any], method: MethodNeeds) -> Iterator[Finding]:
+def _check_vocabulary(settings: dict[str, Any], method: VllmMethod) -> Iterator[Finding]:
     if settings.get("use_heterogeneous_vocab") is not True:
         return
     evidence = _shown(settings, "use_heterogeneous_vocab", "method", "draft_sample_method")
