@@ -1,6 +1,6 @@
-"""vLLM's methods: what is written for each.
+"""vLLM's methods: what is written for each, and what the doctor says of them.
 
-RULES was read from vLLM 0.32.0 (`config/speculative.py`, `config/vllm.py`), and its own parser and
+RULES and REFUSED were read from vLLM 0.32.0 (`config/speculative.py`, `config/vllm.py`), and its own parser and
 `create_engine_config` were run on every command line here.
 """
 
@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from slipstream.diagnosis.configs import lint
 from slipstream.engines.driver import find_method
 from slipstream.engines.engine_types import EngineSettings
 from slipstream.engines.vllm.driver import ENGINE
@@ -93,3 +94,78 @@ def test_a_special_checkpoint_is_named():
         plan = ENGINE.plan(EngineSettings("org/model", name, "d"), Path("unused"))
         assert kind in " ".join(plan.notes)
     assert find_method(ENGINE, "mlp_speculator").missing and EXPORTED["mtp"].needs
+
+
+# -- the doctor
+
+NGRAM = {"method": "ngram", "num_speculative_tokens": 4}
+DRAFT = {"method": "draft_model", "model": "d", "num_speculative_tokens": 4}
+SCHEDULE = {"num_speculative_tokens_per_batch_size": [[1, 8, 4], [9, 64, 0]]}
+HEAD = {"model": "org/EAGLE3-head", "num_speculative_tokens": 3}
+
+# Settings, further flags, the findings, and a part of the first one. vLLM's own answer is the comment above.
+REFUSED = [
+    # "async scheduling is only supported with EAGLE/MTP/Draft Model/NGram GPU/DSpark/DFlash"
+    (NGRAM, "--async-scheduling", ["config-conflict"], "ngram_gpu"),
+    ({"method": "suffix"}, "--async-scheduling", ["config-conflict"], "Remove --async-scheduling"),
+    (DRAFT | {"method": "medusa"}, "--async-scheduling", ["config-conflict"], "medusa"),
+    (NGRAM | {"method": "ngram_gpu"}, "--async-scheduling", [], ""),
+    (NGRAM | {"method": "ngram_gpu"}, "--async-scheduling --distributed-executor-backend ray", [], ""),
+    (NGRAM, "--no-async-scheduling", [], ""),
+    # "Async scheduling is not compatible with disable_padded_drafter_batch=True."
+    (DRAFT | {"disable_padded_drafter_batch": True}, "--async-scheduling", ["config-conflict"], "Remove one"),
+    # "Disabling num_speculative_tokens_per_batch_size and falling back to static num_speculative_tokens"
+    (NGRAM | SCHEDULE, "-dp 2", ["config-no-effect"], "data parallelism"),
+    (NGRAM | SCHEDULE, "", [], ""),
+    # accepted, with the method eagle3
+    (HEAD | {"method": "draft_model"}, "", ["config-no-effect"], '"method": "eagle3"'),
+    (HEAD | {"method": "medusa"}, "", ["config-no-effect"], '"method": "eagle3"'),
+    (HEAD | {"method": "eagle"}, "", [], ""),
+    # assert num_speculative_tokens == 1
+    (NGRAM | {"method": "extract_hidden_states"}, "", ["config-range"], "must be 1"),
+    # "Model architectures ['MLPSpeculatorPreTrainedModel'] are not supported"
+    ({"method": "mlp_speculator", "model": "d"}, "", ["config-method-cant-start"], "no code to run it"),
+    # "num_speculative_tokens must be provided"
+    ({"method": "dspark"}, "", ["config-missing"], '"model": "..."'),
+    ({"method": "dspark", "model": "d"}, "", [], ""),
+    ({"method": "dspark", "num_speculative_tokens": 5}, "", [], ""),
+    # "dspark_draft_topk is only supported by DSpark"
+    (DRAFT | {"dspark_draft_topk": 4}, "", ["config-conflict"], "dspark"),
+    # "index_share_for_mtp_iteration is only supported with method='mtp'"
+    (NGRAM | {"index_share_for_mtp_iteration": True}, "", ["config-conflict"], "mtp"),
+    # "use_heterogeneous_vocab only works with method='draft_model'"
+    (HEAD | {"method": "eagle3", "use_heterogeneous_vocab": True}, "", ["config-conflict"], "draft_model"),
+    (HEAD | {"method": "eagle3", "use_heterogeneous_vocab": False}, "", [], ""),
+    # accepted and ignored
+    (NGRAM | {"parallel_drafting": True}, "", ["config-no-effect"], "draft_model"),
+    # "are only valid with rejection_sample_method='synthetic'"
+    (NGRAM | {"synthetic_acceptance_length": 2}, "", ["config-conflict"], "synthetic_acceptance_length"),
+    # "requires exactly one of synthetic_acceptance_rates or synthetic_acceptance_length"
+    (NGRAM | {"rejection_sample_method": "synthetic"}, "", ["config-conflict"], "needs one of"),
+    (NGRAM | {"rejection_sample_method": "synthetic", "synthetic_acceptance_length": 2}, "", [], ""),
+]
+
+
+@pytest.mark.parametrize(("settings", "flags", "ids", "told"), REFUSED)
+def test_the_doctor_says_what_vllm_does(settings, flags, ids, told):
+    findings = lint("vllm", f"vllm serve m --speculative-config '{json.dumps(settings)}' {flags}")
+    assert [finding.id for finding in findings] == ids
+    assert not findings or told in findings[0].cause + findings[0].fix
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "vllm serve m --spec-method ngramm --spec-tokens 3",
+        "vllm serve m --spec-method ngram --spec-tokens 0",
+        "vllm serve m --spec-method extract_hidden_states --spec-tokens 0",
+        "vllm serve m --speculative-config.method ngramm --speculative-config.num_speculative_tokens 4",
+        "vllm serve m --spec-tokens",
+        '{"method": "mlp_speculator", "prompt_lookup_max": 4, "model": "eagle3-x", "num_speculative_tokens": "x"}',
+    ],
+)
+def test_one_finding_once(text):
+    findings = lint("vllm", text)
+    assert findings
+    assert len({(finding.id, finding.cause) for finding in findings}) == len(findings)
+    assert len(findings) == len({finding.evidence for finding in findings}), findings

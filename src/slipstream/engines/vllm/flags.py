@@ -88,7 +88,15 @@ KEYS_OF_METHODS: dict[str, tuple[str, ...]] = {
     "suffix_decoding_max_cached_requests": ("suffix",),
     "suffix_decoding_max_spec_factor": ("suffix",),
     "suffix_decoding_min_token_prob": ("suffix",),
+    "parallel_drafting": ("draft_model", "eagle", "eagle3", "mtp", "dflash", "dspark"),
+    "use_heterogeneous_vocab": ("draft_model",),
+    "dspark_draft_topk": ("dspark",),
+    "index_share_for_mtp_iteration": ("mtp",),
 }
+REFUSED_WITH_OTHERS = ("use_heterogeneous_vocab", "dspark_draft_topk", "index_share_for_mtp_iteration")
+
+# vLLM takes the method from these parts of the draft's name, unless one of these methods is given.
+METHODS_BY_NAME = {"eagle-": "eagle", "eagle3": "eagle3", "dflash": "dflash", "dspark": "dspark"}
 
 FLAGS = Table(
     engine="vllm",
