@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from slipstream.parsing.flag_table import Flag, Gone, Table, names_in
@@ -19,6 +20,20 @@ QUANTISATIONS = (
     *("quark_int4fp8_moe", "quark_mxfp4", "mlx_q4", "mlx_q8", "unquant", "humming"),
 )
 _S = "--speculative"
+
+
+@dataclass(frozen=True, slots=True)
+class BlockSize:
+    """The flag for the length of a head that drafts a block at once. It verifies a block and `num_more` tokens."""
+
+    flag: str
+    num_more: int
+
+
+BLOCK_SIZES = {
+    "DFLASH": BlockSize(f"{_S}-dflash-block-size", 0),
+    "DSPARK": BlockSize(f"{_S}-dspark-block-size", 1),
+}
 
 FLAGS = Table(
     engine="sglang",
