@@ -10,8 +10,8 @@ from slipstream.parsing.flag_table import Flag, Gone, Table, names_in
 TREE_ALGORITHMS = ("EAGLE", "EAGLE3", "NEXTN", "STANDALONE")
 ALGORITHMS = (*TREE_ALGORITHMS, "NGRAM", "DFLASH", "DSPARK", "UNO", "FROZEN_KV_MTP", "NONE")
 NEEDS_DRAFT_MODEL = ("EAGLE3", "STANDALONE", "DFLASH")  # EAGLE and NEXTN may find their head in the target
-WITHOUT_DRAFT_MODEL = ("NGRAM",)
 REJECTION_SAMPLING = ("EAGLE", "EAGLE3", "NEXTN")
+WITHOUT_DRAFT_MODEL = ("NGRAM",)
 DTYPES = ("auto", "half", "float16", "bfloat16", "float", "float32")
 QUANTISATIONS = (
     *("awq", "fp8", "mxfp8", "gptq", "gptq_marlin", "awq_marlin", "bitsandbytes", "gguf", "modelopt", "modelopt_fp8"),
@@ -71,11 +71,13 @@ FLAGS = Table(
         Flag("--dtype", choices=DTYPES),
         Flag("--quantization", choices=QUANTISATIONS),
         Flag("--tp-size", "int", aliases=("--tensor-parallel-size", "--tp"), at_least=1),
+        Flag("--pp-size", "int", aliases=("--pipeline-parallel-size",), at_least=1),
         Flag("--dp-size", "int", aliases=("--data-parallel-size", "--dp"), at_least=1),
         Flag("--mem-fraction-static", "float", at_least=0.01, at_most=1),
         Flag("--context-length", "int", at_least=1),
         Flag("--max-running-requests", "int", at_least=1),
         Flag("--page-size", "int", at_least=1),
+        Flag("--bf16-gemm-backend", choices=("auto", "cutedsl", "gemv", "torch")),
         Flag("--port", "int", at_least=0, at_most=65535),
         Flag("--trust-remote-code", "switch"),
         Flag("--disable-radix-cache", "switch"),
@@ -91,6 +93,7 @@ FLAGS = Table(
             "--disable-cuda-graph", "--cuda-graph-backend-decode disabled --cuda-graph-backend-prefill disabled", True
         ),
         Gone("--enable-dp-attention", "--attn-dp-size N", True),
+        Gone("--monokernel-backend", "--enable-amd-monokernel", True),
     ),
     others=names_in(Path(__file__).with_name("flags.txt")),
 )
