@@ -1,7 +1,7 @@
-"""SGLang's methods: what is written for each.
+"""SGLang's methods: what is written for each, and what the doctor says of them.
 
 SGLang 0.5.23's own `ServerArgs` parser and `handle_speculative_decoding` (`srt/arg_groups/speculative_hook.py`) were
-run on these command lines.
+run on these command lines; REFUSED has their answers.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from slipstream.diagnosis.configs import lint
 from slipstream.engines import find_engine
 from slipstream.engines.engine_types import EngineSettings
-from slipstream.engines.sglang.flags import ALGORITHMS
+from slipstream.engines.sglang.flags import ALGORITHMS, FLAGS
 from slipstream.engines.sglang.methods import METHODS
 from slipstream.errors import UsageError
 from slipstream.tasks.tune_engine import candidates_of
@@ -70,3 +71,69 @@ def test_tune_tries_no_method_that_needs_more_arguments():
 def test_a_length_of_its_own_is_not_taken_with_adaptive_ones():
     with pytest.raises(UsageError, match="EAGLE3_ADAPTIVE has no draft length"):
         speculative("EAGLE3_ADAPTIVE", "d", 4)
+
+
+# -- the doctor
+
+TREE = "EAGLE --speculative-draft-model-path d"
+UNO = "UNO --uno-lora-path a --speculative-num-draft-tokens 4"
+DSPARK = "DSPARK --speculative-dspark-block-size 4 --speculative-num-draft-tokens"
+DFLASH = "DFLASH --speculative-draft-model-path d --speculative-dflash-block-size 4 --speculative-num-draft-tokens"
+CHAIN_FLAG = "--speculative-ngram-max-bfs-breadth 1"
+
+# After --speculative-algorithm; the findings; a part of the first. SGLang's own answer is the comment above.
+REFUSED = [
+    # TypeError: '>' not supported between instances of 'NoneType' and 'int'
+    (f"{TREE} --speculative-num-steps 3", ["config-missing"], "--speculative-eagle-topk is missing"),
+    # AssertionError
+    (f"{TREE} --speculative-eagle-topk 1", ["config-missing"], "--speculative-num-steps is missing"),
+    (f"{TREE} --speculative-num-draft-tokens 4", ["config-missing"], "--speculative-num-steps is missing"),
+    (f"{TREE} --speculative-num-steps 3 --speculative-eagle-topk 1", [], ""),
+    (f"{TREE} --speculative-num-steps 3 --speculative-adaptive", [], ""),
+    (f"{TREE} --speculative-adaptive", [], ""),
+    # "--speculative-num-steps=4 is not in the adaptive config candidate_steps"
+    (f"{TREE} --speculative-num-steps 4 --speculative-adaptive", ["config-conflict"], "0, 1, 3, 5, 7"),
+    (f"{TREE} --speculative-num-steps 4 --speculative-adaptive --speculative-adaptive-config f.json", [], ""),
+    # "speculative_adaptive disabled: speculative_eagle_topk=4", then an AssertionError
+    (f"{TREE} --speculative-eagle-topk 4 --speculative-adaptive", ["config-missing", "config-no-effect"], "num-steps"),
+    # "speculative_adaptive disabled: speculative_algorithm=NGRAM"
+    ("NGRAM --speculative-adaptive", ["config-no-effect"], "not with NGRAM"),
+    ("STANDALONE --speculative-draft-model-path d --speculative-adaptive", ["config-no-effect"], "STANDALONE"),
+    # "UNO requires --uno-lora-path.", "UNO requires --speculative-num-draft-tokens"
+    ("UNO --speculative-num-draft-tokens 4", ["config-missing"], "--uno-lora-path PATH"),
+    ("UNO --uno-lora-path a", ["config-missing"], "--speculative-num-draft-tokens 4"),
+    (UNO, [], ""),
+    # "UNO reuses the target model and does not accept --speculative-draft-model-path."
+    (f"{UNO} --speculative-draft-model-path d", ["config-conflict"], "refuses a draft model"),
+    # "UNO requires TP=PP=1."
+    (f"{UNO} --tp 2", ["config-conflict"], "one GPU"),
+    # "UNO tree mode requires --speculative-num-steps", "UNO tree mode requires Q >= F; got Q=4, F=5."
+    (f"{UNO} --speculative-eagle-topk 2", ["config-missing"], "--speculative-num-steps 3"),
+    (f"{UNO} --speculative-eagle-topk 2 --speculative-num-steps 4", ["config-conflict"], "5 to 128"),
+    # "DSpark speculative_num_draft_tokens must equal gamma + 1"
+    (f"{DSPARK} 4", ["config-conflict"], "set it to 5"),
+    (f"{DSPARK} 5", [], ""),
+    # "For DFLASH they must match."
+    (f"{DFLASH} 5", ["config-conflict"], "set it to 4"),
+    (f"{DFLASH} 4", [], ""),
+    # "speculative_eagle_topk(10) > 1 with page_size(64) > 1 is unstable"
+    ("NGRAM --page-size 64", ["config-conflict"], "--speculative-ngram-max-bfs-breadth 1"),
+    ("NGRAM --page-size 64 --attention-backend flashinfer", [], ""),
+    (f"NGRAM --page-size 64 {CHAIN_FLAG}", [], ""),
+    ("NGRAM --page-size 1", [], ""),
+]
+
+
+@pytest.mark.parametrize(("text", "ids", "told"), REFUSED)
+def test_the_doctor_says_what_sglang_does(text, ids, told):
+    findings = lint("sglang", f"sglang serve --model m --speculative-algorithm {text}")
+    assert [finding.id for finding in findings] == ids
+    assert not findings or told in findings[0].cause + findings[0].fix
+    assert len({(finding.id, finding.cause) for finding in findings}) == len(findings)
+
+
+def test_the_table_has_the_flags_of_the_wheel():
+    assert lint("sglang", "sglang serve --model m --bf16-gemm-backend torch") == []
+    assert FLAGS.knows("--pp-size") and FLAGS.knows("--speculative-adaptive-config")
+    assert not FLAGS.knows("--stat-loggers")  # fields of ServerArgs that are no flags
+    assert not FLAGS.knows("--custom-sigquit-handler")

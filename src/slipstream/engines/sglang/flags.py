@@ -11,7 +11,8 @@ TREE_ALGORITHMS = ("EAGLE", "EAGLE3", "NEXTN", "STANDALONE")
 ALGORITHMS = (*TREE_ALGORITHMS, "NGRAM", "DFLASH", "DSPARK", "UNO", "FROZEN_KV_MTP", "NONE")
 NEEDS_DRAFT_MODEL = ("EAGLE3", "STANDALONE", "DFLASH")  # EAGLE and NEXTN may find their head in the target
 REJECTION_SAMPLING = ("EAGLE", "EAGLE3", "NEXTN")
-WITHOUT_DRAFT_MODEL = ("NGRAM",)
+ADAPTIVE = ("EAGLE", "EAGLE3", "NEXTN")
+ADAPTIVE_STEPS = (0, 1, 3, 5, 7)  # without --speculative-adaptive-config
 DTYPES = ("auto", "half", "float16", "bfloat16", "float", "float32")
 QUANTISATIONS = (
     *("awq", "fp8", "mxfp8", "gptq", "gptq_marlin", "awq_marlin", "bitsandbytes", "gguf", "modelopt", "modelopt_fp8"),
