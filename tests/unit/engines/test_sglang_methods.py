@@ -106,7 +106,8 @@ REFUSED = [
     # "UNO reuses the target model and does not accept --speculative-draft-model-path."
     (f"{UNO} --speculative-draft-model-path d", ["config-conflict"], "refuses a draft model"),
     # "UNO requires TP=PP=1."
-    (f"{UNO} --tp 2", ["config-conflict"], "one GPU"),
+    (f"{UNO} --tp 2 --pp-size 2", ["config-conflict"], "one GPU"),
+    (f"{UNO} --unknown 1 --unknown 1", ["config-unknown-key"], "--unknown"),
     # "UNO tree mode requires --speculative-num-steps", "UNO tree mode requires Q >= F; got Q=4, F=5."
     (f"{UNO} --speculative-eagle-topk 2", ["config-missing"], "--speculative-num-steps 3"),
     (f"{UNO} --speculative-eagle-topk 2 --speculative-num-steps 4", ["config-conflict"], "5 to 128"),

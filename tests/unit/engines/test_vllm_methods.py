@@ -161,6 +161,7 @@ def test_the_doctor_says_what_vllm_does(settings, flags, ids, told):
         "vllm serve m --spec-method extract_hidden_states --spec-tokens 0",
         "vllm serve m --speculative-config.method ngramm --speculative-config.num_speculative_tokens 4",
         "vllm serve m --spec-tokens",
+        "vllm serve m --max-num-seq 8 --max-num-seq 8",
         '{"method": "mlp_speculator", "prompt_lookup_max": 4, "model": "eagle3-x", "num_speculative_tokens": "x"}',
     ],
 )

@@ -116,10 +116,9 @@ def _check_uno(call: Call) -> Iterator[Finding]:
     if topk and topk > 1 and steps and tokens and not steps < tokens <= 128:
         why = f"a tree of UNO with {steps} steps has {steps + 1} to 128 draft tokens, not {tokens}"
         yield CONFLICT.finding(evidence, why=why, fix=f"Set {_TOKENS} to a number in this range, or {_TOPK} 1")
-    for name in ("--tp-size", "--pp-size"):
-        if (_whole(call, name) or 1) > 1:
-            why = "UNO runs on one GPU"
-            yield CONFLICT.finding(f"{evidence}, {name} {call.value(name)}", why=why, fix=f"Remove {name}")
+    if several := [name for name in ("--tp-size", "--pp-size") if (_whole(call, name) or 1) > 1]:
+        given = ", ".join(f"{name} {call.value(name)}" for name in several)
+        yield CONFLICT.finding(f"{evidence}, {given}", why="UNO runs on one GPU", fix=f"Remove {' and '.join(several)}")
 
 
 def _check_adaptive(call: Call, algorithm: str) -> Iterator[Finding]:
