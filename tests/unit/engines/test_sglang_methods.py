@@ -1,7 +1,7 @@
 """SGLang's methods: what is written for each, and what the doctor says of them.
 
-SGLang 0.5.23's own `ServerArgs` parser and `handle_speculative_decoding` (`srt/arg_groups/speculative_hook.py`) were
-run on these command lines; REFUSED has their answers.
+Comments are what SGLang 0.5.23's own `ServerArgs` parser and `handle_speculative_decoding` said of such a command line,
+with the device taken for CUDA and the models' configs made up. Its server was not run.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ DSPARK = "DSPARK --speculative-dspark-block-size 4 --speculative-num-draft-token
 DFLASH = "DFLASH --speculative-draft-model-path d --speculative-dflash-block-size 4 --speculative-num-draft-tokens"
 CHAIN_FLAG = "--speculative-ngram-max-bfs-breadth 1"
 
-# After --speculative-algorithm; the findings; a part of the first. SGLang's own answer is the comment above.
+# After --speculative-algorithm; the findings; a part of the first.
 REFUSED = [
     # TypeError: '>' not supported between instances of 'NoneType' and 'int'
     (f"{TREE} --speculative-num-steps 3", ["config-missing"], "--speculative-eagle-topk is missing"),

@@ -1,7 +1,7 @@
 """vLLM's methods: what is written for each, and what the doctor says of them.
 
-RULES and REFUSED were read from vLLM 0.32.0 (`config/speculative.py`, `config/vllm.py`), and its own parser and
-`create_engine_config` were run on every command line here.
+RULES was read from vLLM 0.32.0 (`config/speculative.py`, `config/vllm.py`). Comments with quotes are what its own
+parser and `create_engine_config` said of such a command line, on a CPU and with made-up drafts; others are from source.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ DRAFT = {"method": "draft_model", "model": "d", "num_speculative_tokens": 4}
 SCHEDULE = {"num_speculative_tokens_per_batch_size": [[1, 8, 4], [9, 64, 0]]}
 HEAD = {"model": "org/EAGLE3-head", "num_speculative_tokens": 3}
 
-# Settings, further flags, the findings, and a part of the first one. vLLM's own answer is the comment above.
+# Settings, further flags, the findings, and a part of the first one.
 REFUSED = [
     # "async scheduling is only supported with EAGLE/MTP/Draft Model/NGram GPU/DSpark/DFlash"
     (NGRAM, "--async-scheduling", ["config-conflict"], "ngram_gpu"),
@@ -121,9 +121,9 @@ REFUSED = [
     (HEAD | {"method": "draft_model"}, "", ["config-no-effect"], '"method": "eagle3"'),
     (HEAD | {"method": "medusa"}, "", ["config-no-effect"], '"method": "eagle3"'),
     (HEAD | {"method": "eagle"}, "", [], ""),
-    # assert num_speculative_tokens == 1
+    # the proposer asserts num_speculative_tokens == 1; the configuration is accepted
     (NGRAM | {"method": "extract_hidden_states"}, "", ["config-range"], "must be 1"),
-    # "Model architectures ['MLPSpeculatorPreTrainedModel'] are not supported"
+    # the model runner raises: Unknown speculative decoding method: mlp_speculator
     ({"method": "mlp_speculator", "model": "d"}, "", ["config-method-cant-start"], "no code to run it"),
     # "num_speculative_tokens must be provided"
     ({"method": "dspark"}, "", ["config-missing"], '"model": "..."'),
