@@ -26,8 +26,9 @@ from slipstream.engines.engine_types import EngineSettings, StartPlan
 from slipstream.engines.ports import free_port
 from slipstream.engines.process import EngineProcess
 from slipstream.engines.session import Running, require_speculation, running
-from slipstream.engines.vllm.driver import ENGINE, RAY_ENV, SPECULATING, ray_head, ray_worker
+from slipstream.engines.vllm.driver import ENGINE, RAY_ENV, ray_head, ray_worker
 from slipstream.engines.vllm.flags import FLAGS
+from slipstream.engines.vllm.methods import EXPORTED
 from slipstream.models import open_checkpoint
 from slipstream.models.export import export_folder
 
@@ -134,12 +135,13 @@ def test_command_lines_pass_vllms_own_parser() -> None:
     lines = [
         ENGINE.plan(
             EngineSettings(
-                "org/model", program=VLLM, method=name, draft="org/draft" if way.draft == "required" else None,
+                "org/model", program=VLLM, method=name, draft="org/draft" if way.model == "required" else None,
                 draft_length=3, draft_streams=16, streams=32, context=4096, tensor_parallel=8, pipeline_parallel=2,
             ),
             Path("unused"),
         ).argv[2:]
-        for name, way in SPECULATING.items()
+        for name, way in EXPORTED.items()
+        if not way.missing
     ]  # fmt: skip
     lines.append(ENGINE.plan(EngineSettings("org/model", program=VLLM), Path("unused")).argv[2:])
     wanted = {flag.name for flag in FLAGS.flags} | set(FLAGS.others)

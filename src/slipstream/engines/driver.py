@@ -160,6 +160,9 @@ def check_settings(engine: ExternalEngine, settings: EngineSettings) -> Method |
     method = find_method(engine, settings.method)
     if method.missing:
         raise UsageError(f"{engine.name} {method.name}: {method.missing}")
+    given = {word.partition("=")[0] for word in settings.extra}
+    if absent := [flag for flag in method.needs_arguments if flag not in given]:
+        raise UsageError(f"{engine.name} {method.name} needs {' and '.join(absent)}: add it with --engine-args")
     if method.draft == "required" and not settings.draft:
         raise UsageError(f"{engine.name} {method.name} needs a draft model: add --draft")
     if method.draft == "unused" and settings.draft:

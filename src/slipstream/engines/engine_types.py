@@ -57,7 +57,8 @@ class EngineSettings:
 class Method:
     """A speculation method of an engine. `like` are the Slipstream drafters that do about the same.
 
-    `missing`: why the engine, as it is, can't run it, although it has the name.
+    `missing`: why the engine, as it is, can't run it, although it has the name. `needs_arguments`: flags of the engine
+    that the user has to pass on, since they have no like here.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Method:
     takes_p_min: bool = False
     takes_draft_streams: bool = False
     missing: str = ""
+    needs_arguments: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

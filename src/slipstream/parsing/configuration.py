@@ -63,7 +63,7 @@ class CommandConfiguration:
         found = [arguments for words in commands if (arguments := self._arguments(words)) is not None]
         if not found:  # flags alone
             found = [words for words in commands if any(word.text.startswith("-") for word in words)]
-        return [finding for words in found for finding in self.check(words)]
+        return list(dict.fromkeys(finding for words in found for finding in self.check(words)))  # a flag given twice
 
     def likeness(self, text: str, file_name: str) -> float:
         """By the program that is started; for flags alone, by how many of them it has."""

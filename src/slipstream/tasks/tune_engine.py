@@ -66,7 +66,7 @@ def settings_of(engine: ExternalEngine, plain: EngineSettings, candidate: TuneCa
 def candidates_of(engine: ExternalEngine, drafts: Sequence[str], drafters: Sequence[str]) -> list[TuneCandidate]:
     """`drafters` narrows it down. Methods that want a special model (EAGLE, MTP …) are only tried by name."""
     wanted = [method_like(engine, name) for name in drafters] or [
-        m for m in engine.methods if m.like or m.draft == "unused"
+        m for m in engine.methods if m.like or (m.draft == "unused" and not m.needs_arguments)
     ]
     found = []
     for method in wanted:

@@ -19,7 +19,7 @@ from slipstream.parsing.flag_table import Flag, Table
 from slipstream.tasks.export import own_format
 
 ENGINES = [find_engine(name) for name in EXTERNAL]
-METHODS = [(engine, method) for engine in ENGINES for method in engine.methods]
+METHODS = [(engine, method) for engine in ENGINES for method in engine.methods if not method.missing]
 
 
 def settings(method: Method | None = None, **values: object) -> EngineSettings:
@@ -28,6 +28,7 @@ def settings(method: Method | None = None, **values: object) -> EngineSettings:
         values |= {"draft": "/models/small.gguf"} if method.draft == "required" else {}
         values |= {"draft_length": method.lengths[0]} if method.lengths else {}
         values |= {"p_min": 0.5} if method.takes_p_min else {}
+        values |= {"extra": tuple(word for flag in method.needs_arguments for word in (flag, "/given"))}
     return EngineSettings("/models/big.gguf", context=4096, streams=4, program="/opt/engine", **values)
 
 

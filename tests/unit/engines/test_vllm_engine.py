@@ -16,8 +16,9 @@ from slipstream.engines.driver import method_like
 from slipstream.engines.engine_types import EngineSettings, Speculation
 from slipstream.engines.metrics import Metrics
 from slipstream.engines.process import find_program
-from slipstream.engines.vllm.driver import ENGINE, SPECULATING, counted, speculative_config
-from slipstream.engines.vllm.flags import FLAGS, KEYS_OF_METHODS, METHODS, SPECULATIVE
+from slipstream.engines.vllm.driver import ENGINE, counted, speculative_config
+from slipstream.engines.vllm.flags import FLAGS, KEYS_OF_METHODS, SPECULATIVE
+from slipstream.engines.vllm.methods import EXPORTED
 from slipstream.errors import MissingDependencyError, UsageError
 from slipstream.tasks.audit_engine import comparable
 from slipstream.tasks.reporter import SILENT
@@ -66,11 +67,11 @@ def test_plain_decoding_says_nothing_of_speculation():
     assert plan.argv == ("vllm", "serve", "org/model", "--host", "127.0.0.1", "--port", "8000")
 
 
-@pytest.mark.parametrize("name", SPECULATING)
+@pytest.mark.parametrize("name", [name for name, way in EXPORTED.items() if not way.missing])
 def test_every_method_uses_keys_that_vllm_has(name: str):
-    draft = "org/draft" if SPECULATING[name].draft == "required" else None
+    kind = EXPORTED[name]
+    draft = "org/draft" if kind.model == "required" or kind.needs_model_or_tokens else None
     config = json.loads(arguments(method=name, draft=draft)["--speculative-config"])
-    kind = next(method for method in METHODS if method.name == config["method"])
     assert all(SPECULATIVE.knows(key) for key in config)
     assert all(config["method"] in KEYS_OF_METHODS[key] for key in config if key in KEYS_OF_METHODS)
     assert ("num_speculative_tokens" in config) or kind.tokens == "optional"

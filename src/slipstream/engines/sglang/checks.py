@@ -31,6 +31,11 @@ TREE_SIZE = rule(
 
 _ALGORITHM, _DRAFT = "--speculative-algorithm", "--speculative-draft-model-path"
 _STEPS, _TOPK, _TOKENS = "--speculative-num-steps", "--speculative-eagle-topk", "--speculative-num-draft-tokens"
+_ADAPTIVE, _BREADTH = "--speculative-adaptive", "--speculative-ngram-max-bfs-breadth"
+_NO_DRAFT_MODEL = {
+    "NGRAM": "NGRAM drafts from the text alone, so the draft model is never used",
+    "UNO": "UNO drafts with the target and an adapter, and refuses a draft model",
+}
 
 
 def lint_command(words: list[Word]) -> list[Finding]:
@@ -40,8 +45,12 @@ def lint_command(words: list[Word]) -> list[Finding]:
     findings = list(check_options(call.options, known.FLAGS))
     findings += _check_draft(call, algorithm)
     if algorithm in known.TREE_ALGORITHMS:
-        findings += _check_tree(call)
-    findings += _check_ngram(call)
+        findings += _check_tree(call, algorithm)
+    elif algorithm == "UNO":
+        findings += _check_uno(call)
+    findings += _check_adaptive(call, algorithm)
+    findings += _check_block(call, algorithm)
+    findings += _check_ngram(call, algorithm)
     findings += _check_sampling(call, algorithm)
     return findings
 
@@ -59,25 +68,21 @@ def _check_draft(call: Call, algorithm: str) -> Iterator[Finding]:
     if option and algorithm in known.NEEDS_DRAFT_MODEL and not draft:
         why = f"{algorithm} needs a draft model"
         yield MISSING.finding(shown(option), what="The draft model", why=why, fix=f"{_DRAFT} MODEL")
-    if option and algorithm == "UNO" and not call.has("--uno-lora-path"):
-        yield MISSING.finding(
-            shown(option), what="The adapter", why="UNO needs one to draft", fix="--uno-lora-path PATH"
-        )
-    if draft and algorithm in known.WITHOUT_DRAFT_MODEL:
-        why = f"{algorithm} drafts from the text alone"
+    if draft and algorithm in _NO_DRAFT_MODEL:
         fix = f"Remove {_DRAFT}, or use --speculative-algorithm STANDALONE"
-        yield CONFLICT.finding(shown(draft), why=f"{why}, so the draft model is never used", fix=fix)
+        yield CONFLICT.finding(shown(draft), why=_NO_DRAFT_MODEL[algorithm], fix=fix)
 
 
-def _check_tree(call: Call) -> Iterator[Finding]:
+def _check_tree(call: Call, algorithm: str) -> Iterator[Finding]:
+    """SGLang stops with an AssertionError or a TypeError if only some of the three are given."""
     steps, topk, tokens = (_whole(call, name) for name in (_STEPS, _TOPK, _TOKENS))
-    given = call.last(_TOPK) or call.last(_TOKENS)
-    if not call.has(_STEPS, "--speculative-adaptive") and given:
+    given = call.last(_STEPS) or call.last(_TOPK) or call.last(_TOKENS)
+    absent = _STEPS if not call.has(_STEPS) else _TOPK if not call.has(_TOPK) else None
+    if given and absent and not (call.has(_ADAPTIVE) and _why_not_adaptive(call, algorithm) is None):
         why = (
-            "set the steps, top-k and the number of draft tokens together, or none of them; SGLang then chooses all "
-            "three"
+            "set the steps and top-k together, or none of the three; SGLang then chooses the number of draft tokens too"
         )
-        yield MISSING.finding(shown(given), what=_STEPS, why=why, fix=f"{_STEPS} 3 {_TOPK} 1 {_TOKENS} 4")
+        yield MISSING.finding(shown(given), what=absent, why=why, fix=f"{_STEPS} 3 {_TOPK} 1 {_TOKENS} 4")
     option = call.last(_TOKENS)
     if steps is None or topk is None or tokens is None or option is None or min(steps, topk, tokens) < 1:
         return
@@ -95,12 +100,70 @@ def _adjusted(option: Option, steps: int) -> Finding:
     )
 
 
-def _check_ngram(call: Call) -> Iterator[Finding]:
-    low, high = "--speculative-ngram-min-bfs-breadth", "--speculative-ngram-max-bfs-breadth"
+def _check_uno(call: Call) -> Iterator[Finding]:
+    option = call.last(_ALGORITHM)
+    steps, topk, tokens = (_whole(call, name) for name in (_STEPS, _TOPK, _TOKENS))
+    evidence = shown(option) if option else ""
+    if not call.has("--uno-lora-path"):
+        yield MISSING.finding(evidence, what="The adapter", why="UNO needs one to draft", fix="--uno-lora-path PATH")
+    if not call.has(_TOKENS):
+        yield MISSING.finding(
+            evidence, what=_TOKENS, why="UNO has no default number of draft tokens", fix=f"{_TOKENS} 4"
+        )
+    if topk and topk > 1 and not call.has(_STEPS):
+        why = "with top-k above 1 UNO drafts a tree, and needs its depth"
+        yield MISSING.finding(evidence, what=_STEPS, why=why, fix=f"{_STEPS} 3, or {_TOPK} 1")
+    if topk and topk > 1 and steps and tokens and not steps < tokens <= 128:
+        why = f"a tree of UNO with {steps} steps has {steps + 1} to 128 draft tokens, not {tokens}"
+        yield CONFLICT.finding(evidence, why=why, fix=f"Set {_TOKENS} to a number in this range, or {_TOPK} 1")
+    if several := [name for name in ("--tp-size", "--pp-size") if (_whole(call, name) or 1) > 1]:
+        given = ", ".join(f"{name} {call.value(name)}" for name in several)
+        yield CONFLICT.finding(f"{evidence}, {given}", why="UNO runs on one GPU", fix=f"Remove {' and '.join(several)}")
+
+
+def _check_adaptive(call: Call, algorithm: str) -> Iterator[Finding]:
+    option, steps = call.last(_ADAPTIVE), _whole(call, _STEPS)
+    if not option or not algorithm:
+        return
+    why_not = _why_not_adaptive(call, algorithm)
+    if why_not:
+        yield NO_EFFECT.finding(shown(option), name=_ADAPTIVE, why=why_not, fix=f"Remove {_ADAPTIVE}")
+    elif steps is not None and steps not in known.ADAPTIVE_STEPS and not call.has("--speculative-adaptive-config"):
+        why = f"with {_ADAPTIVE} the steps are one of {', '.join(map(str, known.ADAPTIVE_STEPS))}, not {steps}"
+        yield CONFLICT.finding(f"{shown(option)}, {_STEPS} {steps}", why=why, fix=f"Remove {_STEPS}")
+
+
+def _why_not_adaptive(call: Call, algorithm: str) -> str | None:
+    """Why SGLang turns adaptive lengths off; None if it does not."""
+    if algorithm not in known.ADAPTIVE:
+        return f"it works with {', '.join(known.ADAPTIVE)}, not with {algorithm}"
+    if (_whole(call, _TOPK) or 1) > 1:
+        return "it works with top-k 1 only"
+    others = ("--enable-multi-layer-eagle", "--enable-two-batch-overlap", "--enable-pdmux")
+    if (_whole(call, "--attn-dp-size") or 1) > 1 or call.has("--enable-dp-attention"):
+        return "it does not work with attention data parallelism"
+    return next((f"it does not work with {name}" for name in others if call.has(name)), None)
+
+
+def _check_block(call: Call, algorithm: str) -> Iterator[Finding]:
+    block = known.BLOCK_SIZES.get(algorithm)
+    size, tokens, option = _whole(call, block.flag) if block else None, _whole(call, _TOKENS), call.last(_TOKENS)
+    if block and size and option and tokens is not None and tokens != size + block.num_more:
+        why = f"{algorithm} with {block.flag} {size} verifies {size + block.num_more} tokens, not {tokens}"
+        yield CONFLICT.finding(shown(option), why=why, fix=f"Remove {_TOKENS}, or set it to {size + block.num_more}")
+
+
+def _check_ngram(call: Call, algorithm: str) -> Iterator[Finding]:
+    low, high = "--speculative-ngram-min-bfs-breadth", _BREADTH
     low_value, high_value = call.number(low) or 1, call.number(high) or 10
     option = call.last(low) or call.last(high)
     if option and low_value > high_value:
         yield ORDER.finding(shown(option), low=low, low_value=f"{low_value:g}", high=high, high_value=f"{high_value:g}")
+    page = call.last("--page-size")
+    is_paged = algorithm == "NGRAM" and (_whole(call, "--page-size") or 1) > 1
+    if page and is_paged and high_value > 1 and call.value("--attention-backend") != "flashinfer":
+        why = "NGRAM drafts trees, which need a page size of 1, except with --attention-backend flashinfer"
+        yield CONFLICT.finding(shown(page), why=why, fix=f"Set --page-size 1, or draft chains: {_BREADTH} 1")
 
 
 def _check_sampling(call: Call, algorithm: str) -> Iterator[Finding]:

@@ -18,15 +18,15 @@ from slipstream.engines.driver import check_settings
 from slipstream.engines.engine_types import (
     AnswerPiece,
     EngineSettings,
-    Method,
     Request,
     Speculation,
     SpeculationState,
     StartPlan,
 )
 from slipstream.engines.openai_api import openai_request, read_openai_event
-from slipstream.engines.sglang.flags import FLAGS, TREE_ALGORITHMS
+from slipstream.engines.sglang.flags import FLAGS
 from slipstream.engines.sglang.logs import START
+from slipstream.engines.sglang.methods import BY_NAME, METHODS, SglangMethod
 from slipstream.engines.versions import package_version
 from slipstream.errors import UsageError
 
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from slipstream.engines.client import Client
 
 _INSTALL = "pip install sglang, in its own environment"
-_DEFAULT_LENGTH = 4
 _SECRETS = "secrets.yml"
 
 
@@ -46,18 +45,12 @@ class SgLang:
     secret_flags = ("--api-key", "--admin-api-key")
     takes = ("context", "tensor_parallel", "pipeline_parallel")
     hints: Mapping[str, str] = {}
-    methods = (
-        Method("STANDALONE", "required", like=("model",), lengths=(2, 3, 4, 6)),
-        Method("EAGLE", "optional", lengths=(2, 3, 4, 6)),
-        Method("EAGLE3", "required", lengths=(2, 3, 4, 6)),
-        Method("NEXTN", "optional", lengths=(1, 2, 3)),
-        Method("DFLASH", "required", lengths=()),
-        Method("NGRAM", like=("ngram", "suffix"), lengths=(4, 8, 12)),
-    )
+    methods = tuple(way.method for way in METHODS)
     readiness = START
 
     def plan(self, settings: EngineSettings, folder: Path) -> StartPlan:
         method = check_settings(self, settings)
+        way = BY_NAME[method.name] if method else None
         line = CommandLine(FLAGS, settings.version)
         line.add("--model-path", settings.model, "the model that answers")
         line.add("--host", settings.host, "the address it listens on")
@@ -69,15 +62,19 @@ class SgLang:
         if settings.pipeline_parallel > 1:
             line.add("--pp-size", settings.pipeline_parallel, "groups of layers, one after the other")
         line.add("--enable-metrics", why="publishes figures at /metrics")
-        if method:
-            _add_speculation(line, method, settings)
+        if way:
+            _add_speculation(line, way, settings)
         if settings.secrets:
             if "--config" in settings.extra:
                 raise UsageError("sglang reads keys from one --config file: put the API key into your file")
             line.add("--config", folder / _SECRETS, "keys, in a file that only this user can read")
         line.pass_on(settings.extra)
         return StartPlan(
-            (settings.program or "sglang", "serve"), line.arguments, secret_files=_secrets(settings), install=_INSTALL
+            (settings.program or "sglang", "serve"),
+            line.arguments,
+            secret_files=_secrets(settings),
+            install=_INSTALL,
+            notes=(way.needs,) if way and way.needs else (),
         )
 
     def installed_version(self, program: str | None) -> str | None:
@@ -125,16 +122,15 @@ def _secrets(settings: EngineSettings) -> dict[str, str]:
     return {_SECRETS: "".join(lines)} if lines else {}
 
 
-def _add_speculation(line: CommandLine, method: Method, settings: EngineSettings) -> None:
-    line.add("--speculative-algorithm", method.name, "the drafting method")
+def _add_speculation(line: CommandLine, way: SglangMethod, settings: EngineSettings) -> None:
+    length = settings.draft_length
+    if way.needs_length and length is None:
+        raise UsageError(f'sglang {way.name} has no default draft length: add --policy "fixed({way.lengths[0]})"')
+    line.add("--speculative-algorithm", way.algorithm, "the drafting method")
     line.add_if("--speculative-draft-model-path", settings.draft, "the model or head that drafts")
-    if not method.lengths:
-        return
-    length = settings.draft_length or _DEFAULT_LENGTH
-    if method.name in TREE_ALGORITHMS:
-        line.add("--speculative-num-steps", length, "drafted tokens per step: steps of the draft")
-        line.add("--speculative-eagle-topk", 1, "a chain: branches cost time, and pay off only if acceptance is low")
-    line.add("--speculative-num-draft-tokens", length + 1, "tokens to verify: the drafted tokens and one more")
+    more = (way.more,) if way.more else ()
+    for argument in (*more, *(way.length_arguments(length) if length else ())):
+        line.add(argument.flag, argument.value, argument.why)
 
 
 def _speculation_of(told: Mapping[str, Any]) -> Speculation:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from slipstream.parsing.flag_table import Flag, Gone, Table, names_in
@@ -9,8 +10,9 @@ from slipstream.parsing.flag_table import Flag, Gone, Table, names_in
 TREE_ALGORITHMS = ("EAGLE", "EAGLE3", "NEXTN", "STANDALONE")
 ALGORITHMS = (*TREE_ALGORITHMS, "NGRAM", "DFLASH", "DSPARK", "UNO", "FROZEN_KV_MTP", "NONE")
 NEEDS_DRAFT_MODEL = ("EAGLE3", "STANDALONE", "DFLASH")  # EAGLE and NEXTN may find their head in the target
-WITHOUT_DRAFT_MODEL = ("NGRAM",)
 REJECTION_SAMPLING = ("EAGLE", "EAGLE3", "NEXTN")
+ADAPTIVE = ("EAGLE", "EAGLE3", "NEXTN")
+ADAPTIVE_STEPS = (0, 1, 3, 5, 7)  # without --speculative-adaptive-config
 DTYPES = ("auto", "half", "float16", "bfloat16", "float", "float32")
 QUANTISATIONS = (
     *("awq", "fp8", "mxfp8", "gptq", "gptq_marlin", "awq_marlin", "bitsandbytes", "gguf", "modelopt", "modelopt_fp8"),
@@ -19,6 +21,20 @@ QUANTISATIONS = (
     *("quark_int4fp8_moe", "quark_mxfp4", "mlx_q4", "mlx_q8", "unquant", "humming"),
 )
 _S = "--speculative"
+
+
+@dataclass(frozen=True, slots=True)
+class BlockSize:
+    """The flag for the length of a head that drafts a block at once. It verifies a block and `num_more` tokens."""
+
+    flag: str
+    num_more: int
+
+
+BLOCK_SIZES = {
+    "DFLASH": BlockSize(f"{_S}-dflash-block-size", 0),
+    "DSPARK": BlockSize(f"{_S}-dspark-block-size", 1),
+}
 
 FLAGS = Table(
     engine="sglang",
@@ -56,11 +72,13 @@ FLAGS = Table(
         Flag("--dtype", choices=DTYPES),
         Flag("--quantization", choices=QUANTISATIONS),
         Flag("--tp-size", "int", aliases=("--tensor-parallel-size", "--tp"), at_least=1),
+        Flag("--pp-size", "int", aliases=("--pipeline-parallel-size",), at_least=1),
         Flag("--dp-size", "int", aliases=("--data-parallel-size", "--dp"), at_least=1),
         Flag("--mem-fraction-static", "float", at_least=0.01, at_most=1),
         Flag("--context-length", "int", at_least=1),
         Flag("--max-running-requests", "int", at_least=1),
         Flag("--page-size", "int", at_least=1),
+        Flag("--bf16-gemm-backend", choices=("auto", "cutedsl", "gemv", "torch")),
         Flag("--port", "int", at_least=0, at_most=65535),
         Flag("--trust-remote-code", "switch"),
         Flag("--disable-radix-cache", "switch"),
@@ -76,6 +94,7 @@ FLAGS = Table(
             "--disable-cuda-graph", "--cuda-graph-backend-decode disabled --cuda-graph-backend-prefill disabled", True
         ),
         Gone("--enable-dp-attention", "--attn-dp-size N", True),
+        Gone("--monokernel-backend", "--enable-amd-monokernel", True),
     ),
     others=names_in(Path(__file__).with_name("flags.txt")),
 )

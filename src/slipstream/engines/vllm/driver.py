@@ -8,7 +8,7 @@ import shlex
 import shutil
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,6 @@ from slipstream.engines.driver import check_settings
 from slipstream.engines.engine_types import (
     AnswerPiece,
     EngineSettings,
-    Method,
-    Need,
     Request,
     Speculation,
     SpeculationState,
@@ -33,6 +31,7 @@ from slipstream.engines.openai_api import openai_request, read_openai_event
 from slipstream.engines.versions import package_version
 from slipstream.engines.vllm.flags import FLAGS, VERSION
 from slipstream.engines.vllm.logs import START
+from slipstream.engines.vllm.methods import EXPORTED, VllmMethod
 from slipstream.errors import UsageError
 
 _SECRET_VARIABLES = {"--api-key": "VLLM_API_KEY", "--hf-token": "HF_TOKEN"}
@@ -47,46 +46,6 @@ NUM_ACCEPTED = "vllm:spec_decode_num_accepted_tokens_total"
 NUM_ACCEPTED_AT = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
 
 
-@dataclass(frozen=True, slots=True)
-class Speculating:
-    """A method, and its keys in `--speculative-config` in addition to model and length."""
-
-    name: str
-    keys: Mapping[str, Any]
-    draft: Need = "unused"
-    like: tuple[str, ...] = ()
-    length: int | None = 4  # the default; None leaves it to vLLM
-    lengths: tuple[int, ...] = (2, 4, 8)
-    needs: str = ""  # beyond vLLM itself
-
-    @property
-    def method(self) -> Method:
-        return Method(self.name, self.draft, self.like, self.lengths, takes_draft_streams=True)
-
-
-_LOOKUP = {"prompt_lookup_max": 4, "prompt_lookup_min": 2}
-SPECULATING = {
-    way.name: way
-    for way in (
-        Speculating("draft_model", {"method": "draft_model"}, "required", ("model",)),
-        Speculating(
-            "draft_model_other_vocabulary", {"method": "draft_model", "use_heterogeneous_vocab": True},
-            "required", ("translate",),
-        ),
-        Speculating("ngram", {"method": "ngram"} | _LOOKUP, like=("ngram",)),
-        Speculating("ngram_gpu", {"method": "ngram_gpu"} | _LOOKUP),
-        Speculating(
-            "suffix", {"method": "suffix"}, like=("suffix",), length=None, lengths=(8, 16, 24),
-            needs="suffix decoding needs arctic-inference in vLLM's environment: pip install arctic-inference",
-        ),
-        Speculating("eagle", {"method": "eagle"}, "required"),
-        Speculating("eagle3", {"method": "eagle3"}, "required"),
-        Speculating("medusa", {"method": "medusa"}, "required"),
-        Speculating("mtp", {"method": "mtp"}, "optional", length=1, lengths=(1, 2, 3)),
-    )
-}  # fmt: skip
-
-
 class Vllm:
     name = "vllm"
     version = VERSION
@@ -95,7 +54,7 @@ class Vllm:
     secret_flags = tuple(_SECRET_VARIABLES)
     takes = ("context", "tensor_parallel", "pipeline_parallel", "nodes")
     hints: Mapping[str, str] = {}
-    methods = tuple(way.method for way in SPECULATING.values())
+    methods = tuple(way.method for way in EXPORTED.values())
     readiness = START
 
     def plan(self, settings: EngineSettings, folder: Path) -> StartPlan:
@@ -166,15 +125,21 @@ ENGINE = Vllm()
 # -- settings ---------------------------------------------------------------------------------------------------------
 
 
+def _chosen(settings: EngineSettings) -> VllmMethod | None:
+    return EXPORTED.get(settings.method.lower())
+
+
 def speculative_config(settings: EngineSettings) -> dict[str, Any]:
     """The value of `--speculative-config`; empty for plain decoding."""
-    way = SPECULATING.get(settings.method)
+    way = _chosen(settings)
     if way is None:
         return {}
-    config = dict(way.keys)
+    if way.needs_model_or_tokens and not settings.draft and settings.draft_length is None:
+        raise UsageError(f'vllm {way.name} needs a draft or a draft length: add --draft or --policy "fixed(N)"')
+    config = {"method": way.vllm_name, **way.keys}
     if settings.draft:
         config["model"] = settings.draft
-    length = settings.draft_length or way.length
+    length = settings.draft_length or (way.length if way.tokens == "required" else None)
     if length is not None:
         config["num_speculative_tokens"] = length
     if settings.draft_streams is not None:
@@ -248,7 +213,7 @@ def _program(settings: EngineSettings) -> tuple[str, ...]:
 
 
 def _notes(settings: EngineSettings) -> tuple[str, ...]:
-    way = SPECULATING.get(settings.method)
+    way = _chosen(settings)
     needs = (way.needs,) if way and way.needs else ()
     if settings.nodes == 1:
         return needs

@@ -1,15 +1,13 @@
-"""vLLM: its command line, the keys of `--speculative-config`, and the methods that it knows."""
+"""vLLM: its command line, and the keys of `--speculative-config`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
+from slipstream.engines.vllm.methods import VLLM_NAMES
 from slipstream.parsing.flag_table import Flag, Gone, Table, names_in
 
 VERSION = "vLLM 0.32.0"
-Need = Literal["required", "optional", "unused"]
 
 QUANTISATIONS = (
     *("awq", "auto_awq", "awq_marlin", "gptq", "auto_gptq", "gptq_marlin", "fp8", "fbgemm_fp8", "fp_quant"),
@@ -20,31 +18,6 @@ QUANTISATIONS = (
 )
 DTYPES = ("auto", "half", "float16", "bfloat16", "float", "float32")
 
-
-@dataclass(frozen=True, slots=True)
-class MethodNeeds:
-    """What a speculative method asks for: a model of its own, and a number of tokens."""
-
-    name: str
-    model: Need
-    tokens: Need = "required"
-
-
-METHODS = (
-    MethodNeeds("draft_model", "required"),
-    MethodNeeds("ngram", "unused"),
-    MethodNeeds("ngram_gpu", "unused"),
-    MethodNeeds("suffix", "unused", "optional"),
-    MethodNeeds("eagle", "required"),
-    MethodNeeds("eagle3", "required"),
-    MethodNeeds("medusa", "required"),
-    MethodNeeds("mlp_speculator", "required", "optional"),
-    MethodNeeds("mtp", "optional"),
-    MethodNeeds("dflash", "required"),
-    MethodNeeds("dspark", "optional", "optional"),
-    MethodNeeds("extract_hidden_states", "unused"),
-    MethodNeeds("custom_class", "required"),
-)
 
 # Names for `mtp` with a model type in front; taken with a warning.
 MTP_NAMES = (
@@ -60,7 +33,7 @@ SPECULATIVE = Table(
     version=VERSION,
     source="vllm/config/speculative.py of the wheel",
     flags=(
-        Flag("method", choices=(*(method.name for method in METHODS), *MTP_NAMES)),
+        Flag("method", choices=(*VLLM_NAMES, *MTP_NAMES)),
         Flag("model"),
         Flag("num_speculative_tokens", "int", at_least=1),
         Flag("draft_tensor_parallel_size", "int", at_least=1),
@@ -115,7 +88,15 @@ KEYS_OF_METHODS: dict[str, tuple[str, ...]] = {
     "suffix_decoding_max_cached_requests": ("suffix",),
     "suffix_decoding_max_spec_factor": ("suffix",),
     "suffix_decoding_min_token_prob": ("suffix",),
+    "parallel_drafting": ("draft_model", "eagle", "eagle3", "mtp", "dflash", "dspark"),
+    "use_heterogeneous_vocab": ("draft_model",),
+    "dspark_draft_topk": ("dspark",),
+    "index_share_for_mtp_iteration": ("mtp",),
 }
+REFUSED_WITH_OTHERS = ("use_heterogeneous_vocab", "dspark_draft_topk", "index_share_for_mtp_iteration")
+
+# vLLM takes the method from these parts of the draft's name, unless one of these methods is given.
+METHODS_BY_NAME = {"eagle-": "eagle", "eagle3": "eagle3", "dflash": "dflash", "dspark": "dspark"}
 
 FLAGS = Table(
     engine="vllm",
@@ -123,7 +104,7 @@ FLAGS = Table(
     source="vllm/engine/arg_utils.py and the server's arguments in the wheel",
     flags=(
         Flag("--speculative-config", "json", aliases=("-sc",)),
-        Flag("--spec-method", choices=(*(method.name for method in METHODS), *MTP_NAMES)),
+        Flag("--spec-method", choices=(*VLLM_NAMES, *MTP_NAMES)),
         Flag("--spec-model"),
         Flag("--spec-tokens", "int", at_least=1),
         Flag("--model"),
