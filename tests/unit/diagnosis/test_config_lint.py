@@ -47,7 +47,7 @@ model:
 draft_model:
   draft_model_dir: models
   draft_model_name: Mistral-draft
-  draft_rope_alpha: auto
+  draft_rope_alpha: 2.5
   draft_cache_mode: Q6
   draft_gpu_split: []
 """
@@ -220,8 +220,8 @@ FAULTY = [
     (
         "tabbyapi",
         "model:\n  backend: exllamav2\ndraft_model:\n  draft_mode: ngram\n  ngram_match_min: 2\n",
-        ["config-speculation-off"],
-        "draft_mode: model",
+        ["config-choice"],
+        "exllamav3",
     ),
     # SGLang
     ("sglang", "sglang serve --model m --speculative-draft-model-path d", ["config-speculation-off"], "STANDALONE"),
