@@ -278,7 +278,7 @@ FAULTY = [
     ("ollama", "FROM a\nDRAFT llama3.2:1b\n", ["config-draft-path"], "DRAFT ./draft.gguf"),
     ("ollama", "FROM ./a.gguf\nDRAFT ./a.gguf\n", ["config-conflict"], "smaller"),
     ("ollama", "FROM a\nDRAFT ./b.gguf\nPARAMETER draft_num_predict 0\n", ["config-speculation-off"], "4"),
-    ("ollama", "FROM a\nPARAMETER draft_num_predict 4\n", ["config-no-effect"], "DRAFT ./draft.gguf"),
+    ("ollama", "FROM a\nPARAMETER draft_num_predict 4\n", ["config-no-effect"], "a file of MTP layers"),
     ("ollama", 'FROM a\nSYSTEM """never closed\n', ["config-syntax"], "line 2"),
     ("ollama", "FROM a\nMESSAGE robot hi\n", ["config-choice"], "system, user, assistant"),
 ]
