@@ -111,6 +111,24 @@ def test_speculation_is_on_counted_and_changes_no_text(smollm2_path, plain_texts
     require_free_port("127.0.0.1", asked.port)
 
 
+KINDS = ["draft-simple", *(method.name for method in ENGINE.methods if method.name.startswith("ngram-"))]
+REPEATED = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen. "
+
+
+@pytest.mark.parametrize("length", [None, 4])
+@pytest.mark.parametrize("kind", [*KINDS, "draft-simple,ngram-mod"])
+def test_every_kind_drafts_with_its_own_length_and_with_another(smollm2_path, kind, length):
+    """By the server's own counters, with no flags but those that the driver writes."""
+    if kind == "ngram-cache" and length:
+        pytest.skip("it has no length")
+    draft = smollm2_path if kind.startswith("draft") else None
+    with running(ENGINE, settings(smollm2_path, method=kind, draft=draft, draft_length=length)) as engine:
+        engine.generator("x").answer(REPEATED * 6 + "one two three", Sampling(), Limits(24, ignore_eos=True))
+        counted = ENGINE.read_speculation(engine.client)
+    assert counted.num_drafted > 0
+    assert counted.num_accepted > 0
+
+
 def test_an_incompatible_draft_is_refused_beforehand_and_detected_afterwards(smollm2_path, tiny):
     asked = settings(smollm2_path, method="draft-simple", draft=tiny, draft_length=4)
     with pytest.raises(BlockedError, match="vocabulary"):

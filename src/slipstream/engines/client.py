@@ -51,6 +51,10 @@ class Client:
         self._parts = parts
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
 
+    def log_text(self) -> str:
+        """The engine's log so far; empty if it is not known here."""
+        return self.log.read_text(errors="replace") if self.log and self.log.exists() else ""
+
     def is_ready(self, path: str) -> bool:
         """Whether `path` answers 200; False if nothing listens there yet."""
         try:

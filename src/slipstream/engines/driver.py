@@ -129,7 +129,8 @@ def _combined(engine: ExternalEngine, parts: Sequence[Method]) -> Method:
         raise UsageError(f"{engine.name} runs one method at a time, not {name}")
     if len(drafting) > 1:
         raise UsageError(f"{name}: one of the methods may draft with a model, not {len(drafting)}")
-    return replace(drafting[0] if drafting else parts[0], name=name, like=())
+    lengths = next((part.lengths for part in (*drafting, *parts) if part.lengths), ())
+    return replace(drafting[0] if drafting else parts[0], name=name, like=(), lengths=lengths)
 
 
 def method_like(engine: ExternalEngine, drafter: str) -> Method:

@@ -92,7 +92,6 @@ def require_speculation(
     state = engine.speculation_state(client, settings)
     if settings.method == PLAIN or state.on is not False:
         return state
-    log = client.log.read_text(errors="replace") if client.log and client.log.exists() else ""
-    why = "\n".join(explain(log)) or "Its log has no known explanation."
+    why = "\n".join(explain(client.log_text())) or "Its log has no known explanation."
     asked = f"{engine.name} was configured for {settings.method} but silently runs without speculation"
     raise SilentFallbackError(f"{asked} ({state.evidence}).\n{why}")

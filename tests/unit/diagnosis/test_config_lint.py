@@ -47,7 +47,7 @@ model:
 draft_model:
   draft_model_dir: models
   draft_model_name: Mistral-draft
-  draft_rope_alpha: auto
+  draft_rope_alpha: 2.5
   draft_cache_mode: Q6
   draft_gpu_split: []
 """
@@ -220,8 +220,8 @@ FAULTY = [
     (
         "tabbyapi",
         "model:\n  backend: exllamav2\ndraft_model:\n  draft_mode: ngram\n  ngram_match_min: 2\n",
-        ["config-speculation-off"],
-        "draft_mode: model",
+        ["config-choice"],
+        "exllamav3",
     ),
     # SGLang
     ("sglang", "sglang serve --model m --speculative-draft-model-path d", ["config-speculation-off"], "STANDALONE"),
@@ -278,7 +278,7 @@ FAULTY = [
     ("ollama", "FROM a\nDRAFT llama3.2:1b\n", ["config-draft-path"], "DRAFT ./draft.gguf"),
     ("ollama", "FROM ./a.gguf\nDRAFT ./a.gguf\n", ["config-conflict"], "smaller"),
     ("ollama", "FROM a\nDRAFT ./b.gguf\nPARAMETER draft_num_predict 0\n", ["config-speculation-off"], "4"),
-    ("ollama", "FROM a\nPARAMETER draft_num_predict 4\n", ["config-no-effect"], "DRAFT ./draft.gguf"),
+    ("ollama", "FROM a\nPARAMETER draft_num_predict 4\n", ["config-no-effect"], "a file of MTP layers"),
     ("ollama", 'FROM a\nSYSTEM """never closed\n', ["config-syntax"], "line 2"),
     ("ollama", "FROM a\nMESSAGE robot hi\n", ["config-choice"], "system, user, assistant"),
 ]

@@ -139,25 +139,16 @@ def test_ollama():
 
 
 def test_tabbyapi_tells_acceptance_in_its_log(tmp_path):
-    card = {"id": "big", "parameters": {"max_seq_len": 4096, "draft": {"id": "small"}}}
     engine = find_engine("tabbyapi")
     log = tmp_path / "engine.log"
     log.write_text(TABBY_LOG)  # of an answer before
-    with serving(TABBY, "/v1/chat/completions", others={"/v1/model": card}, log=log) as (client, _):
+    with serving(TABBY, "/v1/chat/completions", log=log) as (client, _):
         answer = HttpGenerator(engine, client, "x").answer(MESSAGES, Sampling(), Limits(16))
         state = engine.speculation_state(client, EngineSettings("m", "model", "small"))
         assert engine.read_speculation(client) == Speculation(24, 12)
     assert state.on is True
     assert (answer.text, answer.stats.num_tokens) == ("Hello there", 10)
     assert (answer.stats.num_drafted, answer.stats.num_accepted) == (12, 6)
-
-
-def test_tabbyapi_without_its_draft_is_a_silent_fallback():
-    card = {"id": "big", "parameters": {"max_seq_len": 4096, "draft": None}}
-    engine = find_engine("tabbyapi")
-    with serving(TABBY, "/v1/chat/completions", others={"/v1/model": card}) as (client, _):
-        assert engine.speculation_state(client, EngineSettings("m", "model", "small")).on is False
-        assert engine.speculation_state(client, EngineSettings("m", "ngram")).on is None
 
 
 @pytest.mark.parametrize("name", ["sglang", "ollama", "tabbyapi"])

@@ -205,7 +205,7 @@ TAKEN = {
     "transformers": {"none", "AWQ", "GPTQ", "bitsandbytes"},
     "llama.cpp": {"GGUF"},
     "ollama": {"GGUF"},
-    "exllama": {"none", "EXL2", "EXL3"},
+    "exllama": {"none", "EXL3"},
     "slipstream": {"none", "GGUF"},
 }
 REFUSED = {
@@ -239,11 +239,13 @@ def test_limited_support_slows() -> None:
     for engine in ("sglang", "transformers"):
         (finding,) = check_quantisation(facts_with("GGUF", "Q4_K_M"), engine, "draft")
         assert finding.severity == "slows" and "GGUF Q4_K_M" in finding.evidence and "{" not in finding.cause
+    (finding,) = check_quantisation(facts_with("EXL2"), "tabbyapi", "target")
+    assert finding.severity == "slows" and "TabbyAPI has dropped" in finding.cause
 
 
 def test_a_refusal_names_engines_that_take_it() -> None:
     (finding,) = check_quantisation(facts_with("EXL2"), "vllm", "target")
-    assert "ExLlama" in finding.fix and "AWQ" in finding.fix
+    assert "AWQ" in finding.fix
     with pytest.raises(UsageError, match="tabbyapi"):
         check_quantisation(facts_with("EXL2"), "tgi", "target")
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import slipstream.engines.llama_server.flags as known
-from slipstream.findings import Finding
+from slipstream.findings import Finding, Severity
 from slipstream.parsing.command_line import Call, Word, parse
 from slipstream.parsing.config_checks import (
     CONFLICT,
@@ -19,10 +20,34 @@ from slipstream.parsing.config_checks import (
 )
 from slipstream.parsing.configuration import CommandConfiguration
 
-_ONLY_FOR_DRAFTS = ("--spec-draft-n-max", "--spec-draft-n-min", "--spec-draft-p-min", "--spec-draft-p-split")
+_ONLY_FOR_DRAFTS = ("--spec-draft-n-max", "--spec-draft-n-min", "--spec-draft-p-min")
+_UNREAD = {
+    "--spec-draft-p-split": "llama-server reads it, but no drafter uses it",
+    "--spec-ngram-simple-min-hits": "only ngram-map-k4v counts hits",
+    "--spec-ngram-map-k-min-hits": "only ngram-map-k4v counts hits",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """A minimum and a maximum, with their defaults, and how serious it is if they are the wrong way round."""
+
+    low: str
+    low_default: int
+    high: str
+    high_default: int
+    severity: Severity
+
+
 _ORDERS = (
-    ("--spec-draft-n-min", known.DEFAULT_N_MIN, "--spec-draft-n-max", known.DEFAULT_N_MAX),
-    ("--spec-ngram-mod-n-min", known.DEFAULT_NGRAM_MOD_N_MIN, "--spec-ngram-mod-n-max", known.DEFAULT_NGRAM_MOD_N_MAX),
+    _Order("--spec-draft-n-min", known.DEFAULT_N_MIN, "--spec-draft-n-max", known.DEFAULT_N_MAX, "blocks"),
+    _Order(  # it then keeps drafts of exactly n-max tokens
+        "--spec-ngram-mod-n-min",
+        known.DEFAULT_NGRAM_MOD_N_MIN,
+        "--spec-ngram-mod-n-max",
+        known.DEFAULT_NGRAM_MOD_N_MAX,
+        "slows",
+    ),
 )
 
 
@@ -31,21 +56,25 @@ def lint_command(words: list[Word]) -> list[Finding]:
     call = parse(words, known.FLAGS)
     findings = list(check_options(call.options, known.FLAGS))
     findings += _check_draft(call)
+    findings += _check_kinds(call)
+    findings += _check_unread(call)
     findings += _check_orders(call)
     findings += _check_cache(call)
     return findings
 
 
 def _types(call: Call) -> list[str]:
-    """The requested types of speculation, from all --spec-type options together."""
-    given = [option.value.text for option in call.options if option.name == "--spec-type" and option.value]
+    """The requested types of speculation, from all --spec-type options together. --spec-default is ngram-mod."""
+    given = ["ngram-mod"] if call.has("--spec-default") else []
+    given += [option.value.text for option in call.options if option.name == "--spec-type" and option.value]
     return [kind.strip() for kinds in given for kind in kinds.split(",") if kind.strip() not in ("", "none")]
 
 
 def _check_draft(call: Call) -> Iterator[Finding]:
-    draft = call.last("--spec-draft-model") or call.last("--spec-draft-hf")
+    names = ("--spec-draft-model", "--spec-draft-hf", *known.DRAFT_SHORTCUTS)
+    draft = next((option for name in names if (option := call.last(name))), None)
     types = _types(call)
-    if draft and not types and not call.has(*known.SHORTCUTS_WITH_DRAFT):
+    if draft and not types:
         yield SPECULATION_OFF.finding(
             shown(draft),
             engine="llama-server",
@@ -60,15 +89,39 @@ def _check_draft(call: Call) -> Iterator[Finding]:
         evidence = shown(option) if option else ""
         yield MISSING.finding(evidence, what="The draft model", why=why, fix="-md DRAFT.gguf (or -hfd USER/REPO)")
     if draft and types and not any(kind in known.DRAFT_TYPES for kind in types):
-        why = f"--spec-type {','.join(types)} drafts from the text alone, so the draft model is loaded but not used"
+        why = f"{','.join(types)} drafts from the text alone, so the draft model is loaded but not used"
         yield NO_EFFECT.finding(
             shown(draft), name=draft.written, why=why, fix="Add draft-simple to --spec-type, or remove the draft model"
         )
     yield from _check_draft_settings(call, types, has_draft=draft is not None)
 
 
+def _check_kinds(call: Call) -> Iterator[Finding]:
+    types, option = _types(call), call.last("--spec-type")
+    drafting = [kind for kind in dict.fromkeys(types) if kind in known.DRAFT_TYPES]
+    if len(drafting) > 1 and option:
+        why = f"{' and '.join(drafting)} would share one draft context, which only fits one of them"
+        yield CONFLICT.finding(shown(option), why=why, fix="Keep one draft-* kind; n-gram kinds can be added to it")
+    size_n = _number(call, "--spec-ngram-simple-size-n", known.DEFAULT_NGRAM_SIZE_N)
+    size_m = _number(call, "--spec-ngram-simple-size-m", known.DEFAULT_NGRAM_SIZE_M)
+    size = call.last("--spec-ngram-simple-size-m") or call.last("--spec-ngram-simple-size-n")
+    if "ngram-simple" in types and size and size_m < size_n:
+        why = f"ngram-simple never drafts if size-m ({size_m:g}) is smaller than size-n ({size_n:g})"
+        fix = f"Set --spec-ngram-simple-size-n to at most {size_m:g}"
+        if set(types) == {"ngram-simple"}:
+            yield SPECULATION_OFF.finding(shown(size), engine="llama-server", why=why, fix=fix)
+        else:  # the other kinds still draft
+            yield NO_EFFECT.finding(shown(size), name="ngram-simple", why=why, fix=fix)
+
+
+def _check_unread(call: Call) -> Iterator[Finding]:
+    for name, why in _UNREAD.items():
+        if option := call.last(name):
+            yield NO_EFFECT.finding(shown(option), name=option.written, why=why, fix="Remove it")
+
+
 def _check_draft_settings(call: Call, types: list[str], *, has_draft: bool) -> Iterator[Finding]:
-    drafting = has_draft or any(kind in known.DRAFT_TYPES for kind in types) or call.has(*known.SHORTCUTS_WITH_DRAFT)
+    drafting = has_draft or any(kind in known.DRAFT_TYPES for kind in types)
     for name in _ONLY_FOR_DRAFTS:
         option = call.last(name)
         if option and not drafting:
@@ -82,16 +135,19 @@ def _check_draft_settings(call: Call, types: list[str], *, has_draft: bool) -> I
 
 
 def _check_orders(call: Call) -> Iterator[Finding]:
-    for low, low_default, high, high_default in _ORDERS:
-        low_value, high_value = call.number(low), call.number(high)
-        if low_value is None and high_value is None:
-            continue
-        low_value = low_default if low_value is None else low_value
-        high_value = high_default if high_value is None else high_value
-        if low_value > high_value:
-            option = call.last(low) or call.last(high)
-            evidence = f"{shown(option) if option else ''} (default {high}: {high_default}, {low}: {low_default})"
-            yield ORDER.finding(evidence, low=low, low_value=f"{low_value:g}", high=high, high_value=f"{high_value:g}")
+    for order in _ORDERS:
+        option = call.last(order.low) or call.last(order.high)
+        low = _number(call, order.low, order.low_default)
+        high = _number(call, order.high, order.high_default)
+        if option and low > high:
+            defaults = f"default {order.high}: {order.high_default}, {order.low}: {order.low_default}"
+            values = {"low": order.low, "low_value": f"{low:g}", "high": order.high, "high_value": f"{high:g}"}
+            yield ORDER.finding(f"{shown(option)} ({defaults})", order.severity, **values)
+
+
+def _number(call: Call, name: str, default: float) -> float:
+    value = call.number(name)
+    return default if value is None else value
 
 
 def _check_cache(call: Call) -> Iterator[Finding]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +29,8 @@ from slipstream.engines.llama_server.logs import START
 from slipstream.engines.metrics import Metrics
 from slipstream.engines.openai_api import openai_request, read_openai_event
 from slipstream.engines.versions import own_package_version, program_version
-from slipstream.errors import EngineRequestError
+from slipstream.errors import EngineRequestError, UsageError
+from slipstream.models.spec import looks_like_path
 
 if TYPE_CHECKING:
     from slipstream.engines.client import Client
@@ -36,7 +38,10 @@ if TYPE_CHECKING:
 _COUNTER = "llamacpp:spec_decode_num_{}_total"
 _INSTALL = "pip install 'slipstream[llama-server]', or put llama.cpp's llama-server on PATH"
 _SECRET_VARIABLES = {"--api-key": "LLAMA_API_KEY", "--hf-token": "HF_TOKEN", "-hft": "HF_TOKEN"}
-_SLOT_CONTEXT = "the context is divided among the streams"
+_SLOT_CONTEXT = "divided among the streams, so it is the context of one times their number"
+_SHARED_CONTEXT = "without --parallel the server's slots share one cache, and each may use all of it"
+_NGRAM_SIZE = 12  # the server's default of size-n
+_HUB_NAME = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(:(?P<tag>[^@:\s]+))?(@(?P<revision>\S+))?")
 
 
 class LlamaServer:
@@ -64,12 +69,13 @@ class LlamaServer:
     def plan(self, settings: EngineSettings, folder: Path) -> StartPlan:
         method = check_settings(self, settings)
         line = CommandLine(FLAGS, settings.version)
-        line.add("--model", settings.model, "the model that answers")
+        _add_model(line, settings.model)
         line.add("--host", settings.host, "the address it listens on")
         line.add("--port", settings.port, "where")
         line.add_if("--parallel", settings.streams, "requests at the same time")
         if settings.context:
-            line.add("--ctx-size", settings.context * (settings.streams or 1), _SLOT_CONTEXT)
+            why = _SLOT_CONTEXT if settings.streams else _SHARED_CONTEXT
+            line.add("--ctx-size", settings.context * (settings.streams or 1), why)
         line.add("--metrics", why="publishes the counters of drafted and accepted tokens at /metrics")
         line.add("--slots", why="reports whether speculation is on; the server can fall back silently")
         if method:
@@ -152,22 +158,76 @@ class LlamaServer:
         )
 
 
+def _add_model(line: CommandLine, model: str) -> None:
+    hub = _hub_name(model)
+    if hub is None:
+        line.add("--model", model, "the model that answers")
+    elif hub.is_file:
+        line.add("--hf-repo", hub.repo, "the model that answers, downloaded from the hub")
+        line.add("--hf-file", hub.tag, "its file")
+    else:
+        line.add("--hf-repo", model, "the model that answers, downloaded from the hub")
+
+
+def _add_draft(line: CommandLine, draft: str) -> None:
+    hub = _hub_name(draft)
+    if hub is None:
+        line.add("--spec-draft-model", draft, "the model that drafts")
+    elif hub.is_file:
+        line.add("--spec-draft-hf", hub.repo, "the model that drafts, downloaded from the hub")
+        line.add("--spec-draft-model", hub.tag, "its file in that repository")
+    else:
+        line.add("--spec-draft-hf", draft, "the model that drafts, downloaded from the hub")
+
+
+@dataclass(frozen=True, slots=True)
+class _HubName:
+    repo: str
+    tag: str | None  # a quantisation (Q4_K_M) or a file
+
+    @property
+    def is_file(self) -> bool:
+        return self.tag is not None and self.tag.endswith(".gguf")
+
+
+def _hub_name(model: str) -> _HubName | None:
+    """The parts of ORG/NAME, ORG/NAME:Q4_K_M or ORG/NAME:FILE.gguf; None for a path, whether it exists or not.
+
+    Raises UsageError for a revision.
+    """
+    found = _HUB_NAME.fullmatch(model)
+    if found is None or looks_like_path(model) or Path(model).exists():
+        return None
+    if found["revision"]:
+        raise UsageError(f"llama-server downloads the newest revision only: remove @{found['revision']} from {model}")
+    return _HubName(found["repo"], found["tag"])
+
+
 def _add_speculation(line: CommandLine, method: Method, settings: EngineSettings) -> None:
     line.add("--spec-type", method.name, "the drafting method; without it a draft model is loaded but not used")
-    line.add_if("--spec-draft-model", settings.draft, "the model that drafts")
+    if settings.draft:
+        _add_draft(line, settings.draft)
     if settings.draft_length is not None:
-        for flag, value, why in _length_flags(method.name, settings.draft_length):
-            line.add(flag, value, why)
+        for kind in method.name.split(","):
+            for flag, value, why in _length_flags(kind, settings.draft_length):
+                line.add(flag, value, why)
     line.add_if("--spec-draft-p-min", settings.p_min, "drafting stops when the draft model is less confident than this")
 
 
-def _length_flags(method: str, length: int) -> list[tuple[str, int, str]]:
+def _length_flags(kind: str, length: int) -> list[tuple[str, int, str]]:
+    """The flags of one kind; none for ngram-cache, which has a fixed length."""
     why = "maximum drafted tokens per step"
-    if method.startswith("draft-"):
+    if kind.startswith("draft-"):
         return [("--spec-draft-n-max", length, why)]
-    if method == "ngram-mod":  # drafts shorter than n-min are discarded, and its default is larger than short lengths
-        return [("--spec-ngram-mod-n-max", length, why), ("--spec-ngram-mod-n-min", 1, "keeps short drafts")]
-    return [(f"--spec-{method}-size-m", length, why)]
+    match kind:
+        case "ngram-mod":  # drafts shorter than n-min are discarded, and its default is larger than short lengths
+            return [("--spec-ngram-mod-n-max", length, why), ("--spec-ngram-mod-n-min", 1, "keeps short drafts")]
+        case "ngram-simple":
+            size = ("--spec-ngram-simple-size-n", min(length, _NGRAM_SIZE), "a larger one than size-m never drafts")
+            return [("--spec-ngram-simple-size-m", length, why), size]
+        case "ngram-cache":
+            return []
+    return [(f"--spec-{kind}-size-m", length, why)]
 
 
 def _wheel() -> tuple[str, ...]:

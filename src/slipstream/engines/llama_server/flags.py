@@ -10,8 +10,9 @@ CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "
 DRAFT_TYPES = ("draft-simple", "draft-eagle3", "draft-mtp", "draft-dflash", "draft-dspark")
 NGRAM_TYPES = ("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache")
 NEEDS_DRAFT_MODEL = ("draft-simple", "draft-eagle3", "draft-dflash", "draft-dspark")  # draft-mtp may be in the target
-SHORTCUTS_WITH_DRAFT = ("--fim-qwen-7b-spec", "--fim-qwen-14b-spec", "--spec-default")
+DRAFT_SHORTCUTS = ("--fim-qwen-7b-spec", "--fim-qwen-14b-spec")  # set a draft model, but no type
 DEFAULT_N_MAX, DEFAULT_N_MIN = 3, 0
+DEFAULT_NGRAM_SIZE_N, DEFAULT_NGRAM_SIZE_M = 12, 48
 DEFAULT_NGRAM_MOD_N_MAX, DEFAULT_NGRAM_MOD_N_MIN = 64, 48
 
 _NGRAM_SIZES = tuple(
@@ -35,6 +36,8 @@ FLAGS = Table(
         Flag("--hf-repo", aliases=("-hf", "-hfr")),
         Flag("--spec-draft-model", aliases=("-md", "--model-draft")),
         Flag("--spec-draft-hf", aliases=("-hfd", "-hfrd", "--hf-repo-draft")),
+        *(Flag(name, "switch") for name in DRAFT_SHORTCUTS),
+        Flag("--spec-default", "switch"),
         Flag("--spec-type", choices=("none", *DRAFT_TYPES, *NGRAM_TYPES), comma=True),
         Flag("--spec-draft-n-max", "int", at_least=0),
         Flag("--spec-draft-n-min", "int", at_least=0),

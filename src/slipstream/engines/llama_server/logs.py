@@ -192,6 +192,18 @@ FAILURES.add(
 )
 FAILURES.add(
     rule(
+        "log-no-mtp-layers",
+        "blocks",
+        "The draft has no MTP layers",
+        "draft-mtp needs a model with layers for multi-token prediction, and this one has none. Ollama uses draft-mtp "
+        "for every DRAFT except DFlash files, so an ordinary draft model does not load there.",
+        "For an ordinary draft model use llama-server -m TARGET -md DRAFT --spec-type draft-simple; in a Modelfile for "
+        "Ollama, remove DRAFT.",
+    ),
+    "model doesn't contain MTP layers",
+)
+FAILURES.add(
+    rule(
         "log-draft-unused",
         "slows",
         "llama-server loads a draft but never uses it",

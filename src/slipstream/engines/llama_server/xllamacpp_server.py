@@ -69,7 +69,6 @@ def _spec_types(text: str) -> list[Any]:
 _DRAFT = "speculative.draft"
 _VALUES = {
     "--model": _Target("model.path"),
-    "--hf-repo": _Target("model.hf_repo"),
     "--host": _Target("hostnames", _list_of),
     "--port": _Target("port", int),
     "--api-key": _Target("api_keys", _list_of),
@@ -89,7 +88,6 @@ _VALUES = {
     "--verbosity": _Target("verbosity", int),
     "--spec-type": _Target("speculative.types", _spec_types),
     "--spec-draft-model": _Target(f"{_DRAFT}.mparams.path"),
-    "--spec-draft-hf": _Target(f"{_DRAFT}.mparams.hf_repo"),
     "--spec-draft-n-max": _Target(f"{_DRAFT}.n_max", int),
     "--spec-draft-n-min": _Target(f"{_DRAFT}.n_min", int),
     "--spec-draft-p-min": _Target(f"{_DRAFT}.p_min", float),

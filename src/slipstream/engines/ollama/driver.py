@@ -1,7 +1,9 @@
-"""Ollama: a Modelfile and its native API. Formats are from its public documentation; no server was run here."""
+"""Ollama: a Modelfile and its native API. Formats are from its source and documentation; it was not run here."""
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,9 +22,11 @@ from slipstream.engines.engine_types import (
     SpeculationState,
     StartPlan,
 )
+from slipstream.engines.ollama.drafts import ONE_STREAM, architecture, file_here, gguf_here, has_mtp, is_draft
 from slipstream.engines.ollama.flags import PARAMETERS
 from slipstream.engines.ollama.logs import START
 from slipstream.engines.versions import program_version
+from slipstream.errors import UsageError
 
 if TYPE_CHECKING:
     from slipstream.engines.client import Client
@@ -30,6 +34,14 @@ if TYPE_CHECKING:
 MODEL_NAME = "slipstream"  # name in the store of the model created from the Modelfile
 _MODELFILE = "Modelfile"
 _INSTALL = "https://ollama.com/download"
+_TAKES = (
+    "Ollama drafts only with MTP layers (--drafter mtp, or draft for a file of them) and DFlash files (--drafter draft)"
+)
+_ELSEWHERE = "slipstream launch llama-server --model {model} --draft {draft}"
+# What llama.cpp's server, which runs the model, writes to Ollama's log.
+_STARTED = re.compile(r'msg="starting llama-server".*')
+_FAILED = "failed to initialize speculative decoding context"
+_DRAFT_LINE = re.compile(r"draft acceptance = [\d.]+ \(\s*(\d+) accepted /\s*(\d+) generated\)")
 
 
 class Ollama:
@@ -39,9 +51,12 @@ class Ollama:
     keeps_seeds = True
     secret_flags = ()
     takes = ("context",)
-    hints: Mapping[str, str] = {}
+    hints: Mapping[str, str] = {
+        "model": f"{_TAKES}. For an ordinary draft model: {_ELSEWHERE.format(model='MODEL', draft='DRAFT.gguf')} "
+        "(MODEL can be ollama:NAME)"
+    }
     methods = (
-        Method("draft", "required", like=("model",), lengths=(2, 3, 4, 6, 8)),
+        Method("draft", "required", lengths=(2, 3, 4, 6, 8)),
         Method("mtp", lengths=(1, 2, 3, 4)),
     )
     readiness = START
@@ -49,6 +64,8 @@ class Ollama:
     def plan(self, settings: EngineSettings, folder: Path) -> StartPlan:
         """Starts `ollama serve` and creates a new model from the Modelfile; existing models are not changed."""
         method = check_settings(self, settings)
+        if method:
+            _require_draft(settings)
         program = settings.program or "ollama"
         env = {"OLLAMA_HOST": f"{settings.host}:{settings.port}"}
         if settings.streams:
@@ -59,6 +76,7 @@ class Ollama:
             files={_MODELFILE: _modelfile(settings, method)},
             after=((program, "create", MODEL_NAME, "-f", str(folder / _MODELFILE)),),
             install=_INSTALL,
+            notes=_notes(settings),
         )
 
     def installed_version(self, program: str | None) -> str | None:
@@ -100,14 +118,67 @@ class Ollama:
         )
 
     def speculation_state(self, client: Client, settings: EngineSettings) -> SpeculationState:
-        """From the model's description: it shows whether speculation was configured, not whether it is used."""
+        """From its log, which has the command line of the server that runs the model.
+
+        Loads the model if that did not happen yet. Without a log, the model's description shows whether speculation
+        was configured, not whether it is used.
+        """
+        if client.log:
+            if not _STARTED.search(client.log_text()):
+                client.post_json("/api/generate", {"model": MODEL_NAME, "stream": False})  # no prompt: only loads it
+            state = _state_in(client.log_text())
+            if state:
+                return state
         shown = client.post_json("/api/show", {"model": MODEL_NAME}, client.timeouts.figures_s)
         asked = "draft_num_predict" in (shown.get("parameters") or "") or "\nDRAFT " in (shown.get("modelfile") or "")
         said = "/api/show names a draft" if asked else "/api/show has neither DRAFT nor draft_num_predict"
         return SpeculationState(None if asked else False, said)
 
     def read_speculation(self, client: Client) -> Speculation | None:
+        """From its log: its API has no figures. None if there is no log."""
+        if not client.log:
+            return None
+        found = _DRAFT_LINE.findall(client.log_text())
+        return Speculation(sum(int(total) for _, total in found), sum(int(accepted) for accepted, _ in found))
+
+
+def _state_in(log: str) -> SpeculationState | None:
+    """What the last start of a server in the log says; None if there was none."""
+    starts = list(_STARTED.finditer(log))
+    if not starts:
         return None
+    kind = re.search(r"--spec-type (\S+)", starts[-1][0])
+    if kind is None:
+        return SpeculationState(False, "its log shows that it started llama-server without --spec-type")
+    if _FAILED in log[starts[-1].end() :]:
+        return SpeculationState(False, f'its log says "{_FAILED}"')
+    return SpeculationState(True, f"its log shows that it started llama-server with --spec-type {kind[1]}")
+
+
+def _require_draft(settings: EngineSettings) -> None:
+    """Raises UsageError if the files are on this machine and Ollama can't draft with them."""
+    target = gguf_here(settings.model)
+    draft = file_here(settings.draft) if settings.draft else None
+    if draft and settings.draft and not is_draft(draft):
+        model = shlex.quote(str(target.path)) if target else settings.model
+        instead = _ELSEWHERE.format(model=model, draft=shlex.quote(settings.draft))
+        what = f"{settings.draft} is an ordinary model (architecture {architecture(draft)}, no MTP layers)"
+        raise UsageError(
+            f"{what}: Ollama could not load it as a draft. {_TAKES}. Run the pair with llama-server: {instead}"
+        )
+    if target and not settings.draft and not has_mtp(target):
+        raise UsageError(
+            f"{settings.model} has no MTP layers (architecture {architecture(target)}), so Ollama would decode "
+            "plainly. Drafting without a model: slipstream launch llama-server "
+            f"--model {shlex.quote(str(target.path))} --drafter ngram"
+        )
+
+
+def _notes(settings: EngineSettings) -> tuple[str, ...]:
+    target = gguf_here(settings.model) if (settings.streams or 1) > 1 else None
+    if target is None or architecture(target) not in ONE_STREAM:
+        return ()
+    return (f"Ollama answers one request at a time with {architecture(target)} models: the others wait",)
 
 
 def _modelfile(settings: EngineSettings, method: Method | None) -> str:

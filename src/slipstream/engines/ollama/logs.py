@@ -23,5 +23,16 @@ _FAILURES.add(
     "llama runner process no longer running",
     matches=r"llama runner process (?:has terminated|no longer running):? ?(?P<reason>.{0,100})",
 )
+_FAILURES.add(
+    rule(
+        "log-one-stream",
+        "note",
+        "Ollama answers one request at a time with this architecture",
+        "Ollama ignores OLLAMA_NUM_PARALLEL for models of the architecture {name}: requests wait for each other.",
+        "Expect no more throughput from several requests at the same time, or run the model with llama-server.",
+    ),
+    "model architecture does not currently support parallel requests",
+    matches=r'architecture="?(?P<name>[\w.-]{1,60})',
+)
 
 LOG = EngineLog(START, (*LLAMA_CPP_FAILURES, *_FAILURES))

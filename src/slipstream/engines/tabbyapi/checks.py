@@ -12,6 +12,7 @@ from slipstream.engines.tabbyapi.flags import CACHE_MODES, SECTION_NAMES, SECTIO
 from slipstream.findings import Finding, rule
 from slipstream.parsing.config_checks import (
     CHOICE,
+    NO_EFFECT,
     RANGE,
     SPECULATION_OFF,
     SYNTAX,
@@ -32,7 +33,6 @@ SECTION = rule(
 )
 
 _BITS = re.compile(r"[2-8]\s*,\s*[2-8]")
-_CACHE_KEYS = ("cache_mode", "draft_cache_mode")
 
 
 def lint_file(text: str) -> list[Finding]:
@@ -94,7 +94,7 @@ def _check_key(section: str, table: Table, key: str, value: object) -> Iterator[
     flag = table.flag(key)
     if flag is None:
         yield unknown(key, table, evidence, dropped=True, hint=_other_section(section, key))
-    elif key in _CACHE_KEYS:
+    elif key == "cache_mode":
         yield from _check_cache_mode(key, str(value), evidence, table)
     else:
         yield from check_value(flag, value, evidence, table, converts=True)
@@ -109,7 +109,7 @@ def _other_section(section: str, key: str) -> str:
 def _check_cache_mode(key: str, value: str, evidence: str, table: Table) -> Iterator[Finding]:
     if value not in CACHE_MODES and not _BITS.fullmatch(value):
         near = next((f"Did you mean {mode}? " for mode in CACHE_MODES if mode.lower() == value.lower()), "")
-        choices = ", ".join(CACHE_MODES) + "; for ExLlamaV3 also bits of keys and values, such as 8,8"
+        choices = ", ".join(CACHE_MODES) + "; also bits of keys and values, such as 8,8"
         yield CHOICE.finding(evidence, name=key, value=value, version=table.version, near=near, choices=choices)
 
 
@@ -128,14 +128,12 @@ def _check_draft(config: dict[Any, Any]) -> Iterator[Finding]:
             why="draft_model_name is empty, which disables the draft",
             fix="Set draft_model_name to a folder in draft_model_dir, or draft_mode: ngram to draft without a model",
         )
-    model = config.get("model")
-    backend = model.get("backend") if isinstance(model, dict) else None
-    if backend == "exllamav2" and mode not in ("model", "disabled"):
-        yield SPECULATION_OFF.finding(
-            shorten(f"draft_model.draft_mode: {mode}"),
-            engine="TabbyAPI",
-            why=f"the draft mode {mode} needs ExLlamaV3, but model.backend is exllamav2",
-            fix="Set draft_mode: model, with a draft_model_name",
+    if mode == "ngram" and section.get("dynamic_draft"):
+        yield NO_EFFECT.finding(
+            "draft_model.dynamic_draft: true",
+            name="dynamic_draft",
+            why="n-gram drafts have a fixed length",
+            fix="Remove it, or use draft_mode: model or mtp",
         )
 
 

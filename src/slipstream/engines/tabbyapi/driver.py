@@ -32,9 +32,19 @@ if TYPE_CHECKING:
 
 _INSTALL = "clone theroyallab/tabbyAPI and run its start.sh once"
 _CONFIG = "config.yml"
+_ALL_GPUS = "splits every layer over all GPUs that it sees: CUDA_VISIBLE_DEVICES sets their number"
 _PAGE = 256  # the cache is a multiple of it
 # The line that it logs after every answer: "Draft: 40 / 64 tokens accepted (62.50%)".
-_DRAFT_LINE = re.compile(r"Draft: (\d+) / (\d+) tokens accepted")
+# Its console wraps lines at words.
+_DRAFT_LINE = re.compile(r"Draft:\s+(\d+)\s+/\s+(\d+)\s+tokens\s+accepted")
+# What it logs while it loads a model: how it will draft, and that it is done.
+_DRAFTING = (
+    "Using draft model:",
+    "Using main model MTP component for drafting",
+    "Using n-gram drafting with minimum match length",
+)
+_LOADED = "Model successfully loaded."
+_DYNAMIC = "_dynamic"  # methods that adapt the draft length to the acceptance
 
 
 class TabbyApi:
@@ -43,17 +53,22 @@ class TabbyApi:
     default_port = 5000
     keeps_seeds = True
     secret_flags = ()
-    takes = ("context",)
+    takes = ("context", "tensor_parallel")
     hints: Mapping[str, str] = {}
     methods = (
         Method("model", "required", like=("model",), lengths=(2, 3, 4, 6, 8)),
         Method("ngram", like=("ngram", "suffix"), lengths=(2, 4, 8)),
         Method("mtp", lengths=(1, 2, 3)),
+        Method(f"model{_DYNAMIC}", "required", lengths=(4, 8)),
+        Method(f"mtp{_DYNAMIC}", lengths=(2, 4)),
     )
     readiness = START
 
     def plan(self, settings: EngineSettings, folder: Path) -> StartPlan:
-        """`program` is its start.sh or main.py."""
+        """`program` is its start.sh or main.py.
+
+        It takes the next port if this one is in use, and says so only in its log; `running` refuses such a port before.
+        """
         method = check_settings(self, settings)
         program = settings.program or "start.sh"
         command = ("python", program) if program.endswith(".py") else (program,)
@@ -61,7 +76,8 @@ class TabbyApi:
         return StartPlan(
             command,
             arguments,
-            env={"PYTHONSAFEPATH": ""},  # its main.py imports modules from its own folder
+            # Its main.py imports modules from its own folder; its console wraps lines at 80 characters.
+            env={"PYTHONSAFEPATH": "", "TABBY_LOG_CONSOLE_WIDTH": "1000"},
             files={_CONFIG: _config(settings, method)},
             cwd=str(Path(program).parent) if settings.program else None,  # it looks for its own files there
             install=_INSTALL,
@@ -86,19 +102,22 @@ class TabbyApi:
         return read_openai_event(event)
 
     def speculation_state(self, client: Client, settings: EngineSettings) -> SpeculationState:
-        """The response names the draft model; n-gram drafting is not reported."""
-        card = client.get_json("/v1/model")
-        draft = (card.get("parameters") or {}).get("draft")
-        if draft:
-            return SpeculationState(True, f"/v1/model reports the draft {draft.get('id')}")
-        on = False if settings.draft else None
-        return SpeculationState(on, "/v1/model reports no draft")
+        """From its log: `/v1/model` has a field for the draft, but leaves it empty."""
+        text = " ".join(client.log_text().split())
+        said = next((line for line in _DRAFTING if line in text), None)
+        if said:
+            return SpeculationState(True, f'its log says "{said}"')
+        if _DRAFT_LINE.search(text):
+            return SpeculationState(True, "its log has drafted tokens for every answer")
+        if _LOADED in text:
+            return SpeculationState(False, "its log says that the model is loaded, and nothing of drafting")
+        return SpeculationState(None, "it reports drafting only in its log, which is not known here")
 
     def read_speculation(self, client: Client) -> Speculation | None:
         """From its log: it publishes acceptance nowhere else. None if there is no log."""
-        if client.log is None or not client.log.exists():
+        if not client.log:
             return None
-        found = _DRAFT_LINE.findall(client.log.read_text(errors="replace"))
+        found = _DRAFT_LINE.findall(client.log_text())
         return Speculation(sum(int(total) for _, total in found), sum(int(accepted) for accepted, _ in found))
 
 
@@ -108,9 +127,8 @@ def _config(settings: EngineSettings, method: Method | None) -> str:
         "network": _network(settings),
         "logging": _section("logging", ("log_generation_params", False, "acceptance is logged without it")),
         "model": _model(settings),
+        "draft_model": _draft(settings, method) if method else _no_draft(),
     }
-    if method:
-        sections["draft_model"] = _draft(settings, method)
     text = "\n".join(f"{name}:\n{_lines(arguments)}" for name, arguments in sections.items())
     return f"# python main.py --config THIS_FILE, in TabbyAPI's own folder, starts it\n{text}"
 
@@ -138,18 +156,26 @@ def _model(settings: EngineSettings) -> tuple[Argument, ...]:
         ("max_seq_len", settings.context, "tokens of prompt and answer of one stream"),
         ("cache_size", cache, f"of all streams together, a multiple of {_PAGE}"),
         ("max_batch_size", settings.streams, "requests at the same time"),
+        ("tensor_parallel", settings.tensor_parallel > 1 or None, _ALL_GPUS),
     )
 
 
 def _draft(settings: EngineSettings, method: Method) -> tuple[Argument, ...]:
     path = Path(settings.draft) if settings.draft else None
+    adapts = "its maximum adapts to the acceptance" if method.name.endswith(_DYNAMIC) else None
     return _section(
         "draft_model",
-        ("draft_mode", method.name, "the drafting method"),
+        ("draft_mode", method.name.removesuffix(_DYNAMIC), "the drafting method"),
         ("draft_model_dir", path and path.parent, "where its drafts are"),
         ("draft_model_name", path and path.name, "the model that drafts; without a name speculation is off"),
         ("draft_num_tokens", settings.draft_length, "drafted tokens per step"),
+        ("dynamic_draft", adapts and True, adapts or ""),
     )
+
+
+def _no_draft() -> tuple[Argument, ...]:
+    """Written out, because it merges this file with the config.yml in its own folder."""
+    return _section("draft_model", ("draft_mode", "disabled", "plain decoding, whatever its own config.yml says"))
 
 
 def _section(name: str, *settings: tuple[str, object, str]) -> tuple[Argument, ...]:

@@ -11,6 +11,8 @@ from slipstream.predict.memory import MB, EngineMemory
 from slipstream.vocabularies.comparison import Pair
 from slipstream.vocabularies.rules import OUT_OF_RANGE, unchecked
 
+_EXLLAMA_V2 = "needs ExLlamaV2, which TabbyAPI has dropped: older versions of TabbyAPI run it"
+
 
 def check_vocabulary(pair: Pair) -> Iterator[Finding]:
     highest = max(pair.comparison.target.num_tokens, pair.comparison.draft.num_tokens)
@@ -28,11 +30,11 @@ FACTS = EngineFacts(
     memory=EngineMemory("layers", 500 * MB, 0, 2048, 32),
     quantisations={
         "none": Support("yes", "yes", "as float16 safetensors"),
-        "EXL2": Support("yes", "yes", "ExLlamaV2 only; target and draft must be for the same version"),
+        "EXL2": Support("limited", "limited", _EXLLAMA_V2),
         "EXL3": Support("yes", "yes", "ExLlamaV3 only; target and draft must be for the same version"),
-        "GPTQ": Support("limited", "limited", "ExLlamaV2 only, 4 bits"),
+        "GPTQ": Support("limited", "limited", f"{_EXLLAMA_V2}, with 4 bits"),
     },
-    best_weights="an EXL2 (ExLlamaV2) or EXL3 (ExLlamaV3) version of the model, or its float16 safetensors",
+    best_weights="an EXL3 version of the model, or its float16 safetensors",
     check_vocabulary=check_vocabulary,
     least_capability=6.0,
     uses_torch=True,

@@ -7,8 +7,8 @@ from slipstream.parsing.log_patterns import EngineLog, Patterns, Stage, StartLog
 
 START = StartLog(
     stages=(
-        Stage("loading the draft", ("Loading draft model",)),
-        Stage("loading the model", ("Loading model",)),
+        Stage("loading the draft", ("Loading draft modules", "Using draft model:")),
+        Stage("loading the model", ("Loading model:", "Loading model modules")),
         Stage("listening", ("Uvicorn running on", "Developer documentation")),
     )
 )
@@ -46,7 +46,7 @@ _FAILURES.add(
         "ExLlama requires that the draft's context is at least as long as the context used for the target. It is "
         "shorter.",
         "Lower max_seq_len and cache_size in the section model of config.yml to the draft's context, extend the "
-        "draft's context (draft_rope_alpha: auto), or use a draft with a longer context.",
+        "draft's context (draft_rope_alpha: 2.0), or use a draft with a longer context.",
     ),
     "Draft model seq len must be >= model seq len",
     "Cache and draft cache must be same dimensions",
