@@ -246,15 +246,19 @@ class Tuner:
             progress(share(), f"replaying {len(scores)} candidates: {prompt.kind}")
             answer = self._plain().answer(prompt.request(), self._sampling, self._limits)
             if len(answer.tokens) > 1:
-                plain_speed = self._replay(OFF, prompt, answer).tokens_per_s
-                for score in scores:
-                    stats = self._replay(score.candidate, prompt, answer)
-                    score.count(stats)
-                    if plain_speed:
-                        score.replayed.append(ratio(stats.tokens_per_s, plain_speed))
+                self._replay_all(scores, prompt, answer)
             now = self._clock()
             if now + (now - began) > deadline:
                 return
+
+    def _replay_all(self, scores: list[Score], prompt: Prompt, answer: Answer) -> None:
+        assert self._replay is not None
+        plain_speed = self._replay(OFF, prompt, answer).tokens_per_s
+        for score in scores:
+            stats = self._replay(score.candidate, prompt, answer)
+            score.count(stats)
+            if plain_speed:
+                score.replayed.append(ratio(stats.tokens_per_s, plain_speed))
 
     def _run_rungs(self, alive: list[Score], deadline: float, share: Callable[[], float], progress: Progress) -> None:
         """Halves the candidates until one is left, at equal time for each rung."""

@@ -11,7 +11,7 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 
@@ -111,10 +111,10 @@ class RestartTuner:
         while alive:
             until = self._budget_s * (_FIRST_SHARE if rung == 0 else 1.0)
             batch = self._next_prompts(self._num_prompts(len(alive)))
+            if not self._fits(batch[:1], self._budget_s):
+                return
             for number, score in enumerate(alive):
-                if not self._fits(batch[:1], until if number else self._budget_s):
-                    if number == 0:
-                        return
+                if number and not self._fits(batch[:1], until):
                     break
                 progress(self._share(), f"rung {rung + 1}, {len(alive)} left: {score.candidate.label}")
                 self._measure(score, batch, plain, rung)
@@ -169,13 +169,7 @@ class RestartTuner:
         """Adds the speed of each prompt, over that of plain decoding, to the score."""
         if self._plain:
             with self._running(score.candidate) as other:
-                for prompt in batch:
-                    if self._left_s(self._budget_s) < self._costs.pair_s(prompt) + 2 * self._costs.stop_s:
-                        return
-                    speeds = {}
-                    for side in self._order.sample((OFF, score.candidate), 2):
-                        speeds[side] = self._ask(self._plain if side == OFF else other, prompt, score, side)
-                    _add(score, speeds[score.candidate], speeds[OFF])
+                self._compare_side_by_side({OFF: self._plain, score.candidate: other}, score, batch)
             return
         while len(batch) > 1 and not self._fits(batch, self._budget_s):
             batch = batch[:-1]
@@ -185,6 +179,16 @@ class RestartTuner:
                 each[side] = [self._ask(generator, prompt, score, side) for prompt in batch]
         for mine, plain in zip(each[score.candidate], each[OFF], strict=True):
             _add(score, mine, plain)
+
+    def _compare_side_by_side(
+        self, sides: Mapping[TuneCandidate, Generator], score: Score, batch: Sequence[Prompt]
+    ) -> None:
+        for prompt in batch:
+            if self._left_s(self._budget_s) < self._costs.pair_s(prompt) + 2 * self._costs.stop_s:
+                return
+            order = self._order.sample(tuple(sides), 2)
+            speeds = {side: self._ask(sides[side], prompt, score, side) for side in order}
+            _add(score, speeds[score.candidate], speeds[OFF])
 
     def _ask(self, generator: Generator, prompt: Prompt, score: Score, side: TuneCandidate) -> float:
         began = self._clock()
