@@ -155,7 +155,9 @@ ENGINE_DRAFTER = OptionSpec(
     "Speculation",
 )
 ENGINE_POLICY = OptionSpec(
-    "--policy", "fixed(N) drafts N tokens per step; auto leaves it to the engine.", "Speculation"
+    "--policy",
+    "fixed(N) drafts N tokens per step; auto is the engine's own length, or a common one if it has none.",
+    "Speculation",
 )
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.", rich_help_panel="Output")]

@@ -15,6 +15,7 @@ from pathlib import Path
 from slipstream.engines import find_folder
 from slipstream.engines.driver import ExternalEngine, check_settings, method_like
 from slipstream.engines.engine_types import PLAIN, EngineSettings, Method
+from slipstream.engines.facts import EngineFacts
 from slipstream.engines.secrets import take_secrets
 from slipstream.errors import UsageError
 from slipstream.models.builtin import BUILTIN_NAMES
@@ -115,23 +116,26 @@ def _length(policy: str | None) -> int | None:
 
 
 def as_given(engine: str, spec: str, fetch: bool = True) -> str:
-    """The model's name for the engine: a file or folder on this disk, or a name that the engine looks up itself."""
+    """The model's name for the engine: a file or folder on this disk, or a name that the engine looks up itself.
+
+    Raises UsageError for weights that the engine can't read.
+    """
     facts = find_folder(engine).facts
     if spec.startswith(OLLAMA_PREFIX) and facts.name == "ollama":  # a name of its own store
         return spec.removeprefix(OLLAMA_PREFIX)
     on_disk = expand_home(spec)
-    is_elsewhere = not on_disk.exists() and spec not in BUILTIN_NAMES and not spec.startswith(OLLAMA_PREFIX)
-    if is_elsewhere and facts.finds_models and not spec.endswith(".gguf"):
-        return spec
-    if not fetch and spec not in BUILTIN_NAMES and not spec.startswith(OLLAMA_PREFIX):
-        return str(on_disk.absolute()) if on_disk.exists() else spec
-    path = locate(spec).path.absolute()  # not resolved: the hub's cache links names to blobs without a suffix
-    is_gguf = path.suffix == ".gguf" or path.is_file()
-    if is_gguf != (facts.weights == "gguf") and not (is_gguf and facts.also_gguf):
-        what, how = (
-            ("a folder of safetensors", f"write one with: slipstream convert {spec} FOLDER")
-            if facts.weights == "folder"
-            else ("a GGUF file", "pass the path of one")
-        )
-        raise UsageError(f"{engine} needs {what}; {spec} is not one: {how}")
-    return str(path)
+    is_ours = spec in BUILTIN_NAMES or spec.startswith(OLLAMA_PREFIX)
+    if is_ours or (fetch and (on_disk.exists() or spec.endswith(".gguf") or not facts.finds_models)):
+        name = str(locate(spec).path.absolute())  # not resolved: the hub's cache links names to blobs without a suffix
+    else:
+        name = str(on_disk.absolute()) if on_disk.exists() else spec
+    _check_weights(facts, spec, name)
+    return name
+
+
+def _check_weights(facts: EngineFacts, spec: str, name: str) -> None:
+    if (name.endswith(".gguf") or Path(name).is_file()) and facts.weights == "folder" and not facts.also_gguf:
+        how = f"write one with: slipstream convert {spec} FOLDER"
+        raise UsageError(f"{facts.name} needs a folder of safetensors; {spec} is not one: {how}")
+    if Path(name).is_dir() and facts.weights == "gguf":
+        raise UsageError(f"{facts.name} needs a GGUF file; {spec} is not one: pass the path of one")

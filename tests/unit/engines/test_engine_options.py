@@ -36,6 +36,10 @@ def test_models_are_named_as_the_engine_finds_them(models):
     assert as_given("llama-server", "elsewhere/x.gguf", fetch=False) == "elsewhere/x.gguf"
     with pytest.raises(UsageError, match=r"slipstream convert big\.gguf FOLDER"):
         as_given("vllm", "big.gguf")
+    with pytest.raises(UsageError, match=r"slipstream convert org/x:x\.gguf FOLDER"):
+        as_given("vllm", "org/x:x.gguf", fetch=False)
+    assert as_given("sglang", "big.gguf") == str(models / "big.gguf")  # it reads both
+    assert as_given("llama-server", "org/x-GGUF:Q4_K_M") == "org/x-GGUF:Q4_K_M"
     with pytest.raises(UsageError, match="llama-server needs a GGUF file; folder is not one"):
         as_given("llama-server", "folder")
     with pytest.raises(ModelNotFoundError):
@@ -47,6 +51,39 @@ def test_a_draft_model_or_n_grams_where_nothing_is_said(models):
     drafted = settings("llama-server", draft="small.gguf")
     assert (drafted.method, drafted.draft) == ("draft-simple", str(models / "small.gguf"))
     assert settings("llama-server", "none", draft="small.gguf").draft is None
+
+
+@pytest.mark.parametrize(
+    ("engine", "choice", "said"),
+    [
+        ("llama-server", {"tensor_parallel": 2}, "llama-server has no use for --tensor-parallel: remove it"),
+        ("sglang", {"nodes": 2}, "sglang has no use for --nodes: remove it"),
+        ("vllm", {"streams": 0}, "--streams is 0; expected 1 or more"),
+        ("vllm", {"nodes": 0}, "--nodes is 0; expected 1 or more"),
+    ],
+)
+def test_an_option_without_use_is_an_error(engine, choice, said):
+    with pytest.raises(UsageError, match=said):
+        export(EngineChoice(engine, **choice), "big.gguf" if engine == "llama-server" else "folder")
+
+
+def test_a_draft_that_the_method_does_not_use_is_an_error(models):
+    with pytest.raises(UsageError, match="llama-server ngram drafts without a model: remove --draft"):
+        settings("llama-server", "ngram", draft="small.gguf")
+
+
+def test_a_relative_program_is_found_from_any_folder(models):
+    assert settings("llama-server", program="./bin/llama-server").program == str(models / "bin" / "llama-server")
+    assert settings("llama-server", program="llama-server").program == "llama-server"
+
+
+@pytest.mark.parametrize("engine", ["llama-server", "sglang", "vllm", "tabbyapi", "ollama"])
+def test_streams_are_left_to_the_engine(engine):
+    model = "big.gguf" if engine in ("llama-server", "ollama") else "folder"
+    config = export(engine, ModelOptions(model, drafter="none"))
+    text = config.text() + str(dict(config.plan.env))
+    limits = ("--parallel", "--max-running-requests", "--max-num-seqs", "max_batch_size", "OLLAMA_NUM_PARALLEL")
+    assert not any(limit in text for limit in limits)
 
 
 def test_an_engine_without_n_grams_decodes_plainly_and_says_so(caplog):
