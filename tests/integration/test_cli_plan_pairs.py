@@ -158,7 +158,7 @@ def test_pairs_measures_what_it_predicts(tmp_path: Path, stores: dict[str, str])
     (measured,) = json.loads(result.stdout)["measured"]
     assert Path(measured["spec"]).name == "small"
     assert measured["speedup"] > 0 and measured["predicted_speedup"] > 0 and measured["tokens_per_s"] > 0
-    assert measured["verdict"] in ("pays", "does not pay", "no difference")
+    assert measured["verdict"] in ("pays", "does not pay", "no difference", "nothing drafted")
 
 
 def test_pairs_names_published_models_when_nothing_fits(tmp_path: Path, stores: dict[str, str]) -> None:

@@ -65,7 +65,7 @@ CASES = {
     "generate": [Case("--model {tiny} --draft {tiny} --max-tokens 4 Hello")],
     "launch": [
         Case(
-            "llama-server --model {tiny} --drafter ngram --no-smoke --detach --port {port} --context 128 "
+            "llama-server --model {tiny} --drafter ngram --no-smoke --force --detach --port {port} --context 128 "
             "--engine-args '--threads 1 --no-warmup'"
         ),
         Case("--status"),
