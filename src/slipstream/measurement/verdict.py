@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from slipstream.measurement.ratio import ratio
 from slipstream.measurement.results import (
     ALL_KINDS,
     NO_COUNTERS,
@@ -73,7 +74,15 @@ def _why(run: Run, cost_by_rows: Sequence[RowCost]) -> str:
             "prompts"
         )
     causes = _causes(run, cost_by_rows)
-    return "; ".join(causes) if causes else "the gain is about as large as the cost"
+    return "; ".join(causes) if causes else _balance(run)
+
+
+def _balance(run: Run) -> str:
+    """What a step gives and takes, if no single cause stands out."""
+    if _word(run) != "does not pay":
+        return "the gain is about as large as the cost"
+    took = ratio(run.mean_accepted_length, run.speedup.value)
+    return f"a step gives {run.mean_accepted_length:.2f} tokens and takes {took:.1f}x as long as a plain one"
 
 
 def _causes(run: Run, cost_by_rows: Sequence[RowCost]) -> list[str]:

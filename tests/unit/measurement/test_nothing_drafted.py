@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -58,6 +58,15 @@ def sample(drafter: str, drafted: int | None = 0, *, speed: float = 10.0, text: 
 def result_of(*samples: PromptSample) -> BenchResult:
     described = {"model": "m", "dtype": "x", "device": "y"}
     return load_result(LoadRun([sample("none"), *samples]), BenchSettings(), described, "command")
+
+
+def test_a_loss_without_one_cause_is_told_by_what_a_step_gives_and_takes() -> None:
+    plain = [replace(sample("none"), prompt=Prompt(str(i), "chat", ("hello",))) for i in range(6)]
+    slow = [replace(sample("model", 10, speed=5.0), prompt=one.prompt) for one in plain]
+    described = {"model": "m", "dtype": "x", "device": "y"}
+    run = load_result(LoadRun([*plain, *slow]), BenchSettings(), described, "command").runs[1]
+    assert run.verdict.word == "does not pay"
+    assert "a step gives 1.00 tokens and takes 2.0x as long as a plain one" in run.verdict.why
 
 
 def test_a_faster_run_that_drafted_nothing_gets_no_speedup_and_no_equal_text(
