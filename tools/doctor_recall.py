@@ -3,7 +3,8 @@
     python tools/doctor_recall.py [--part "held back"] [--list]
 
 A failure is found if a finding quotes the line that the table names; it gets the all-clear if the doctor finds nothing
-that blocks or slows. A healthy log is blamed if a finding blocks. `--list` names the entries behind each figure.
+that blocks, slows or is unknown. A healthy log is blamed if a finding blocks or is unknown. `--list` names the entries
+behind each figure.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def main() -> None:
         rows[entry["engine"]][outcome_of(entry)].append(entry["id"])
     for entry in read("healthy", options.part):
         rows[entry["engine"]]["healthy"].append(entry["id"])
-        if any(finding.severity == "blocks" for finding in findings_of(entry)):
+        if any(finding.severity in ("blocks", "unknown") for finding in findings_of(entry)):
             rows[entry["engine"]]["blamed"].append(entry["id"])
     print(f"{'':18}" + "".join(f"{column:>15}" for column in COLUMNS))
     for engine, row in rows.items():

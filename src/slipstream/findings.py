@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-Severity = Literal["blocks", "slows", "note"]
-SEVERITIES: tuple[Severity, ...] = ("blocks", "slows", "note")
+Severity = Literal["blocks", "unknown", "slows", "note"]
+SEVERITIES: tuple[Severity, ...] = ("blocks", "unknown", "slows", "note")
 Topic = Literal["vocabulary", "weights", "machine", "fit", "config", "log", "runtime"]
 TOPICS: tuple[Topic, ...] = ("vocabulary", "weights", "machine", "fit", "config", "log", "runtime")
 

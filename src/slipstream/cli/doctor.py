@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from slipstream.diagnosis.examine import Diagnosis
     from slipstream.predict.machine import Machine
 
-_COLOURS = {"blocks": "red", "slows": "yellow", "note": "dim"}
+_COLOURS = {"blocks": "red", "unknown": "magenta", "slows": "yellow", "note": "dim"}
 
 
 @grouped(
@@ -45,7 +45,8 @@ def doctor(
 ) -> None:
     """Check whether a target, a draft, an engine and this machine work together, before you run them.
 
-    Every finding has the evidence, the cause and the fix. The exit code is 1 if a finding blocks.
+    Every finding has the evidence, the cause and the fix. The exit code is 1 if a finding blocks,
+    and 3 if a log ends with an error that is not known.
 
     [bold]Examples[/bold]
 
@@ -69,6 +70,8 @@ def doctor(
         _show(result)
     if result.is_blocked:
         raise typer.Exit(1)
+    if result.is_unknown:
+        raise typer.Exit(3)
 
 
 def _show_models(console: Console, here: Machine) -> None:

@@ -56,11 +56,18 @@ class Diagnosis:
         return blocks(self.findings)
 
     @property
+    def is_unknown(self) -> bool:
+        """Whether there is a failure that no rule explains, and none that one does."""
+        return not self.is_blocked and any(finding.severity == "unknown" for finding in self.findings)
+
+    @property
     def verdict(self) -> str:
         """The result in one sentence."""
         worst = worst_first(self.findings)
         if self.is_blocked:
             return f"blocked: {worst[0].cause}"
+        if self.is_unknown:
+            return f"unknown: {worst[0].cause} The last error: {worst[0].evidence}"
         gain = self._gain()
         if any(finding.severity == "slows" for finding in worst):
             return f"works, but slower than possible: {worst[0].cause}{gain}"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from slipstream.diagnosis.log_figures import one_by_one_in, slow_as_a_cpu
 from slipstream.diagnosis.log_rules import PATTERNS
 from slipstream.diagnosis.log_stages import unfinished_start
+from slipstream.diagnosis.log_unknown import last_error
 from slipstream.engines import EngineFolder, find_folder, folders
 from slipstream.findings import Finding
 from slipstream.parsing.log_patterns import Pattern
@@ -18,7 +19,7 @@ Located = tuple[Hit, Callable[[str], Finding]]  # the place in the log, and a fu
 def explain(text: str, engine: str | None = None) -> list[Finding]:
     """The problems that a log shows, in the order of the log, each with its line.
 
-    Unknown text gives nothing. With `engine`, failures that only other engines print are skipped.
+    An error that no rule explains is quoted as unknown. With `engine`, failures of other engines are skipped.
     """
     engines = [find_folder(engine)] if engine else list(folders())
     patterns = _patterns(engines)
@@ -32,7 +33,9 @@ def explain(text: str, engine: str | None = None) -> list[Finding]:
     ]
     findings = _best_explanations(findings, patterns)
     if not any(finding.severity == "blocks" for finding in findings):
-        for hit, make in unfinished_start(text, engines):
+        quoted = [finding.evidence.partition(": ")[2] for finding in findings]
+        unexplained = [one for one in last_error(text, engines, len(patterns)) if quote(one[0].line) not in quoted]
+        for hit, make in unexplained or unfinished_start(text, engines):
             findings.append(make(f"line {LineNumbers(text).of(hit.at)}: {quote(hit.line)}"))
     return findings
 

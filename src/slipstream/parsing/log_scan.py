@@ -55,7 +55,11 @@ def first_hit(text: str, pieces: tuple[str, ...], pattern: re.Pattern[str] | Non
 def line_at(text: str, at: int) -> str:
     """The line at a position, without colour codes; for a very long line, the part near the position."""
     start, end, _ = _line_around(text, at, _REACH)
-    return _COLOURS.sub("", text[start:end]).strip()
+    return without_colours(text[start:end]).strip()
+
+
+def without_colours(text: str) -> str:
+    return _COLOURS.sub("", text)
 
 
 def _line_around(text: str, at: int, reach: int) -> tuple[int, int, bool]:

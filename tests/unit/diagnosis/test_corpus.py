@@ -6,7 +6,7 @@ import pytest
 
 import doctor_recall
 
-LEAST_FOUND, MOST_CLEARED, MOST_BLAMED = 39, 123, 8  # of 168 failures and 72 healthy logs; better figures belong here
+LEAST_FOUND, MOST_CLEARED, MOST_BLAMED = 123, 18, 8  # of 168 failures and 72 healthy logs; better figures belong here
 
 
 @pytest.mark.parametrize(("name", "least"), [("failures", 120), ("healthy", 60)])
@@ -22,7 +22,7 @@ def test_as_many_failures_are_explained_as_before_and_no_more_healthy_logs_are_b
     blamed = [
         entry["id"]
         for entry in doctor_recall.read("healthy", None)
-        if any(finding.severity == "blocks" for finding in doctor_recall.findings_of(entry))
+        if any(finding.severity in ("blocks", "unknown") for finding in doctor_recall.findings_of(entry))
     ]
     assert outcomes.count("found") >= LEAST_FOUND and outcomes.count("all-clear") <= MOST_CLEARED
     assert len(blamed) <= MOST_BLAMED

@@ -223,7 +223,7 @@ KNOWN = [
     ),
 ]
 ELSEWHERE = {
-    *("log-start-unfinished", "log-cpu-speed", "log-one-by-one", "log-draft-unused"),  # tested below
+    *("log-start-unfinished", "log-cpu-speed", "log-one-by-one", "log-draft-unused", "log-unknown"),  # tested below
     *("log-no-mtp-layers", "log-one-stream"),  # engines/test_ollama_methods.py
 }
 
@@ -250,7 +250,6 @@ def test_every_log_rule_has_its_text_here():
         "hello\nworld",
         "INFO: Application startup complete.",
         "load_tensors: offloaded 33/33 layers to GPU",
-        "ValueError: operands could not be broadcast together with shapes (3,) (82,)",
         "common_speculative_init: no implementations specified for speculative decoding",
         PROMPT_TIME,
         "The draft was read by the target audience in 5 s",
@@ -405,7 +404,40 @@ def test_findings_come_in_the_order_of_the_log_and_once_each():
 def test_an_engine_leaves_out_what_only_others_print():
     text = "Job requires 33 pages (only 32 available) and cannot be enqueued."
     assert [finding.id for finding in explain(text, "tabbyapi")] == ["log-cache-too-small"]
-    assert explain(text, "vllm") == []
+    assert [finding.id for finding in explain(text, "vllm")] == ["log-unknown"]
+
+
+UNKNOWN_FAILURES = [
+    (
+        'Traceback (most recent call last):\n  File "a.py", line 1\nValueError: shapes (3,) (82,)\n',
+        "ValueError: shapes",
+    ),
+    (
+        "(EngineCore pid=7) ERROR KeyError: 'x'\nRuntimeError: Engine core failed. See root cause above\n",
+        "KeyError: 'x'",
+    ),
+    ("ggml.c:3: GGML_ASSERT(n > 0) failed\nAborted (core dumped)\n", "Aborted (core dumped)"),
+    ("Segmentation fault (core dumped)\n", "Segmentation fault"),
+    ("  assert x\nAssertionError\n", "AssertionError"),
+]
+
+
+@pytest.mark.parametrize(("log", "quoted"), UNKNOWN_FAILURES)
+def test_an_error_that_no_rule_explains_is_quoted_as_unknown(log, quoted):
+    [finding] = explain(log)
+    assert (finding.id, finding.severity) == ("log-unknown", "unknown") and quoted in finding.evidence
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        "ERROR one worker is late\nINFO: Application startup complete.\n",  # what came after decides
+        "WARNING Unable to detect the config. Defaulting to NHD.\n",
+        "INFO error_rate=0.0\n",
+    ],
+)
+def test_a_warning_and_an_error_before_the_engine_was_ready_are_no_failure(log):
+    assert explain(log) == []
 
 
 HUGE = [
