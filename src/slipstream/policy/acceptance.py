@@ -168,4 +168,4 @@ def _bucket(confidence: float) -> int:
 
 
 def _shifted(p: float, odds: float) -> float:
-    return p * odds / (p * odds + 1 - p)
+    return p * odds / (p * odds + (1 - p))  # in this order it is never above 1, however it is rounded
