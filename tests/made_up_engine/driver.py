@@ -34,7 +34,8 @@ class MadeUp:
     default_port = 9999
     keeps_seeds = True
     secret_flags = ()
-    takes = ("context",)
+    takes = ()
+    combines = False
     hints: Mapping[str, str] = {}
     methods = (Method("guess", like=("ngram", "suffix")),)
     readiness = START

@@ -17,7 +17,7 @@ from slipstream.core.engine import Engine
 from slipstream.core.team import DrafterTeam
 from slipstream.drafters import DraftSources, make_drafter
 from slipstream.drafters.ngram import NgramDrafter
-from slipstream.engines import find_engine, find_folder
+from slipstream.engines import find_engine, find_folder, folders
 from slipstream.errors import UsageError
 from slipstream.policy import AutoPolicy, make_policy
 
@@ -114,6 +114,14 @@ def test_an_engine_is_found_with_what_it_has(install: Install):
     folder = find_folder("mine")
     assert find_engine("mine").name == "mine" and folder.facts.weights == "gguf"
     assert folder.configuration is None and folder.log is None
+
+
+def test_an_engine_without_facts_is_refused_by_name_and_left_out_of_lists(install: Install, caplog):
+    install("ENGINE = None")
+    with pytest.raises(UsageError, match=r"the engine 'mine' .* has no facts.py with FACTS"):
+        _ = find_folder("mine").facts
+    assert "mine" not in [folder.name for folder in folders()]
+    assert "has no facts.py with FACTS" in caplog.text
 
 
 def test_slipstreams_own_names_win(install: Install):

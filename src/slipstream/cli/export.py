@@ -11,38 +11,36 @@ import typer
 
 from slipstream.cli import options as opt
 from slipstream.cli.groups import grouped
-from slipstream.tasks.options import EngineChoice, ModelOptions
+from slipstream.tasks.options import EngineChoice, ExportOptions, ModelOptions
 from slipstream.writing import EXECUTABLE, write_result
 
+PANEL = "Manifests"
 
-@grouped(drafter=opt.ENGINE_DRAFTER, policy=opt.ENGINE_POLICY, backend=None, program=None, start_limit=None)
+
+@grouped(
+    drafter=opt.ENGINE_DRAFTER,
+    policy=opt.ENGINE_POLICY,
+    backend=None,
+    program=None,
+    start_limit=None,
+    form=opt.OptionSpec(
+        "--format",
+        "engine (the engine's own format), or for vLLM, SGLang and llama-server: kubernetes, compose.",
+        more={"metavar": "FORMAT"},
+    ),
+    weights_gb=opt.OptionSpec(
+        "--weights-gb",
+        "GB of all weights, model and draft together. Needed for kubernetes if neither files on this machine nor the "
+        "model's name say it.",
+        PANEL,
+    ),
+    image=opt.OptionSpec("--image", "Container image, instead of the engine's public one.", PANEL),
+)
 def export(
     engine: Annotated[str, typer.Argument(help=f"{opt.ENGINES_HELP}.", show_default=False)],
     models: ModelOptions = ModelOptions(),
     choice: EngineChoice = EngineChoice(),
-    form: Annotated[
-        str,
-        typer.Option(
-            "--format",
-            help="engine (the engine's own format), or for vLLM, SGLang and llama-server: kubernetes, compose.",
-            metavar="FORMAT",
-        ),
-    ] = "engine",
-    weights_gb: Annotated[
-        float | None,
-        typer.Option(
-            "--weights-gb",
-            help="GB of all weights, model and draft together. Needed for kubernetes if neither files on this machine "
-            "nor the model's name say it.",
-            rich_help_panel="Manifests",
-        ),
-    ] = None,
-    image: Annotated[
-        str | None,
-        typer.Option(
-            "--image", help="Container image, instead of the engine's public one.", rich_help_panel="Manifests"
-        ),
-    ] = None,
+    options: ExportOptions = ExportOptions(),
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write to this file instead of the terminal.")
     ] = None,
@@ -62,7 +60,7 @@ def export(
     from slipstream.tasks.export import export as make_config
 
     config = make_config(replace(choice, name=engine), models)
-    text = json.dumps(config.to_dict()) if as_json else config.text(form, weights_gb=weights_gb, image=image)
+    text = json.dumps(config.to_dict()) if as_json else config.text(options)
     if output is None:
         typer.echo(text.rstrip("\n"))
         return

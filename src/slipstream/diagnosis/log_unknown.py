@@ -17,10 +17,12 @@ UNKNOWN = rule(
     "Search the engine's issues for this line. Check models, machine and configuration with slipstream doctor --target "
     "MODEL --draft MODEL --config FILE. If you find the cause, report it, so that it becomes a rule.",
 )
-TAIL = 256_000  # characters at the end of a log in which the last error is looked for
+TAIL = 256_000  # characters at the end of a log in which the last error is looked for: some 2,000 lines, so that the
+# tracebacks of all worker processes fit
+LONGEST = 1_000  # characters of a line that are looked at
 
 _ERROR = re.compile(
-    r"^(?:.*\W)?[A-Za-z_.]*(?:Error|Exception)\b(?!\w)(?:\s*[:(].*)?$|"
+    r"(?:^|[^\w.])[\w.]*(?:Error|Exception)(?:\s*[:(]|$)|"
     r"Segmentation fault|core dumped|\bKilled\b|\bAborted\b|GGML_ASSERT|CUDA error|[Aa]ssertion .*failed|"
     r"terminate called|panic:|[Ff]atal error|"
     r"(?:^|[\s\]|:\"])(?:error|ERROR|E|FATAL|CRITICAL|[Ff]ailed to|[Cc]annot|[Uu]nable to|[Nn]ot supported|"
@@ -43,7 +45,7 @@ def last_error(
     found: list[tuple[bool, int, str]] = []  # whether it is an error of its own, its place, its line
     at = start
     for line in text[start:].splitlines(keepends=True):
-        shown = without_colours(line).strip()
+        shown = without_colours(line[:LONGEST]).strip()
         if _ERROR.search(shown) and not _HARMLESS.search(shown):
             found.append((_CONSEQUENCE.search(shown) is None, at, shown))
         at += len(line)

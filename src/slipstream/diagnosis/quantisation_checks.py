@@ -37,9 +37,7 @@ def check_quantisation(facts: ModelFacts, engine: EngineFacts, role: Role) -> li
     if level == "limited":
         note = support.note.format(format=method.lower())
         return [LIMITED.finding(seen, note=note, instead=engine.best_weights, engine=engine.title)]
-    others = [
-        f.title for f in (folder.facts for folder in folders()) if f.quantisations.get(method, NO).target == "yes"
-    ]
+    others = [f.title for f in (folder.facts for folder in folders()) if f.quantisations.get(method, NO).target != "no"]
     return [
         METHOD.finding(
             seen,

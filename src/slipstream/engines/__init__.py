@@ -7,6 +7,7 @@ folder and a line here, or an entry point of another package that names such a f
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from slipstream.parsing.configuration import Configuration
     from slipstream.parsing.log_patterns import EngineLog
 
+log = logging.getLogger("slipstream")
+
 FOLDERS = {
     "slipstream": "slipstream.engines.slipstream",
     "vllm": "slipstream.engines.vllm",
@@ -32,7 +35,6 @@ FOLDERS = {
     "ollama": "slipstream.engines.ollama",
     "transformers": "slipstream.engines.transformers",
 }
-EXTERNAL = ("vllm", "llama-server", "sglang", "tabbyapi", "ollama")  # with a driver, for help texts
 
 
 @dataclass(frozen=True)
@@ -97,9 +99,22 @@ def _own_folder(name: str) -> EngineFolder:
 
 
 def folders() -> Iterator[EngineFolder]:
-    """Slipstream's own, then those of installed packages."""
+    """Slipstream's own, then those of installed packages. A package that does not work is left out, with a warning."""
     yield from map(_own_folder, FOLDERS)
-    yield from (find_folder(name) for name in installed_names("engine") if name not in FOLDERS)
+    for name in installed_names("engine"):
+        if name not in FOLDERS:
+            try:
+                folder = _plugin_folder(name)
+                _ = folder and (folder.facts, folder.driver, folder.configuration, folder.log)
+            except UsageError as error:
+                log.warning("%s", error)
+            else:
+                yield from [folder] if folder else []
+
+
+def _plugin_folder(name: str) -> EngineFolder | None:
+    plugin = find_plugin("engine", name)
+    return EngineFolder(name, plugin.load().__name__, plugin) if plugin else None
 
 
 def find_folder(name: str) -> EngineFolder:
@@ -107,13 +122,12 @@ def find_folder(name: str) -> EngineFolder:
     wanted = name.lower()
     if wanted in FOLDERS:
         return _own_folder(wanted)
-    for folder in map(_own_folder, FOLDERS):
+    if folder := _plugin_folder(name):
+        return folder
+    for folder in folders():
         if wanted in folder.facts.aliases:
             return folder
-    plugin = find_plugin("engine", name)
-    if plugin is None:
-        raise UsageError(f"unknown engine {name!r}; expected {', '.join(FOLDERS)}{also_installed('engine')}")
-    return EngineFolder(name, plugin.load().__name__, plugin)
+    raise UsageError(f"unknown engine {name!r}; expected {', '.join(FOLDERS)}{also_installed('engine')}")
 
 
 def find_engine(name: str) -> ExternalEngine:

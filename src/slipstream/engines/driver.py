@@ -52,6 +52,11 @@ class ExternalEngine(Protocol):
         ...
 
     @property
+    def combines(self) -> bool:
+        """Whether several methods can be used at once."""
+        ...
+
+    @property
     def hints(self) -> Mapping[str, str]:
         """By Slipstream drafter: what to do instead, where the engine has nothing like it."""
         ...
@@ -108,11 +113,12 @@ class ExternalEngine(Protocol):
         ...
 
 
-OPTIONAL = ("context", "tensor_parallel", "pipeline_parallel", "nodes")  # settings that not every engine has
+OPTIONAL = ("tensor_parallel", "pipeline_parallel", "nodes")  # settings that not every engine has
 
 
 def find_method(engine: ExternalEngine, name: str) -> Method:
-    """The method of this name, in any case. Raises UsageError with the valid names."""
+    """The method of this name, in any case, or a combination: A+B or A,B. Raises UsageError with the valid names."""
+    name = name.replace("+", ",")
     for method in engine.methods:
         if method.name.lower() == name.lower():
             return method
@@ -125,7 +131,7 @@ def find_method(engine: ExternalEngine, name: str) -> Method:
 def _combined(engine: ExternalEngine, parts: Sequence[Method]) -> Method:
     """Several methods at once: the first that has a draft is used. Raises UsageError if the engine can't."""
     name, drafting = ",".join(part.name for part in parts), [part for part in parts if part.draft != "unused"]
-    if "combined methods" not in engine.takes:
+    if not engine.combines:
         raise UsageError(f"{engine.name} runs one method at a time, not {name}")
     if len(drafting) > 1:
         raise UsageError(f"{name}: one of the methods may draft with a model, not {len(drafting)}")
@@ -143,7 +149,7 @@ def method_like(engine: ExternalEngine, drafter: str) -> Method:
     found = own or [method for method in engine.methods if name in method.like]
     if found:
         return found[0]
-    if "," in name:
+    if "," in name or "+" in name:
         return find_method(engine, name)
     known = ", ".join((PLAIN, *(method.name for method in engine.methods)))
     instead = f". {engine.hints[name]}" if name in engine.hints else ""

@@ -36,7 +36,7 @@ class EngineSettings:
     start_limit_s: float = 600.0
 
     def __post_init__(self) -> None:
-        for name in ("context", "streams", "draft_length", "tensor_parallel", "pipeline_parallel", "nodes"):
+        for name in ("context", "streams", "tensor_parallel", "pipeline_parallel", "nodes"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"--{name.replace('_', '-')} is {value}; expected 1 or more")

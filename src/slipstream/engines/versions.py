@@ -24,7 +24,7 @@ def package_version(program: str, names: tuple[str, ...]) -> str | None:
     path = shutil.which(program)
     if path is None:
         return None
-    prefix = Path(path).absolute().parent.parent
+    prefix = Path(path).resolve().parent.parent  # installers of tools put links on PATH
     folders = [str(folder) for folder in prefix.glob("lib/python*/site-packages")]
     found = {one.name.lower(): one.version for one in distributions(path=folders)} if folders else {}
     return next((found[name] for name in names if name in found), None)

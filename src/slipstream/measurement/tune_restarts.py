@@ -24,7 +24,7 @@ from slipstream.measurement.tune import OFF, Progress, Score, TuneCandidate, Tun
 from slipstream.measurement.workload import Prompt
 
 Open = Callable[[TuneCandidate, float], AbstractContextManager[Generator]]  # the seconds that its start may take
-_FIRST_SHARE = 0.6  # of the time, at most, for the first look at all candidates
+_FIRST_SHARE = 0.6  # of the time, at most, for the first look at all candidates: the rest compares the better ones
 _WARM_UP_TEXT = "Once upon a time"
 _WARM_UP_TOKENS = 8
 
@@ -61,14 +61,13 @@ class RestartTuner:
         sampling: Sampling,
         limits: Limits,
         budget_s: float,
-        seed: int = 0,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._open = open_generator
         self._sampling = sampling
         self._limits = limits
         self._budget_s = budget_s
-        self._order = random.Random(seed)
+        self._order = random.Random(sampling.seed)
         self._prompts = self._order.sample(list(prompts), len(prompts))
         self._clock = clock
         self._started = 0.0
@@ -82,8 +81,9 @@ class RestartTuner:
     def run(self, candidates: Sequence[TuneCandidate], progress: Progress) -> TuneResult:
         """Ends within the budget, starts and stops included, if no step takes longer than such a step did before.
 
-        Ctrl-C ends it at once with the best so far. A candidate whose engine fails is out; the search goes on. Where
-        plain decoding fails, the search ends with what was measured. Raises EngineError where nothing was.
+        Ctrl-C ends it at once with the best so far, if anything was measured. A candidate whose engine fails is out;
+        the search goes on. Where plain decoding fails, the search ends with what was measured. Raises EngineError where
+        nothing was.
         """
         self._started = self._clock()
         scores = [Score(candidate) for candidate in _mixed(candidates)]
@@ -92,13 +92,15 @@ class RestartTuner:
             with ExitStack() as plain:
                 self._run_rungs(scores, plain, progress)
         except KeyboardInterrupt:
+            if not any(score.ratios for score in scores):
+                raise
             complete = False
         except Exception as error:
             if not any(score.ratios for score in scores):
                 raise
             complete, failure = False, error
         measured = [score for score in scores if score.ratios]
-        if complete and not measured:
+        if not measured:
             raise EngineError(self._why_nothing())
         self.unmeasured = [s.candidate.label for s in scores if not s.ratios and s.candidate.label not in self.failures]
         return TuneResult(ranked(measured), [], self._clock() - self._started, complete, failure)

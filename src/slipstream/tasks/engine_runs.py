@@ -34,7 +34,7 @@ _DATES = (
 # Lists that repeat: every drafter has something to draft here. The short one fits small contexts; the long one repeats
 # after more than 48 tokens, which is what the longest drafts of n-gram methods need.
 _REPEATING = (_COLOURS * 3, _DATES * 2 + _DATES[:60])
-_PROBE_TOKENS = 64
+_PROBE_TOKENS = 64  # more than the 48 after which the long list repeats
 
 
 def explainer(engine: ExternalEngine) -> Explain:
@@ -112,8 +112,9 @@ def require_drafts(engine: Running) -> int | None:
     length = "" if engine.settings.draft_length is None else f", draft length {engine.settings.draft_length}"
     raise SilentFallbackError(
         f"{engine.engine.name} drafted nothing with {engine.settings.method}{length}: its counters stayed at 0 in "
-        f"{known} test requests of {_PROBE_TOKENS} tokens for text that repeats itself. It decodes plainly with this "
-        f"setting; choose another method or draft length (slipstream tune --engine {engine.engine.name})"
+        f"{known} test request{'s' if known > 1 else ''} of {_PROBE_TOKENS} tokens for text that repeats itself. It "
+        f"decodes plainly with this setting; choose another method or draft length "
+        f"(slipstream tune --engine {engine.engine.name})"
     )
 
 

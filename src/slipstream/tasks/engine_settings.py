@@ -24,7 +24,7 @@ from slipstream.models.spec import OLLAMA_PREFIX, locate
 from slipstream.tasks.options import EngineChoice, ModelOptions
 
 log = logging.getLogger("slipstream")
-_DRAFTER = re.compile(r"(?P<name>[\w.,-]+)(\((?P<options>[^()]*)\))?")
+_DRAFTER = re.compile(r"(?P<name>[\w.,+-]+)(\((?P<options>[^()]*)\))?")
 _P_MIN = re.compile(r"p_min=([0-9.]+)")
 _DEFAULT_DRAFTER = "ngram"
 _FIXED = re.compile(r"fixed\((\d+)\)")
@@ -112,6 +112,8 @@ def _length(policy: str | None) -> int | None:
     match = _FIXED.fullmatch(policy or "")
     if match is None:
         raise UsageError(f"--policy {policy!r} for an engine; expected auto (the engine's own length) or fixed(N)")
+    if match[1] == "0":
+        raise UsageError("--policy 'fixed(0)' for an engine; expected 1 or more, or --drafter none for plain decoding")
     return int(match[1])
 
 

@@ -13,7 +13,7 @@ from slipstream.engines.manifests import check_format, write_manifest
 from slipstream.engines.secrets import HIDDEN, redacted, without_secrets
 from slipstream.tasks.engine_settings import engine_settings
 from slipstream.tasks.export_models import manifest_models
-from slipstream.tasks.options import EngineChoice, ModelOptions, as_models
+from slipstream.tasks.options import EngineChoice, ExportOptions, ModelOptions, as_models
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,17 +24,13 @@ class ExportedConfig:
     settings: EngineSettings
     plan: StartPlan
 
-    def text(self, form: str = "engine", *, weights_gb: float | None = None, image: str | None = None) -> str:
-        """In the engine's own format, or as a `kubernetes` or `compose` manifest. Raises UsageError.
-
-        For manifests: `weights_gb` is the size of all weights, where it can't be found out; `image` is used instead of
-        the engine's public one.
-        """
-        if form == "engine":
+    def text(self, options: ExportOptions = ExportOptions()) -> str:
+        """In the engine's own format, or as a manifest. Raises UsageError."""
+        if options.form == "engine":
             return own_format(self.engine, self.settings, self.plan)
-        check_format(form)
-        models = manifest_models(self.engine.name, self.settings, weights_gb)
-        return write_manifest(form, self.engine, self.settings, models, image)
+        check_format(options.form)
+        models = manifest_models(self.engine.name, self.settings, options.weights_gb)
+        return write_manifest(options.form, self.engine, self.settings, models, options.image)
 
     def to_dict(self) -> dict[str, Any]:
         return {

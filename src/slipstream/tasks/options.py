@@ -144,6 +144,15 @@ class AnswerOptions:
         return Limits(self.max_tokens, self.stop, ignore_eos=self.ignore_eos)
 
 
+def _engine_name(options: EngineOptions | EngineChoice, field_name: str) -> None:
+    """Replaces an alias by the engine's own name, by which files and results know it. Raises UsageError."""
+    given = getattr(options, field_name)
+    if given:
+        from slipstream.engines import find_folder
+
+        object.__setattr__(options, field_name, find_folder(given).name)
+
+
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
     """An external engine to start. `engine` None: Slipstream's own."""
@@ -152,6 +161,9 @@ class EngineOptions:
     program: str | None = None
     engine_args: str = ""
     start_limit: float = 600.0
+
+    def __post_init__(self) -> None:
+        _engine_name(self, "engine")
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +209,9 @@ class EngineChoice:
     nodes: int = 1
     draft_streams: int | None = None
     key: str | None = field(default=None, repr=False)  # the API key that the engine requires
+
+    def __post_init__(self) -> None:
+        _engine_name(self, "name")
 
     @classmethod
     def measured(cls, options: EngineOptions, context: int, streams: int = 1) -> EngineChoice:
@@ -334,6 +349,19 @@ class PairsOptions:
     context: int | None = None  # tokens of the workload: drafts with a shorter context are excluded
     measure: bool = False  # also measure the best with Slipstream's own engine
     engine: str | None = None  # the engine whose weight storage is assumed; None: llama.cpp, with `measure` slipstream
+
+
+@dataclass(frozen=True, slots=True)
+class ExportOptions:
+    """The format of an exported configuration: `engine` is the engine's own, `kubernetes` and `compose` are manifests.
+
+    For manifests: `weights_gb` is the size of all weights, where it can't be found out; `image` is used instead of the
+    engine's public one.
+    """
+
+    form: str = "engine"
+    weights_gb: float | None = None
+    image: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

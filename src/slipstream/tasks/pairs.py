@@ -9,6 +9,7 @@ from slipstream.catalogue.families import Family
 from slipstream.catalogue.model_scan import FoundModel
 from slipstream.catalogue.pairs import Ranked, candidate, find, groups, rank, suggestions
 from slipstream.core.stream import Limits
+from slipstream.engines import find_folder
 from slipstream.errors import SlipstreamError, UsageError
 from slipstream.measurement.results import ALL_KINDS
 from slipstream.measurement.runner import BenchSettings
@@ -125,10 +126,10 @@ def pairs(options: PairsOptions = PairsOptions(), *, reporter: Reporter = SILENT
     if options.target is None:
         return ModelGroups(groups(found), [entry for entry in found if entry.problem])
     wanted, machine = candidate(options.target), inspect()
-    engine = options.engine or ("slipstream" if options.measure else "llama.cpp")
-    ranked = rank(wanted, found, machine, options.context, as_stored=engine != "slipstream")
+    engine = find_folder(options.engine or ("slipstream" if options.measure else "llama-server")).facts
+    ranked = rank(wanted, found, machine, options.context, as_stored=engine.memory.weight_bytes is None)
     measured = _measure(wanted, ranked, reporter) if options.measure else []
-    return RankedDrafts(wanted, ranked, machine, engine, measured)
+    return RankedDrafts(wanted, ranked, machine, engine.title, measured)
 
 
 def _measure(wanted: FoundModel, ranked: list[Ranked], reporter: Reporter) -> list[MeasuredPair]:

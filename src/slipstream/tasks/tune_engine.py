@@ -45,7 +45,7 @@ def tune_engine(
     drafters = options.drafter.split(",") if options.drafter else []
     candidates = candidates_of(engine, [as_given(choice.name, draft) for draft in options.drafts], drafters)
     sampling = Sampling(temperature=options.temperature, seed=options.seed)
-    tuner = RestartTuner(open_generator, prompts, sampling, limits, options.seconds, options.seed)
+    tuner = RestartTuner(open_generator, prompts, sampling, limits, options.seconds)
     result = tuner.run(candidates, options.progress(reporter))
     for label, why in tuner.failures.items():
         reporter.say(f"{label} is excluded: {why.splitlines()[0]}")

@@ -319,6 +319,8 @@ def test_every_removed_name_has_a_successor_that_is_known():
 
 def test_tables_say_which_version_they_are_from():
     assert all(table.version and table.source for tables in TABLES.values() for table in tables)
+    [speculative] = [table for table in TABLES["vllm"] if table.flag("num_speculative_tokens")]
+    assert speculative.flag("num_speculative_tokens").at_least == 1
 
 
 @pytest.mark.parametrize(

@@ -470,3 +470,10 @@ def test_importing_needs_no_torch(module):
     program = f"import sys, {module}; print({{'torch', 'transformers'}} & set(sys.modules))"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert result.stdout.strip() == "set()"
+
+
+@pytest.mark.parametrize("line", ["." * 1_000_000, "a.Error " * 125_000, "error " * 160_000, ":" * 1_000_000])
+def test_one_huge_line_is_read_in_no_time(line):
+    started = cpu_seconds()
+    explain(f"vLLM API server version 0.11.0\n{line}\n")
+    assert cpu_seconds() - started < 2

@@ -10,15 +10,16 @@ import yaml
 
 from engine_tables import TABLES
 from slipstream.diagnosis.configs import lint
-from slipstream.engines import EXTERNAL, find_engine
+from slipstream.engines import find_engine, folders
 from slipstream.engines.arguments import CommandLine
 from slipstream.engines.driver import check_settings, find_method, method_like
 from slipstream.engines.engine_types import EngineSettings, Method
 from slipstream.errors import UsageError
 from slipstream.parsing.flag_table import Flag, Table
-from slipstream.tasks.export import own_format
+from slipstream.tasks.export import export, own_format
+from slipstream.tasks.options import ModelOptions
 
-ENGINES = [find_engine(name) for name in EXTERNAL]
+ENGINES = [folder.driver for folder in folders() if folder.driver]
 METHODS = [(engine, method) for engine in ENGINES for method in engine.methods if not method.missing]
 
 
@@ -174,3 +175,7 @@ def test_an_unknown_engine_lists_the_known_ones():
 )
 def test_one_table_of_names_for_all_commands(alias, name):
     assert find_engine(alias).name == name
+
+
+def test_an_alias_is_exported_under_the_programs_own_name():
+    assert "exec llama-server" in export("llama.cpp", ModelOptions("m.gguf", drafter="none")).text()

@@ -245,7 +245,7 @@ def test_limited_support_slows() -> None:
 
 def test_a_refusal_names_engines_that_take_it() -> None:
     (finding,) = check_quantisation(facts_with("EXL2"), "vllm", "target")
-    assert "AWQ" in finding.fix
+    assert "ExLlama" in finding.fix and "AWQ" in finding.fix
     with pytest.raises(UsageError, match="tabbyapi"):
         check_quantisation(facts_with("EXL2"), "tgi", "target")
 

@@ -11,6 +11,7 @@ from slipstream.errors import UsageError
 from slipstream.model_files import local_models
 from slipstream.tasks.export import export
 from slipstream.tasks.export_models import model_source, named_bytes
+from slipstream.tasks.options import ExportOptions
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +60,7 @@ def test_models_that_containers_can_t_get():
     with pytest.raises(UsageError, match=r"org/name:FILE\.gguf"):
         model_source("llama-server", "org/name", set())
     with pytest.raises(UsageError, match="--weights-gb is -1"):
-        export("vllm", "org/x-8B").text("kubernetes", weights_gb=-1)
+        export("vllm", "org/x-8B").text(ExportOptions("kubernetes", weights_gb=-1))
 
 
 def test_sizes_in_the_hub_cache(snapshot: Path):

@@ -50,7 +50,8 @@ class LlamaServer:
     default_port = 8080
     keeps_seeds = True
     secret_flags = tuple(_SECRET_VARIABLES)
-    takes = ("context", "combined methods")
+    takes: tuple[str, ...] = ()
+    combines = True
     hints: Mapping[str, str] = {}
     methods = (
         Method("draft-simple", "required", like=("model",), lengths=(2, 3, 4, 6, 8), takes_p_min=True),
@@ -69,7 +70,7 @@ class LlamaServer:
     def plan(self, settings: EngineSettings, folder: Path) -> StartPlan:
         method = check_settings(self, settings)
         line = CommandLine(FLAGS, settings.version)
-        _add_model(line, settings.model)
+        _add_model(line, settings.model, "the model that answers", path="--model", repo="--hf-repo", file="--hf-file")
         line.add("--host", settings.host, "the address it listens on")
         line.add("--port", settings.port, "where")
         line.add_if("--parallel", settings.streams, "requests at the same time")
@@ -158,26 +159,15 @@ class LlamaServer:
         )
 
 
-def _add_model(line: CommandLine, model: str) -> None:
+def _add_model(line: CommandLine, model: str, why: str, *, path: str, repo: str, file: str) -> None:
+    """`path`, `repo` and `file` are the flags for a file on this disk, a repository of the hub, and a file in it."""
     hub = _hub_name(model)
     if hub is None:
-        line.add("--model", model, "the model that answers")
-    elif hub.is_file:
-        line.add("--hf-repo", hub.repo, "the model that answers, downloaded from the hub")
-        line.add("--hf-file", hub.tag, "its file")
-    else:
-        line.add("--hf-repo", model, "the model that answers, downloaded from the hub")
-
-
-def _add_draft(line: CommandLine, draft: str) -> None:
-    hub = _hub_name(draft)
-    if hub is None:
-        line.add("--spec-draft-model", draft, "the model that drafts")
-    elif hub.is_file:
-        line.add("--spec-draft-hf", hub.repo, "the model that drafts, downloaded from the hub")
-        line.add("--spec-draft-model", hub.tag, "its file in that repository")
-    else:
-        line.add("--spec-draft-hf", draft, "the model that drafts, downloaded from the hub")
+        line.add(path, model, why)
+        return
+    line.add(repo, hub.repo if hub.is_file else model, f"{why}, downloaded from the hub")
+    if hub.is_file:
+        line.add(file, hub.tag, "its file in that repository")
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +196,8 @@ def _hub_name(model: str) -> _HubName | None:
 def _add_speculation(line: CommandLine, method: Method, settings: EngineSettings) -> None:
     line.add("--spec-type", method.name, "the drafting method; without it a draft model is loaded but not used")
     if settings.draft:
-        _add_draft(line, settings.draft)
+        path = "--spec-draft-model"  # with a repository, the name of the file in it
+        _add_model(line, settings.draft, "the model that drafts", path=path, repo="--spec-draft-hf", file=path)
     if settings.draft_length is not None:
         for kind in method.name.split(","):
             for flag, value, why in _length_flags(kind, settings.draft_length):

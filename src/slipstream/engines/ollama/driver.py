@@ -50,7 +50,8 @@ class Ollama:
     default_port = 11434
     keeps_seeds = True
     secret_flags = ()
-    takes = ("context",)
+    takes: tuple[str, ...] = ()
+    combines = False
     hints: Mapping[str, str] = {
         "model": f"{_TAKES}. For an ordinary draft model: {_ELSEWHERE.format(model='MODEL', draft='DRAFT.gguf')} "
         "(MODEL can be ollama:NAME)"

@@ -43,7 +43,8 @@ class SgLang:
     default_port = 30000
     keeps_seeds = False
     secret_flags = ("--api-key", "--admin-api-key")
-    takes = ("context", "tensor_parallel", "pipeline_parallel")
+    takes: tuple[str, ...] = ("tensor_parallel", "pipeline_parallel")
+    combines = False
     hints: Mapping[str, str] = {}
     methods = tuple(way.method for way in METHODS)
     readiness = START

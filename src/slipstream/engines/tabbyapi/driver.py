@@ -53,7 +53,8 @@ class TabbyApi:
     default_port = 5000
     keeps_seeds = True
     secret_flags = ()
-    takes = ("context", "tensor_parallel")
+    takes: tuple[str, ...] = ("tensor_parallel",)
+    combines = False
     hints: Mapping[str, str] = {}
     methods = (
         Method("model", "required", like=("model",), lengths=(2, 3, 4, 6, 8)),

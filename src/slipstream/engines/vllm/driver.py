@@ -52,7 +52,8 @@ class Vllm:
     default_port = 8000
     keeps_seeds = False
     secret_flags = tuple(_SECRET_VARIABLES)
-    takes = ("context", "tensor_parallel", "pipeline_parallel", "nodes")
+    takes: tuple[str, ...] = ("tensor_parallel", "pipeline_parallel", "nodes")
+    combines = False
     hints: Mapping[str, str] = {}
     methods = tuple(way.method for way in EXPORTED.values())
     readiness = START
