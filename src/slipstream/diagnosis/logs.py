@@ -1,19 +1,48 @@
-"""Logs: explains known failures by their cause, hangs by the last stage reached, slow runs by their numbers."""
+"""Logs: explains known failures by their cause, hangs by the last stage reached, slow runs by their numbers.
+
+A log is judged in order, and what came after decides. Only its last run counts. What blocks counts if nothing after it
+shows the engine ready or at work; what slows counts if it is anywhere in the run.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from slipstream.diagnosis.log_figures import one_by_one_in, slow_as_a_cpu
 from slipstream.diagnosis.log_rules import PATTERNS
 from slipstream.diagnosis.log_stages import unfinished_start
-from slipstream.diagnosis.log_unknown import last_error
+from slipstream.diagnosis.log_unknown import ErrorLine, last_errors, most_telling, speaks_of_earlier, unknown
 from slipstream.engines import EngineFolder, find_folder, folders
 from slipstream.findings import Finding
-from slipstream.parsing.log_patterns import Pattern
-from slipstream.parsing.log_scan import Hit, LineNumbers, first_hit, quote
+from slipstream.parsing.log_patterns import Pattern, StartLog
+from slipstream.parsing.log_reading import Log
+from slipstream.parsing.log_runs import Run, last_run
+from slipstream.parsing.log_scan import Hit, first_hit, hits, quote
 
 Located = tuple[Hit, Callable[[str], Finding]]  # the place in the log, and a function from evidence to finding
+_BEFORE_END = 64_000  # characters before the last answer in which the cause of a later end may be
+_TRACEBACK = 32_000  # characters before an exception in which its traceback begins
+_CODE = re.compile(r"\braise [\w.]+\(")
+_NO_FAILURE = re.compile(r"\b(?:INFO|DEBUG):\s")  # how uvicorn and TabbyAPI log what is no error, prompts too
+
+
+@dataclass(frozen=True, slots=True)
+class LogReport:
+    """What was found in a log, and what was looked for."""
+
+    findings: list[Finding]
+    engines: tuple[str, ...]  # titles of those whose rules were applied
+    num_rules: int
+    num_lines: int
+
+    @property
+    def checked(self) -> str:
+        """In a few words."""
+        whose = " and ".join(self.engines) if len(self.engines) < 4 else "all engines"
+        return f"{self.num_lines:,} lines of log with {self.num_rules} rules for {whose}"
 
 
 def explain(text: str, engine: str | None = None) -> list[Finding]:
@@ -21,44 +50,143 @@ def explain(text: str, engine: str | None = None) -> list[Finding]:
 
     An error that no rule explains is quoted as unknown. With `engine`, failures of other engines are skipped.
     """
-    engines = [find_folder(engine)] if engine else list(folders())
-    patterns = _patterns(engines)
-    located = list(_known_failures(text, patterns))
-    located += slow_as_a_cpu(text)
-    located += one_by_one_in(text)
-    numbers = LineNumbers(text)
-    findings = [
-        make(f"line {numbers.of(hit.at)}: {quote(hit.line)}")
-        for hit, make in sorted(located, key=lambda pair: pair[0].at)
-    ]
-    findings = _best_explanations(findings, patterns)
-    if not any(finding.severity == "blocks" for finding in findings):
-        quoted = [finding.evidence.partition(": ")[2] for finding in findings]
-        unexplained = [one for one in last_error(text, engines, len(patterns)) if quote(one[0].line) not in quoted]
-        for hit, make in unexplained or unfinished_start(text, engines):
-            findings.append(make(f"line {LineNumbers(text).of(hit.at)}: {quote(hit.line)}"))
-    return findings
+    return judge(Log(text), engine).findings
 
 
-def _patterns(engines: list[EngineFolder]) -> list[Pattern]:
-    """Those of any engine and of these, each once: Ollama has llama.cpp's too."""
-    own = [pattern for engine in engines if engine.log for pattern in engine.log.patterns]
-    return list({pattern.rule.id: pattern for pattern in [*PATTERNS, *own]}.values())
+def judge(log: Log, engine: str | None = None) -> LogReport:
+    """With `engine`, failures of other engines are skipped; without, the log's own marks decide whose it is."""
+    judgement = _Judgement(log, engine)
+    titles = tuple(one.facts.title for one in judgement.engines if one.log)
+    return LogReport(judgement.findings(), titles, len(judgement.patterns), log.num_lines)
 
 
-def _known_failures(text: str, patterns: list[Pattern]) -> Iterator[Located]:
-    for pattern in patterns:
-        hit = first_hit(text, pattern.pieces, pattern.matches)
-        if hit and (not pattern.only_with or first_hit(text, pattern.only_with, None)):
-            yield hit, _maker(pattern, hit)
+def marks_to_keep() -> list[str]:
+    """Texts that decide how a log is judged."""
+    starts = [folder.log.start for folder in folders() if folder.log]
+    return [mark for start in starts for mark in (*start.begins, *start.ready)]
 
 
-def _maker(pattern: Pattern, hit: Hit) -> Callable[[str], Finding]:
-    groups = {name: value.strip() or _UNSAID.get(name, "not named") for name, value in hit.groups.items()}
-    if "amount" in hit.groups:
-        size = hit.groups["amount"] or hit.groups["torch_amount"]
-        groups["amount"] = f" at an allocation of {size}" if size else ""
-    return lambda evidence: pattern.rule.finding(evidence, None, **groups)
+@dataclass
+class _Judgement:
+    """One log, and the engines that may have written it."""
+
+    log: Log
+    engine: str | None
+    engines: list[EngineFolder] = field(init=False)
+    is_certain: bool = field(init=False)  # whether the log is known to be from these engines
+
+    def __post_init__(self) -> None:
+        found = [find_folder(self.engine)] if self.engine else _engines_by_marks(self.log.text)
+        self.is_certain = bool(found)
+        self.engines = found or list(folders())
+
+    @cached_property
+    def patterns(self) -> list[Pattern]:
+        """Those of any engine and of these, each once: Ollama has llama.cpp's too."""
+        own = [pattern for engine in self.engines if engine.log for pattern in engine.log.patterns]
+        return list({pattern.rule.id: pattern for pattern in [*PATTERNS, *own]}.values())
+
+    @cached_property
+    def starts(self) -> list[StartLog]:
+        return [engine.log.start for engine in self.engines if engine.log]
+
+    @cached_property
+    def run(self) -> Run:
+        return last_run(self.log.text, self.starts)
+
+    def findings(self) -> list[Finding]:
+        located = list(self._known_failures(self.run.worked))
+        if not any(_blocks(made) for made in located) and speaks_of_earlier(self.log.text, self.run.worked):
+            located = list(self._known_failures(max(self.run.begin, self.run.worked - _BEFORE_END)))
+        found = _best_explanations(self._told([*located, *self._figures()]), self.patterns)
+        if any(finding.severity == "blocks" for finding in found):
+            return found
+        return found + self._told(self._unexplained())
+
+    def _told(self, located: list[Located]) -> list[Finding]:
+        """In the order of the log, with line numbers."""
+        in_order = sorted(located, key=lambda pair: pair[0].at)
+        return [make(f"line {self.log.line_number(hit.at)}: {quote(hit.line)}") for hit, make in in_order]
+
+    def _known_failures(self, failed_after: int) -> Iterator[Located]:
+        """What blocks is looked for from `failed_after` on, the rest in the whole run."""
+        for pattern in self.patterns:
+            start = failed_after if pattern.rule.severity == "blocks" else self.run.begin
+            hit = next(self._hits(pattern, start), None)
+            if hit and (not pattern.only_with or first_hit(self.log.text, pattern.only_with, None)):
+                yield hit, self._maker(pattern, hit)
+
+    def _hits(self, pattern: Pattern, start: int) -> Iterator[Hit]:
+        """The first fitting line of each piece, the first in the log before others."""
+        found = (self._first_fitting(pattern, piece, start) for piece in pattern.pieces)
+        yield from sorted((hit for hit in found if hit), key=lambda hit: hit.at)
+
+    def _first_fitting(self, pattern: Pattern, piece: str, start: int) -> Hit | None:
+        """A line of code that a traceback shows is only taken where its message does not follow."""
+        fitting = (h for h in hits(self.log.text, piece, pattern.matches, start=start) if self._fits(pattern, h))
+        first = next(fitting, None)
+        if first and _CODE.search(first.line):
+            return next((hit for hit in fitting if not _CODE.search(hit.line)), first)
+        return first
+
+    def _fits(self, pattern: Pattern, hit: Hit) -> bool:
+        place = pattern.place
+        if place.phase != "any" and self.run.is_starting(hit.at) != (place.phase == "start"):
+            return False
+        if pattern.rule.severity == "blocks" and _NO_FAILURE.search(hit.line):
+            return False
+        return not place.frames or any(frame in self._traceback(hit.at) for frame in place.frames)
+
+    def _traceback(self, at: int) -> str:
+        """The lines of the traceback above a place."""
+        before = self.log.text[max(self.run.begin, at - _TRACEBACK) : at]
+        return before[max(before.rfind("Traceback (most recent call last)"), 0) :]
+
+    def _maker(self, pattern: Pattern, hit: Hit) -> Callable[[str], Finding]:
+        groups = {name: value.strip() or _UNSAID.get(name, "not named") for name, value in hit.groups.items()}
+        if "amount" in hit.groups:
+            size = hit.groups["amount"] or hit.groups["torch_amount"]
+            groups["amount"] = f" at an allocation of {size}" if size else ""
+        return lambda evidence: self._lowered(pattern, pattern.rule.finding(evidence, None, **groups))
+
+    def _lowered(self, pattern: Pattern, finding: Finding) -> Finding:
+        """Says "may" where the log does not show that it is from the engine that the rule is about."""
+        if self.is_certain or pattern in PATTERNS:
+            return finding
+        title = next(one.facts.title for one in self.engines if one.log and pattern in one.log.patterns)
+        return replace(finding, cause=f"The log does not name its engine; this may be {title}. If so: {finding.cause}")
+
+    def _figures(self) -> Iterator[Located]:
+        for hit, make in (*slow_as_a_cpu(self.log.text), *one_by_one_in(self.log.text)):
+            if hit.at >= self.run.begin:
+                yield hit, make
+
+    def _unexplained(self) -> list[Located]:
+        errors = last_errors(self.log.text, self.run.worked)
+        error = most_telling(self._not_about_known(errors))
+        if error:
+            name = self.engines[0].facts.title if len(self.engines) == 1 else "all engines"
+            verbose = next((start.verbose for start in self.starts if start.verbose), "") if self.is_certain else ""
+            return [unknown(error, name, len(self.patterns), verbose)]
+        return [] if errors else list(unfinished_start(self.log.text, self.run, self.engines))
+
+    def _not_about_known(self, errors: list[ErrorLine]) -> list[ErrorLine]:
+        """Errors that no rule is about. Next to one that only slows the engine, they are those that end it."""
+        rest = [error for error in errors if not any(_is_about(pattern, error.line) for pattern in self.patterns)]
+        return rest if len(rest) == len(errors) else [error for error in rest if error.is_fatal]
+
+
+def _engines_by_marks(text: str) -> list[EngineFolder]:
+    """Those whose marks are in the log."""
+    return [folder for folder in folders() if folder.log and any(mark in text for mark in folder.log.start.marks)]
+
+
+def _blocks(located: Located) -> bool:
+    return located[1]("").severity == "blocks"
+
+
+def _is_about(pattern: Pattern, line: str) -> bool:
+    return any(piece in line and (not pattern.matches or pattern.matches.search(line)) for piece in pattern.pieces)
 
 
 _UNSAID = {"capability": "below 8.0", "reason": "no reason given", "option": "an option"}

@@ -4,8 +4,24 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Literal
 
 from slipstream.findings import Rule
+
+Phase = Literal["start", "serving", "any"]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a line stands. `phase`: before the engine is ready, after that, or either. `frames`: texts, one of which
+    must be in the traceback above the line, for a message that other programs print too.
+    """
+
+    phase: Phase = "any"
+    frames: tuple[str, ...] = ()
+
+
+ANYWHERE, WHILE_STARTING, WHILE_SERVING = Place(), Place("start"), Place("serving")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +38,7 @@ class Pattern:
     matches: re.Pattern[str] | None = None
     only_with: tuple[str, ...] = ()
     instead_of: tuple[str, ...] = ()
+    place: Place = ANYWHERE
 
 
 class Patterns(list[Pattern]):
@@ -32,8 +49,9 @@ class Patterns(list[Pattern]):
         matches: str = "",
         only_with: tuple[str, ...] = (),
         instead_of: tuple[str, ...] = (),
+        place: Place = ANYWHERE,
     ) -> None:
-        self.append(Pattern(rule, pieces, re.compile(matches) if matches else None, only_with, instead_of))
+        self.append(Pattern(rule, pieces, re.compile(matches) if matches else None, only_with, instead_of, place))
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +66,15 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class StartLog:
-    """How an engine starts, in its log and over HTTP. Stages are in the order of a start."""
+    """How an engine starts and works, in its log and over HTTP. Stages are in the order of a start."""
 
     path: str = "/health"  # answers 200 when the engine is ready
     stages: tuple[Stage, ...] = ()
     marks: tuple[str, ...] = ()  # texts that show that a log is this engine's
+    begins: tuple[str, ...] = ()  # texts that are in the log once a start, near its beginning
     ready: tuple[str, ...] = ()  # texts that show that it was ready
+    verbose: str = ""  # a setting that makes it print more
+    works: tuple[tuple[str, ...], ...] = ()  # texts of one line that shows an answer, or the end of an offline run
 
     def stage_of(self, line: str) -> str | None:
         """The stage that a line of the log shows, or None."""

@@ -7,8 +7,16 @@ from slipstream.parsing.log_patterns import EngineLog, Patterns, Stage, StartLog
 
 _VERBOSE = "start with --verbose to see what it waits for"
 START = StartLog(
-    marks=("llama_model_loader:", "srv    load_model", "srv  load_model", "main: loading model"),
-    ready=("server is listening", "listening on", "all slots are idle", "eval time"),
+    marks=(
+        *("llama_model", "llama_load", "llama_init", "llama_new_context", "llama_context", "llama_perf", "llama_print"),
+        *("llama_kv", "llama_decode", "llama_cpp", "llama_server", "llm_load", "ggml_", "GGML_", "common_speculative"),
+        *("srv  ", "slot print_timing", "slot update_slots", "slot launch_slot", "main: loading model"),
+    ),
+    begins=("main: loading model", "main: build = ", "system_info: n_threads"),
+    # "HTTP server is listening" alone comes before the model is loaded.
+    ready=("server is listening on", "listening on http", "all slots are idle", "Application startup complete"),
+    works=(("eval time =",), ("slot      release",), ("decoded ", "speed:"), ("llama_print_timings:", "total time")),
+    verbose="--verbose",
     stages=(
         Stage(
             "loading the weights",

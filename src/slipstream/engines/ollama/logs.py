@@ -6,7 +6,15 @@ from slipstream.engines.llama_server.logs import FAILURES as LLAMA_CPP_FAILURES
 from slipstream.findings import rule
 from slipstream.parsing.log_patterns import EngineLog, Patterns, Stage, StartLog
 
-START = StartLog("/api/version", (Stage("listening", ("Listening on",)),))
+START = StartLog(
+    "/api/version",
+    (Stage("listening", ("Listening on",)),),
+    marks=("ollama", "source=sched.go", "source=server.go", "source=runner.go", "source=routes.go", "[GIN]"),
+    begins=('msg="starting llama server"', 'msg="starting runner"', 'msg="starting go runner"'),
+    ready=('msg="Listening on', "llama runner started in"),
+    works=(("| 200 |", "/api/chat"), ("| 200 |", "/api/generate"), ("| 200 |", "/v1/")),
+    verbose="OLLAMA_DEBUG=1",
+)
 
 _FAILURES = Patterns()
 _FAILURES.add(

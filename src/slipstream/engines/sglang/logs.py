@@ -7,8 +7,11 @@ from slipstream.parsing.log_patterns import EngineLog, Stage, StartLog
 _LEVEL = "start with --log-level debug to see what it waits for"
 _NETWORK = "with several GPUs, NCCL_DEBUG=INFO shows whether they can communicate"
 START = StartLog(
-    marks=("server_args=ServerArgs", "sglang"),
+    marks=("server_args=ServerArgs", "sglang", "sgl_kernel", "Decode batch", "Prefill batch", "Load weight begin"),
+    begins=("server_args=ServerArgs",),
     ready=("The server is fired up and ready to roll",),
+    works=(('"POST /', '" 200'), ("Decode batch",)),
+    verbose="--log-level debug",
     stages=(
         Stage("starting", ("server_args=",), "The model was not loaded yet.", (_LEVEL, _NETWORK)),
         Stage(

@@ -10,7 +10,11 @@ START = StartLog(
         Stage("loading the draft", ("Loading draft modules", "Using draft model:")),
         Stage("loading the model", ("Loading model:", "Loading model modules")),
         Stage("listening", ("Uvicorn running on", "Developer documentation")),
-    )
+    ),
+    marks=("tabbyAPI", "TabbyAPI", "tabbyapi", "exllama", "Exllama", "ExLlama"),
+    begins=("ExllamaV2 version:", "exllamav3 version:"),
+    ready=("Application startup complete", "Uvicorn running on", "Model successfully loaded"),
+    works=(('"POST /', '" 200'), ("Metrics (ID:",)),
 )
 
 _FAILURES = Patterns()

@@ -15,9 +15,12 @@ _NETWORK = "with several GPUs, NCCL_DEBUG=INFO shows whether they can communicat
 START = StartLog(
     marks=(
         *("vLLM API server version", "Initializing a V1 LLM engine", "Initializing an LLM engine", "EngineCore"),
-        "vllm",
+        *("vllm", "vLLM", "SpecDecoding metrics"),
     ),
-    ready=("Application startup complete",),
+    begins=("vLLM API server version",),
+    ready=("Application startup complete", "init engine (profile, create kv cache"),
+    works=(('"POST /', '" 200'), ("Processed prompts: 100%",)),
+    verbose="VLLM_LOGGING_LEVEL=DEBUG",
     stages=(
         Stage(
             "starting the server's process",
