@@ -18,6 +18,7 @@ from slipstream.findings import Finding, blocks, worst_first
 from slipstream.model_files import quantisation, weights
 from slipstream.model_files.model_facts import ModelFacts, describe
 from slipstream.model_files.weight_files import MISSING
+from slipstream.parsing.log_reading import read_log
 from slipstream.predict import speed
 from slipstream.predict.machine import Machine, inspect
 from slipstream.predict.speed import Prediction, Sizes
@@ -50,6 +51,7 @@ class Diagnosis:
     findings: list[Finding] = field(default_factory=list)
     facts: dict[Role, ModelFacts] = field(default_factory=dict)
     prediction: Prediction | None = None
+    checked: list[str] = field(default_factory=list)  # what was looked at, in words
 
     @property
     def is_blocked(self) -> bool:
@@ -67,11 +69,11 @@ class Diagnosis:
         if self.is_blocked:
             return f"blocked: {worst[0].cause}"
         if self.is_unknown:
-            return f"unknown: {worst[0].cause} The last error: {worst[0].evidence}"
+            return f"unknown: {worst[0].cause} The error: {worst[0].evidence}"
         gain = self._gain()
         if any(finding.severity == "slows" for finding in worst):
             return f"works, but slower than possible: {worst[0].cause}{gain}"
-        return f"no problems found{gain}"
+        return f"no problems found (checked: {', '.join(self.checked)}){gain}"
 
     def _gain(self) -> str:
         p = self.prediction
@@ -90,6 +92,7 @@ class Diagnosis:
         """Ready for JSON."""
         return {
             "verdict": self.verdict,
+            "checked": self.checked,
             "findings": [finding.to_dict() for finding in worst_first(self.findings)],
             "engine": self.case.engine,
             "machine": asdict(self.machine),
@@ -103,16 +106,18 @@ def examine(case: Case, say: Say = lambda line: None) -> Diagnosis:
     if case.draft and not case.target:
         raise UsageError("a draft can only be checked with its target: add --target")
     say("checking the machine")
-    result = Diagnosis(case, inspect())
+    result = Diagnosis(case, inspect(), checked=["this machine"])
     result.findings += machine_checks.check(result.machine, find_folder(case.engine).facts)
     for role, spec in _models(case):
         say(f"reading the {role} {spec}")
         result.findings += _check_model(result, role, spec)
+        result.checked.append(f"the {role}'s files")
     if case.target and case.draft and len(result.facts) == 2:
         say("comparing the vocabularies")
         result.findings += vocabulary.check_specs(case.target, case.draft, find_folder(case.engine).facts)
+        result.checked.append("both vocabularies")
     result.findings += _check_fit(result)
-    result.findings += _check_texts(case, say)
+    result.findings += _check_config(result, say) + _check_log(result, say)
     return result
 
 
@@ -166,19 +171,31 @@ def _check_fit(result: Diagnosis) -> list[Finding]:
     return found
 
 
-def _check_texts(case: Case, say: Say) -> list[Finding]:
-    found = []
-    if case.config:
-        say(f"reading {case.config}")
-        text = _read(case.config)
-        engine = _named_engine(case) or configs.guess_engine(text, case.config.name)
-        if engine is None:
-            raise UsageError(f"can't tell which engine {case.config} is for: name the engine with --engine")
-        found += configs.lint(engine, text)
-    if case.log:
-        say(f"reading {case.log}")
-        found += logs.explain(_read(case.log), _named_engine(case))
-    return found
+def _check_config(result: Diagnosis, say: Say) -> list[Finding]:
+    case = result.case
+    if not case.config:
+        return []
+    say(f"reading {case.config}")
+    text = _read(case.config)
+    engine = _named_engine(case) or configs.guess_engine(text, case.config.name)
+    if engine is None:
+        raise UsageError(f"can't tell which engine {case.config} is for: name the engine with --engine")
+    result.checked.append(f"the configuration of {find_folder(engine).facts.title}")
+    return list(configs.lint(engine, text))
+
+
+def _check_log(result: Diagnosis, say: Say) -> list[Finding]:
+    case = result.case
+    if not case.log:
+        return []
+    say(f"reading {case.log}")
+    try:
+        log = read_log(case.log, logs.marks_to_keep())
+    except OSError as error:
+        raise UsageError(f"can't read {case.log}: {error.strerror}") from error
+    report = logs.judge(log, _named_engine(case))
+    result.checked.append(report.checked)
+    return report.findings
 
 
 def _named_engine(case: Case) -> str | None:

@@ -48,9 +48,10 @@ class ErrorLine:
 
 
 _HARMLESS = re.compile(
-    r"\b(?:WARNING|WARN|INFO|DEBUG)\b|\b[Ii]gnor(?:e|ed|ing)\b|\bunavailable\b|^File |Warning:|"
-    r"\bexit(?:ed)?(?: with)? (?:code|status):? 0\b|forcing off|^\W*for debugging|falling back"
+    r"\b(?:WARNING|WARN|INFO|DEBUG)\b|(?:^|\s)[\d.]+ [WIDN] |^File |Warning:|Exception ignored in|"
+    r"\b[Ii]gnor(?:e|ing) |\bexit(?:ed)?(?: with)? (?:code|status):? 0\b"
 )
+_MILD = re.compile(r"(?i)\b(?:instead|retry(?:ing)?|ignored?|unavailable|forcing off|falling back)\b")  # it goes on
 _CONSEQUENCE = re.compile(
     r"root cause above|\(above\) for the root cause|Engine core|EngineCore (?:failed|encountered|died)|EngineDeadError|"
     r"exit(?:ed|ing)? (?:with|status|code)|exits with code|exiting due to|SystemExit|resource_tracker|process died|"
@@ -99,7 +100,7 @@ def kind_of(line: str) -> Kind | None:
         return Kind.CAUSE if found["said"] or found["value"] else Kind.BARE
     if _END.search(line):
         return Kind.END
-    return Kind.LOGGED if _LOGGED.search(line) else None
+    return Kind.LOGGED if _LOGGED.search(line) and not _MILD.search(line) else None
 
 
 def most_telling(errors: list[ErrorLine]) -> ErrorLine | None:

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Iterator
 from io import FileIO
 from pathlib import Path
 
-KEPT = 8_000_000  # bytes kept of the beginning, of the end, and at most of what is between
-CHUNK = 2_000_000  # bytes read at once
+KEPT = 4_000_000  # bytes kept of the beginning, of the end, and at most of what is between: some 30,000 lines each
+SMALL = 100_000  # lines of a log that is searched quickly in any case
+CHUNK = 1_000_000  # bytes read at once
 MAX_LINE = 1_000  # bytes kept of a line between beginning and end
 MAX_DEVICE = 1_000_000_000  # bytes read of what is no file: a device may have no end
 PIPE_WAIT_S = 5.0  # a named pipe that is silent for so long has ended
@@ -36,7 +37,7 @@ class Log:
         for number, part in parts:
             offsets.append(length)
             numbers.append(number)
-            texts.append(part.decode(errors="replace"))
+            texts.append(_searchable(part) if num_lines > SMALL else part.decode(errors="replace"))
             length += len(texts[-1])
         log = cls("".join(texts))
         log.num_lines, log._offsets, log._numbers = num_lines, offsets, numbers
@@ -45,6 +46,11 @@ class Log:
     def line_number(self, at: int) -> int:
         part = bisect_right(self._offsets, at) - 1
         return self._numbers[part] + self.text.count("\n", self._offsets[part], at)
+
+
+def _searchable(part: bytes) -> str:
+    """One byte a character: Python searches such a text several times faster. Other characters become `?`."""
+    return part.decode(errors="replace").encode("latin-1", errors="replace").decode("latin-1")
 
 
 def read_log(path: Path, marks: Iterable[str] = ()) -> Log:
@@ -86,7 +92,8 @@ def _whole_lines(head: bytes, file: FileIO) -> Iterator[bytes]:
         cut = chunk.rfind(b"\n") + 1 or len(chunk)
         yield rest + chunk[:cut]
         rest = chunk[cut:]
-    yield rest
+    if rest or not head:
+        yield rest
 
 
 def _condensed(chunks: Iterator[bytes], marks: list[bytes]) -> Log:
