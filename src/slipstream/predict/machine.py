@@ -20,7 +20,7 @@ from slipstream.child import own_python
 from slipstream.host import cores, file_text, free_memory, total_memory
 from slipstream.predict.gpus import Gpu, ask, find_gpus
 
-COPY_BYTES = 256 << 20  # much larger than the caches
+COPY_BYTES = 96 << 20  # larger than the caches; two of them stay below the 300 MB that the doctor may take
 CPU_SHARE = 0.5  # share of the copy bandwidth (read + write) that reading weights reaches
 
 
