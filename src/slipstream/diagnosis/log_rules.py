@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slipstream.findings import rule
-from slipstream.parsing.log_patterns import Patterns
+from slipstream.parsing.log_patterns import WHILE_STARTING, Patterns
 
 PATTERNS = Patterns()
 PATTERNS.add(
@@ -93,6 +93,7 @@ PATTERNS.add(
     "couldn't connect to 'https://huggingface.co'",
     "Cannot find the requested files in the local cache",
     "outgoing traffic has been disabled",
+    place=WHILE_STARTING,
 )
 PATTERNS.add(
     rule(
@@ -109,6 +110,7 @@ PATTERNS.add(
     "cannot find tokenizer merges in model file",
     "cannot find tokenizer vocab in model file",
     "unknown pre-tokenizer type",
+    place=WHILE_STARTING,
 )
 PATTERNS.add(
     rule(
@@ -135,4 +137,5 @@ PATTERNS.add(
     "error: invalid argument:",
     "the argument has been removed",
     matches=r"(?:unrecognized arguments: |invalid argument: |(?=.*the argument has been removed))(?P<option>\S{0,60})",
+    place=WHILE_STARTING,
 )

@@ -15,7 +15,7 @@ KEPT = 4_000_000  # bytes kept of the beginning, of the end, and at most of what
 SMALL = 100_000  # lines of a log that is searched quickly in any case
 CHUNK = 1_000_000  # bytes read at once
 MAX_LINE = 1_000  # bytes kept of a line between beginning and end
-MAX_DEVICE = 1_000_000_000  # bytes read of what is no file: a device may have no end
+MAX_DEVICE = 500_000_000  # bytes read of what is no file: a device may have no end
 PIPE_WAIT_S = 5.0  # a named pipe that is silent for so long has ended
 _BYTE_ORDER_MARKS = (b"\xff\xfe", b"\xfe\xff")  # UTF-16: what PowerShell writes with `>`
 # Numbers and hexadecimal ids make lines of one kind differ.

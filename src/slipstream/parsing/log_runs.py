@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from slipstream.parsing.log_patterns import StartLog
+from slipstream.parsing.log_patterns import Phase, StartLog
 from slipstream.parsing.log_scan import hits, in_user_text, line_at
 
 _MAX_TRIES = 10_000  # lines to look at for one with several texts
@@ -23,8 +23,11 @@ class Run:
     ready: int | None = None  # the first line that shows the engine ready or at work
     worked: int = 0  # the last such line; `begin` without one
 
-    def is_starting(self, at: int) -> bool:
-        return self.ready is None or at < self.ready
+    def phases(self, at: int) -> tuple[Phase, ...]:
+        """Those that a place may be in: of a log without any mark both."""
+        if self.ready is not None:
+            return ("start",) if at < self.ready else ("serving",)
+        return ("start",) if self.has_beginning else ("start", "serving")
 
 
 def last_run(text: str, starts: Iterable[StartLog]) -> Run:

@@ -14,7 +14,10 @@ from slipstream.diagnosis.log_figures import one_by_one
 from slipstream.diagnosis.logs import explain
 from slipstream.findings import RULES
 
-BROADCAST = "ValueError: operands could not be broadcast together with shapes (0,) (82,)"
+BARE_BROADCAST = "ValueError: operands could not be broadcast together with shapes (0,) (82,)"
+BROADCAST = f"""  File "/lib/site-packages/llama_cpp/llama.py", line 780, in generate
+    draft_tokens = self.draft_model(self.input_ids[: self.n_tokens])
+{BARE_BROADCAST}"""
 STORAGE = """File "/opt/lib/python3.10/site-packages/vllm/model_executor/model_loader/weight_utils.py", line 727, \
 in safetensors_weights_iterator
     param = f.get_tensor(name)
@@ -397,7 +400,7 @@ def test_findings_come_in_the_order_of_the_log_and_once_each():
     log = f"{BF16}\n{BROADCAST}\n{BF16}\n"
     assert [(f.id, f.evidence[:6]) for f in explain(log)] == [
         ("log-bfloat16", "line 1"),
-        ("log-draft-object", "line 2"),
+        ("log-draft-object", "line 4"),
     ]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slipstream.findings import rule
-from slipstream.parsing.log_patterns import EngineLog, Patterns, Stage, StartLog
+from slipstream.parsing.log_patterns import EngineLog, Patterns, Place, Stage, StartLog
 
 _VERBOSE = "start with --verbose to see what it waits for"
 START = StartLog(
@@ -14,8 +14,14 @@ START = StartLog(
     ),
     begins=("main: loading model", "main: build = ", "system_info: n_threads"),
     # "HTTP server is listening" alone comes before the model is loaded.
-    ready=("server is listening on", "listening on http", "all slots are idle", "Application startup complete"),
-    works=(("eval time =",), ("slot      release",), ("decoded ", "speed:"), ("llama_print_timings:", "total time")),
+    ready=(
+        *("main: model loaded", "llama_server: model loaded", "server is listening on", "listening on http"),
+        *("all slots are idle", "Application startup complete"),
+    ),
+    works=(
+        *(("eval time =",), ("slot      release",), ("decoded ", "speed:"), ("llama_print_timings:", "total time")),
+        ("generate: n_ctx =",),
+    ),
     verbose="--verbose",
     stages=(
         Stage(
@@ -58,6 +64,7 @@ FAILURES.add(
     ),
     "could not be broadcast together with shapes (0,)",
     matches=r"operands could not be broadcast together with shapes \(0,\) \((?P<rows>\d+),\)",
+    place=Place(frames=("llama_cpp",)),  # any program with numpy may print this line
 )
 FAILURES.add(
     rule(
