@@ -19,7 +19,7 @@ from slipstream.engines import EngineFolder, find_folder, folders
 from slipstream.findings import Finding
 from slipstream.parsing.log_patterns import Pattern, StartLog
 from slipstream.parsing.log_reading import Log
-from slipstream.parsing.log_runs import Run, last_run
+from slipstream.parsing.log_runs import LastRun, last_run
 from slipstream.parsing.log_scan import Hit, first_hit, hits, quote
 
 Located = tuple[Hit, Callable[[str], Finding]]  # the place in the log, and a function from evidence to finding
@@ -93,7 +93,7 @@ class _Judgement:
         return [engine.log.start for engine in self.engines if engine.log]
 
     @cached_property
-    def run(self) -> Run:
+    def run(self) -> LastRun:
         return last_run(self.log.text, self.starts)
 
     def findings(self) -> list[Finding]:

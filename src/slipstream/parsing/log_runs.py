@@ -15,7 +15,7 @@ _MAX_TRIES = 10_000  # lines to look at for one with several texts
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class LastRun:
     """Places in the log. `begin` is 0 if the log does not show the beginning."""
 
     begin: int = 0
@@ -30,7 +30,7 @@ class Run:
         return ("start",) if self.has_beginning else ("start", "serving")
 
 
-def last_run(text: str, starts: Iterable[StartLog]) -> Run:
+def last_run(text: str, starts: Iterable[StartLog]) -> LastRun:
     """By the marks of the engines whose log it may be."""
     starts = list(starts)
     begins = [at for start in starts if (at := _beginning(text, start)) >= 0]
@@ -38,7 +38,7 @@ def last_run(text: str, starts: Iterable[StartLog]) -> Run:
     signs = [texts for start in starts for texts in (*((mark,) for mark in start.ready), *start.works)]
     first = [at for texts in signs if (at := next(_places(text, texts, begin), -1)) >= 0]
     last = [at for texts in signs if (at := _last_place(text, texts, begin)) >= 0]
-    return Run(begin, bool(begins), min(first, default=None), max(last, default=begin))
+    return LastRun(begin, bool(begins), min(first, default=None), max(last, default=begin))
 
 
 def _beginning(text: str, start: StartLog) -> int:

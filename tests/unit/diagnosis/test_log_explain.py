@@ -397,9 +397,10 @@ def test_counters_alone():
 
 
 def test_findings_come_in_the_order_of_the_log_and_once_each():
-    log = f"{BF16}\n{BROADCAST}\n{BF16}\n"
+    memory = "CUDA error: out of memory"
+    log = f"{memory}\n{BROADCAST}\n{memory}\n"
     assert [(f.id, f.evidence[:6]) for f in explain(log)] == [
-        ("log-bfloat16", "line 1"),
+        ("log-cuda-memory", "line 1"),
         ("log-draft-object", "line 4"),
     ]
 

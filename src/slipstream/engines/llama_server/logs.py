@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slipstream.findings import rule
-from slipstream.parsing.log_patterns import EngineLog, Patterns, Place, Stage, StartLog
+from slipstream.parsing.log_patterns import EngineLog, LinePlace, Patterns, Stage, StartLog
 
 _VERBOSE = "start with --verbose to see what it waits for"
 START = StartLog(
@@ -64,7 +64,7 @@ FAILURES.add(
     ),
     "could not be broadcast together with shapes (0,)",
     matches=r"operands could not be broadcast together with shapes \(0,\) \((?P<rows>\d+),\)",
-    place=Place(frames=("llama_cpp",)),  # any program with numpy may print this line
+    place=LinePlace(frames=("llama_cpp",)),  # any program with numpy may print this line
 )
 FAILURES.add(
     rule(
