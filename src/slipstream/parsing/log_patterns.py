@@ -30,7 +30,7 @@ class Pattern:
     rule.
 
     `only_with`: texts elsewhere in the log, one of which is needed too. `instead_of`: less precise rules that this one
-    replaces. `general`: the rule can do little more than repeat the engine's message; any other explanation replaces it.
+    replaces. `general`: the rule can do little more than repeat the message; any other explanation replaces it.
     """
 
     rule: Rule
