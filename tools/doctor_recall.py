@@ -52,7 +52,7 @@ def outcome_of(failure: dict[str, Any]) -> str:
 
 def has_right_rule(failure: dict[str, Any]) -> bool:
     ids = {finding.id for finding in findings_of(failure)}
-    return ids <= {UNKNOWN.id} if failure["rule"] == "none" else failure["rule"] in ids
+    return ids == {UNKNOWN.id} if failure["rule"] == "none" else failure["rule"] in ids
 
 
 def is_blamed(healthy: dict[str, Any]) -> bool:

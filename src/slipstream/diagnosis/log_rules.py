@@ -1,58 +1,17 @@
-"""Known failures that any engine may print. Those of one engine are in its folder, in `logs.py`."""
+"""Known failures that any engine may print. Those of one engine are in its folder, in `logs.py`.
+
+Here: options, ports, files and the hub. `log_machine` has memory, GPUs and libraries, `log_packages` Python packages
+and the weights of models.
+"""
 
 from __future__ import annotations
 
+from slipstream.diagnosis.log_machine import MACHINE
+from slipstream.diagnosis.log_packages import PACKAGES
 from slipstream.findings import rule
 from slipstream.parsing.log_patterns import WHILE_STARTING, Patterns
 
-PATTERNS = Patterns()
-PATTERNS.add(
-    rule(
-        "log-tensor-read",
-        "blocks",
-        "A weight could not be read: UntypedStorage",
-        "Reading one weight failed between safetensors and torch: the file's header was read, but torch then refused "
-        "the bytes of a tensor. Possible causes are the installed torch and safetensors, too little memory to map the "
-        "file, or a file that is not what its name says (a pickle, a pointer, a part). Quantisation (AWQ) and the "
-        "model's architecture are not the cause.",
-        "Check the file: slipstream doctor --draft MODEL (reads its header and one tensor in a clean process). If the "
-        "file is good: pip install -U safetensors in the engine's environment, and free memory. If not: download it "
-        "again or convert it to safetensors.",
-    ),
-    "could not determine the shape of object type 'torch.storage.UntypedStorage'",
-)
-PATTERNS.add(
-    rule(
-        "log-cuda-memory",
-        "blocks",
-        "The GPU ran out of memory",
-        "The GPU ran out of memory{amount}. Weights, KV cache and working buffers of both target and draft share the "
-        "GPU's memory.",
-        "Check the memory plan: slipstream plan --target T --draft D --context N --gpus GB. Then shorten the context, "
-        "quantise the KV cache, or use a smaller draft. vLLM: --gpu-memory-utilization, --max-model-len, "
-        "--max-num-seqs; llama-server: -c, -ctk q8_0 -ctv q8_0, -ngl.",
-    ),
-    "CUDA out of memory",
-    "CUDA error: out of memory",
-    "cudaMalloc failed: out of memory",
-    "HIP out of memory",
-    "failed to allocate CUDA",
-    matches=r"(?:allocating (?P<amount>[\d.]+ MiB).{0,60})?(?:out of memory|failed to allocate)"
-    r"(?:.{0,40}?allocate (?P<torch_amount>[\d.]+ [KMGT]iB))?",
-)
-PATTERNS.add(
-    rule(
-        "log-no-cuda-device",
-        "slows",
-        "No CUDA device was found",
-        "The program was built for CUDA but finds no device, so it falls back to the CPU.",
-        "Check nvidia-smi and CUDA_VISIBLE_DEVICES; in a container start it with --gpus all.",
-    ),
-    "no CUDA devices found",
-    "no CUDA-capable device is detected",
-    "failed to initialize CUDA",
-    "No CUDA GPUs are available",
-)
+PATTERNS = Patterns([*MACHINE, *PACKAGES])
 PATTERNS.add(
     rule(
         "log-port-taken",
@@ -61,10 +20,11 @@ PATTERNS.add(
         "Another program already listens on this address, often an earlier start of the same server.",
         "Stop that program, or use another port: --port 8001. `ss -ltnp` shows which program listens.",
     ),
-    "address already in use",
-    "Address already in use",
+    "ddress already in use",
     "couldn't bind HTTP server socket",
     "Only one usage of each socket address",
+    "are in use by different services",
+    matches=r"(?i)(?<!IPv6: )(?:address already in use|couldn't bind|only one usage of each socket|Ports \d+ and \d+)",
 )
 PATTERNS.add(
     rule(
@@ -78,8 +38,39 @@ PATTERNS.add(
     "Cannot access gated repo",
     "gated repo",
     "401 Client Error",
+    "403 Client Error",
     "Repository Not Found for url",
     "is not a valid model identifier listed on",
+    "is not a local folder or a valid repository name",
+    "Invalid username or password",
+    instead_of=("log-model-incomplete",),
+)
+PATTERNS.add(
+    rule(
+        "log-hub-limit",
+        "blocks",
+        "The hub limits downloads",
+        "The hub refuses further requests for a while: too many came from this address, or without a login.",
+        "Log in (`hf auth login`, or HF_TOKEN), wait some minutes, and download once: hf download MODEL. Then start "
+        "with HF_HUB_OFFLINE=1.",
+    ),
+    "429 Client Error",
+    "Too Many Requests for url",
+)
+PATTERNS.add(
+    rule(
+        "log-hub-certificate",
+        "blocks",
+        "The certificate of the hub is not trusted",
+        "The connection is refused because the certificate can't be verified. Most often a proxy of the company "
+        "replaces certificates, or the clock of the machine is wrong.",
+        "Give the proxy's certificate (REQUESTS_CA_BUNDLE=FILE, SSL_CERT_FILE=FILE), check the date, or copy the model "
+        "to this machine and use its path.",
+    ),
+    "CERTIFICATE_VERIFY_FAILED",
+    "certificate verify failed",
+    "x509: certificate",
+    instead_of=("log-hub-offline", "log-registry-offline"),
 )
 PATTERNS.add(
     rule(
@@ -88,21 +79,29 @@ PATTERNS.add(
         "The hub can't be reached",
         "The model is not in the cache, and the hub can't be reached.",
         "Download it on a machine with network access (slipstream pull MODEL, hf download MODEL), or use the path of "
-        "a local copy.",
+        "a local copy. Behind a proxy set HTTPS_PROXY; a mirror is set with HF_ENDPOINT.",
     ),
-    "couldn't connect to 'https://huggingface.co'",
-    "Cannot find the requested files in the local cache",
+    "couldn't connect to 'https://h",
+    "annot find the requested files in the local cache",
+    "annot find the appropriate snapshot folder",
     "outgoing traffic has been disabled",
-    place=WHILE_STARTING,
+    "Error: HTTPSConnectionPool(host=",
+    "Error: HTTPConnectionPool(host=",
+    "Timeout: HTTPSConnectionPool(host=",
+    "Temporary failure in name resolution",
+    "Name or service not known",
+    "getaddrinfo failed",
+    matches=r"(?:Error|Timeout|Exception)\b(?:: |.{0,40}\bErrno)|couldn't connect|local cache|snapshot folder|disabled",
 )
 PATTERNS.add(
     rule(
         "log-tokenizer-missing",
         "blocks",
         "The tokenizer can't be loaded",
-        "The model's folder has no tokenizer that the engine can read.",
+        "The model's folder has no tokenizer that the engine can read, or it is newer than the engine.",
         "Put tokenizer.json and tokenizer_config.json of the original model into the folder of the weights, or name a "
-        "model that has them: --tokenizer MODEL. For tokenizer.model alone: pip install sentencepiece.",
+        "model that has them: --tokenizer MODEL. For tokenizer.model alone: pip install sentencepiece. A GGUF file: "
+        "update llama.cpp, or convert the model again.",
     ),
     "Can't load tokenizer for",
     "Couldn't instantiate the backend tokenizer",
@@ -110,6 +109,11 @@ PATTERNS.add(
     "cannot find tokenizer merges in model file",
     "cannot find tokenizer vocab in model file",
     "unknown pre-tokenizer type",
+    "unknown tokenizer: '",
+    "error loading model vocabulary",
+    "ModelWrapper",
+    "does not exist or is not currently imported.",
+    matches=r"(?i)tokenizer|vocab|variant of untagged enum ModelWrapper",
     place=WHILE_STARTING,
 )
 PATTERNS.add(
@@ -117,25 +121,177 @@ PATTERNS.add(
         "log-file-missing",
         "blocks",
         "A file is missing",
-        "The file {path} does not exist.",
+        "The file {path} does not exist, or may not be read.",
         "Check the path from the server's point of view: a container needs a volume (-v /models:/models).",
     ),
     "No such file or directory",
     "failed to open GGUF file",
+    "annot find text model file",
     matches=r"(?:No such file or directory: '?|failed to open GGUF file '|gguf_init_from_file: failed to open '|"
-    r"failed to open |cannot access '?)(?P<path>[^'\n]{1,120}?)(?:'|$|: No such)",
+    r"failed to open |cannot access '?|Cannot find text model file: )(?P<path>[^'\n]{1,120}?)(?:'|$|: No such)",
+)
+PATTERNS.add(
+    rule(
+        "log-permission",
+        "blocks",
+        "A file may not be read or written",
+        "The program's user has no right to {path}.",
+        "Check owner and rights (ls -l). In a container: run with the user that owns the folder, or set the cache to a "
+        "folder that it can write (HF_HOME).",
+    ),
+    "Permission denied",
+    "permission denied",
+    "PermissionError",
+    matches=r"(?:PermissionError.{0,40}denied: '?|open |mkdir |Permission denied: '?)(?P<path>/[^'\n:]{1,120})|"
+    r"PermissionError at |[Ff]ailed.{0,200}ermission denied",
+)
+PATTERNS.add(
+    rule(
+        "log-disk-full",
+        "blocks",
+        "The disk is full",
+        "There is no space left on a disk that the engine writes to: the cache of models, /tmp or /dev/shm.",
+        "Check with df -h. Free space, or move the cache to a larger disk (HF_HOME=DIR, OLLAMA_MODELS=DIR). For "
+        "/dev/shm in a container: --shm-size 16g.",
+    ),
+    "No space left on device",
+    "no space left on device",
+    "[Errno 28]",
+    "not enough space on the disk",
+    matches=r"(?i)error|fail|write|panic|disk|Errno",
 )
 PATTERNS.add(
     rule(
         "log-option-unknown",
         "blocks",
         "The engine does not have this command line option",
-        "The engine does not accept {option}: it was removed, renamed, or misspelt.",
+        "The engine does not accept {option}: it was removed, renamed, or misspelt, or this version is older than the "
+        "option.",
         "Check the whole command: slipstream doctor --config FILE (or `-` for standard input) names the successor.",
     ),
     "unrecognized arguments:",
     "error: invalid argument:",
     "the argument has been removed",
-    matches=r"(?:unrecognized arguments: |invalid argument: |(?=.*the argument has been removed))(?P<option>\S{0,60})",
+    "error: unknown argument",
+    "error: unexpected argument",
+    "No such option:",
+    "Error: unknown flag:",
+    "flag provided but not defined:",
+    "ambiguous option:",
+    matches=r"(?:unrecognized arguments: |invalid argument: |unknown argument:? |unexpected argument |No such option: |"
+    r"unknown flag: |not defined: |ambiguous option: |(?=.*the argument has been removed))'?(?P<option>[^\s']{0,60})",
+    instead_of=("log-settings",),
     place=WHILE_STARTING,
+)
+PATTERNS.add(
+    rule(
+        "log-option-value",
+        "blocks",
+        "A command line option has a wrong value",
+        "The value of {option} is not accepted: {reason}.",
+        "Correct the value; slipstream doctor --config FILE checks the whole command. JSON needs single quotes around "
+        'it in the shell: --speculative-config \'{{"method": "ngram"}}\'.',
+    ),
+    ": error: argument ",
+    "error while handling argument",
+    "error: Invalid value for",
+    "Error: Invalid value for",
+    matches=r"(?:error: argument |error while handling argument \"?|[Ii]nvalid value for '?)"
+    r"(?P<option>-[\w/, -]{1,60}?)['\"]?: (?P<reason>.{3,160})",
+)
+PATTERNS.add(
+    rule(
+        "log-context-exceeded",
+        "blocks",
+        "A request is longer than the context",
+        "Prompt and answer together are longer than the context that the engine was started with: {reason}.",
+        "Shorten the prompt or the answer (max_tokens), or start with a longer context: vLLM --max-model-len (older "
+        "versions without chunked prefill: --max-num-batched-tokens), SGLang --context-length, llama-server -c (shared "
+        "by its slots: --parallel), llama-cpp-python n_ctx=, Ollama num_ctx, TabbyAPI max_seq_len and cache_size.",
+    ),
+    "is too long and exceeds limit of",
+    "maximum context length is",
+    "longer than the maximum model length",
+    "exceed context window of",
+    "exceeds the available context size",
+    "Context size has been exceeded",
+    "is longer than the model's context length",
+    "exceeds the maximum allowed length",
+    "exceeds maximum context length",
+    "input length exceeds the context length",
+    matches=r"(?P<reason>[^:\n]{0,80}(?:(?:too long and exceeds limit of|maximum context length is|longer than the "
+    r"maximum model length|exceed context window of|exceeds the available context size|longer than the model's "
+    r"context length|exceeds the maximum allowed length)[^.\n]{0,60}|Context size has been exceeded|exceeds maximum "
+    r"context length|input length exceeds the context length))",
+)
+PATTERNS.add(
+    rule(
+        "log-context-model",
+        "blocks",
+        "The context asked for is longer than the model's",
+        "The context of {asked} tokens is longer than the {trained} that the model's config.json allows.",
+        "Ask for at most {trained} tokens (vLLM --max-model-len, SGLang --context-length), or give the model a rope "
+        "scaling that its publisher describes. VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 only removes the check.",
+    ),
+    "is greater than the derived",
+    matches=r"User-specified (?:max_model_len|context_length) \((?P<asked>\d+)\) is greater than the derived "
+    r"(?:max_model_len|context_length) \((?P<trained>[^)]{0,60})\)",
+)
+PATTERNS.add(
+    rule(
+        "log-acceptance-low",
+        "slows",
+        "Few drafted tokens are accepted",
+        "Only {rate} of the drafted tokens are accepted here, so drafting costs more time than it saves. The draft may "
+        "be made for another target (another version, a fine-tune, another quantisation), the draft may be too long, "
+        "or the sampling temperature too high.",
+        "Draft fewer tokens (3 to 4), use the target that the draft was made for, and compare with a run without "
+        "speculation: slipstream bench. slipstream doctor --target T --draft D checks the pair.",
+    ),
+    "raft acceptance rate: ",
+    "draft acceptance = 0.0",
+    "draft acceptance rate = 0.0",
+    "accept rate: 0.0",
+    # Below 10 %, with at least 100 drafted tokens where the line has their number.
+    matches=r"(?:Drafted: \d{3,} tokens.{0,300}Avg Draft acceptance rate: (?=\d(?:\.\d+)?%)|"
+    r"Draft acceptance rate: (?=\d(?:\.\d+)?%.{0,250}Drafted: \d{3,} tokens|0\.0\d+, .{0,120}draft tokens: \d{3,})|"
+    r"draft acceptance(?: rate)? = (?=0\.0\d+ \(\s*\d+ accepted /\s*\d{3,} generated)|"
+    r"#token: \d{3,}.{0,120}accept rate: (?=0\.0\d))(?P<rate>[\d.]+%?)",
+)
+PATTERNS.add_general(
+    rule(
+        "log-settings",
+        "blocks",
+        "The engine refuses its settings",
+        "The engine refuses one of its settings: {reason}.",
+        "Change the setting that the message names. slipstream doctor --config FILE checks a command or a config file "
+        "before the start.",
+    ),
+    "Value error, ",
+    "Extra inputs are not permitted",
+    "Unexpected keyword argument [type=",
+    "Input should be ",
+    matches=r"(?P<reason>(?:Value error, .{5,240}?|Extra inputs are not permitted|Unexpected keyword argument|"
+    r"Input should be .{3,160}?)) \[type=\w+, input_value=.{0,80}",
+)
+PATTERNS.add_general(
+    rule(
+        "log-refused",
+        "blocks",
+        "The engine refuses this combination",
+        "The engine refuses this combination of model, machine and options: {reason}",
+        'Change one of the things that the message names. If the message says "yet" or "currently", a newer version '
+        "may accept it.",
+    ),
+    "ValueError: ",
+    "NotImplementedError: ",
+    "NotSupportedError: ",
+    "AssertionError: ",
+    "RuntimeError: ",
+    "Exception: ",
+    matches=r"(?:Value|NotImplemented|NotSupported|Assertion|Runtime)?(?:Error|Exception): "
+    r"(?P<reason>[^\n]{0,200}?(?:not (?:yet |currently )?(?:be )?support|only support|n't support|support only|"
+    r"[Uu]nsupported|(?:not |in)compatible|requires (?:setting|that|a |the |an |--|at least|`)|must be (?:divisible|"
+    r"equal|the same|positive|set|greater|less|one of|a multiple|between|in )|cannot be (?:used|combined)|[Cc]annot "
+    r"use)[^\n]{0,200})",
 )

@@ -152,11 +152,7 @@ class _Judgement:
         return before[max(before.rfind("Traceback (most recent call last)"), 0) :]
 
     def _maker(self, pattern: Pattern, hit: Hit) -> Callable[[str], Finding]:
-        groups = {name: value.strip() or _UNSAID.get(name, "not named") for name, value in hit.groups.items()}
-        if "amount" in hit.groups:
-            size = hit.groups["amount"] or hit.groups["torch_amount"]
-            groups["amount"] = f" at an allocation of {size}" if size else ""
-        doubt = self._doubt(pattern, hit)
+        groups, doubt = _values(hit.groups), self._doubt(pattern, hit)
 
         def make(evidence: str) -> Finding:
             finding = pattern.rule.finding(evidence, None, **groups)
@@ -209,11 +205,31 @@ def _blocks(located: Located) -> bool:
     return located[1]("").severity == "blocks"
 
 
-_UNSAID = {"capability": "below 8.0", "reason": "no reason given", "option": "an option"}
+def _values(groups: dict[str, str]) -> dict[str, str]:
+    """What a rule's texts name. A group NAME_2 is the same value in another form of the line."""
+    found: dict[str, str] = {}
+    for group, value in groups.items():
+        name = group.removesuffix("_2")
+        found[name] = found.get(name) or value.strip()
+    if size := found.get("amount"):
+        found["amount"] = f" at an allocation of {size}"
+    return {name: value or _UNSAID.get(name, "not named") for name, value in found.items()}
+
+
+_UNSAID = {"amount": "", "capability": "below 8.0", "reason": "no reason given", "option": "an option"}
 
 
 def _best_explanations(findings: list[Finding], patterns: list[Pattern]) -> list[Finding]:
-    """Drops general findings that a more precise one in the same log replaces."""
+    """Drops findings that a more precise one in the same log replaces. Of several general ones, the first stays: what
+    follows from an error comes after it.
+    """
     seen = {finding.id for finding in findings}
     replaced = {weaker for pattern in patterns if pattern.rule.id in seen for weaker in pattern.instead_of}
-    return [finding for finding in findings if finding.id not in replaced]
+    findings = [finding for finding in findings if finding.id not in replaced]
+    general = {pattern.rule.id for pattern in patterns if pattern.general}
+    precise = [finding for finding in findings if finding.id not in general]
+    if any(finding.severity == "blocks" for finding in precise):
+        return precise
+    quoted = {finding.evidence for finding in precise}
+    weak = [finding for finding in findings if finding.id in general and finding.evidence not in quoted]
+    return [finding for finding in findings if finding in precise or finding in weak[:1]]

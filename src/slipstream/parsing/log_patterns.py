@@ -30,7 +30,7 @@ class Pattern:
     rule.
 
     `only_with`: texts elsewhere in the log, one of which is needed too. `instead_of`: less precise rules that this one
-    replaces.
+    replaces. `general`: the rule can do little more than repeat the message; any other explanation replaces it.
     """
 
     rule: Rule
@@ -39,6 +39,7 @@ class Pattern:
     only_with: tuple[str, ...] = ()
     instead_of: tuple[str, ...] = ()
     place: LinePlace = ANYWHERE
+    general: bool = False
 
 
 class Patterns(list[Pattern]):
@@ -52,6 +53,9 @@ class Patterns(list[Pattern]):
         place: LinePlace = ANYWHERE,
     ) -> None:
         self.append(Pattern(rule, pieces, re.compile(matches) if matches else None, only_with, instead_of, place))
+
+    def add_general(self, rule: Rule, *pieces: str, matches: str, instead_of: tuple[str, ...] = ()) -> None:
+        self.append(Pattern(rule, pieces, re.compile(matches), instead_of=instead_of, general=True))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ import doctor_recall
 
 # Of 112 known failures and 48 healthy logs, 56 and 24 held back. Better figures belong here.
 BOUNDS = {
-    "known": {"quoted": 96, "all-clear": 10, "blamed": 0},
-    "held back": {"quoted": 40, "all-clear": 9, "blamed": 1},
+    "known": {"explained": 105, "quoted": 105, "all-clear": 1, "blamed": 0},
+    "held back": {"explained": 42, "quoted": 47, "all-clear": 5, "blamed": 1},
 }
 
 
@@ -25,6 +25,7 @@ def test_the_table_is_sound(name: str, least: int):
 def test_as_many_failures_are_quoted_as_before_and_no_more_healthy_logs_are_blamed(part: str):
     figures = {column: len(names) for column, names in doctor_recall.total(doctor_recall.measure(part)).items()}
     bounds = BOUNDS[part]
+    assert figures["explained"] >= bounds["explained"]
     assert figures["explained"] + figures["unknown"] >= bounds["quoted"]
     assert figures["all-clear"] <= bounds["all-clear"] and figures["blamed"] <= bounds["blamed"]
 

@@ -17,7 +17,7 @@ START = StartLog(
 )
 
 _FAILURES = Patterns()
-_FAILURES.add(
+_FAILURES.add_general(
     rule(
         "log-runner-ended",
         "blocks",
@@ -29,7 +29,10 @@ _FAILURES.add(
     ),
     "llama runner process has terminated",
     "llama runner process no longer running",
-    matches=r"llama runner process (?:has terminated|no longer running):? ?(?P<reason>.{0,100})",
+    "llama-server process has terminated",
+    "llama runner terminated",
+    matches=r"(?:llama runner|llama-server) (?:process )?(?:has terminated|no longer running|terminated)\"?:? "
+    r"?(?P<reason>.{0,100})",
 )
 _FAILURES.add(
     rule(
@@ -41,6 +44,119 @@ _FAILURES.add(
     ),
     "model architecture does not currently support parallel requests",
     matches=r'architecture="?(?P<name>[\w.-]{1,60})',
+)
+
+_FAILURES.add(
+    rule(
+        "log-ollama-memory",
+        "blocks",
+        "Ollama: the model needs more memory than there is",
+        "The model needs {needed} of main memory, and {free} are free.",
+        "Use a smaller model or quantisation, lower num_ctx, or free memory. slipstream plan --target MODEL computes "
+        "what fits.",
+    ),
+    "requires more system memory",
+    matches=r"requires more system memory \((?P<needed>[^)]{1,20})\) than is available \((?P<free>[^)]{1,20})\)",
+)
+_FAILURES.add(
+    rule(
+        "log-ollama-timeout",
+        "blocks",
+        "Ollama: loading the model took too long",
+        "The process that loads the model was not ready in the time allowed (5 minutes): the disk is slow, memory is "
+        "short, or the process hangs.",
+        "Put the model on a fast local disk (OLLAMA_MODELS), raise OLLAMA_LOAD_TIMEOUT (15m), lower num_ctx or "
+        "num_gpu.",
+    ),
+    "timed out waiting for llama",
+    "waiting for llama-server to start",
+    matches=r"timed out waiting for llama",
+)
+_FAILURES.add(
+    rule(
+        "log-registry-offline",
+        "blocks",
+        "Ollama can't reach its registry",
+        "Ollama can't download from its registry: {reason}. The name server, proxy or firewall does not let it "
+        "through; in a container its own network may be at fault.",
+        "Test with curl -I https://registry.ollama.ai. Behind a proxy set HTTPS_PROXY for the server, in Docker check "
+        "DNS (--dns 1.1.1.1). Or import a GGUF file: ollama create with FROM ./FILE.",
+    ),
+    "dial tcp",
+    "TLS handshake timeout",
+    "max retries exceeded: ",
+    "i/o timeout",
+    matches=r"(?:[Ee]rror|pull|download).{0,300}?(?P<reason>dial tcp.{0,120}|TLS handshake timeout|max retries "
+    r"exceeded: .{0,80}|i/o timeout)",
+)
+_FAILURES.add(
+    rule(
+        "log-ollama-name",
+        "blocks",
+        "Ollama does not have this model",
+        "There is no model of this name or tag on this machine, or in the registry.",
+        "Check the name and tag on ollama.com/library, then ollama pull NAME:TAG. `ollama list` shows what is here.",
+    ),
+    "pull model manifest: file does not exist",
+    "not found, try pulling it first",
+    "couldn't find model \"",
+)
+_FAILURES.add(
+    rule(
+        "log-ollama-old",
+        "blocks",
+        "Ollama is too old for the model",
+        "The model needs a newer version of Ollama than the one that runs.",
+        "Update Ollama and restart its server; `ollama -v` shows both versions. Another program may bring its own old "
+        "copy.",
+    ),
+    "requires a newer version of Ollama",
+    "may be incompatible with your version of Ollama",
+    "no longer compatible with your version of Ollama",
+    instead_of=("log-gguf-architecture",),
+)
+_FAILURES.add(
+    rule(
+        "log-ollama-driver",
+        "slows",
+        "Ollama: the driver is too old, the GPU is not used",
+        "The GPU's driver is older than Ollama needs, so the model runs on the CPU.",
+        "Update the driver and restart Ollama.",
+    ),
+    "NVIDIA driver too old",
+    "AMD driver is too old",
+    "driver is too old",
+)
+_FAILURES.add(
+    rule(
+        "log-ollama-server",
+        "blocks",
+        "The Ollama server does not run",
+        "The command could not reach the Ollama server.",
+        "Start it: ollama serve, or systemctl start ollama. OLLAMA_HOST must be the same for both.",
+    ),
+    "could not connect to ollama server",
+    "could not connect to ollama app",
+    "could not connect to a running Ollama instance",
+    matches=r"(?:Error|error).{0,40}could not connect",
+)
+_FAILURES.add(
+    rule(
+        "log-draft-file",
+        "blocks",
+        "Ollama refuses the DRAFT of the Modelfile",
+        "Ollama refuses the draft: {reason}.",
+        "DRAFT takes a local file with an MTP or DFlash head for this model, another file than FROM. For an ordinary "
+        "draft model use llama-server -md DRAFT --spec-type draft-simple.",
+    ),
+    "DRAFT must not reference",
+    "DRAFT cannot be used",
+    "MTP draft safetensors",
+    "draft quantization requires",
+    "is not a supported safetensors model directory",
+    "load draft model metadata",
+    matches=r"(?P<reason>(?:DRAFT (?:must|cannot)|MTP draft|draft quantization|draft \S{1,80} is not|load draft "
+    r"model).{0,120})",
 )
 
 LOG = EngineLog(START, (*LLAMA_CPP_FAILURES, *_FAILURES))

@@ -1,7 +1,8 @@
-"""SGLang's log: the stages of a start."""
+"""SGLang's log: the stages of a start. Its failures are in `log_failures`."""
 
 from __future__ import annotations
 
+from slipstream.engines.sglang.log_failures import FAILURES
 from slipstream.parsing.log_patterns import EngineLog, Stage, StartLog
 
 _LEVEL = "start with --log-level debug to see what it waits for"
@@ -42,4 +43,4 @@ START = StartLog(
         Stage("listening", ("The server is fired up and ready to roll",)),
     ),
 )
-LOG = EngineLog(START)
+LOG = EngineLog(START, tuple(FAILURES))

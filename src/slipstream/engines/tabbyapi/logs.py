@@ -69,4 +69,97 @@ _FAILURES.add(
     "Draft model is disabled because a model name",
 )
 
+_FAILURES.add(
+    rule(
+        "log-exllama-memory",
+        "blocks",
+        "ExLlama: model and cache do not fit the GPUs",
+        "Weights, cache and draft do not fit the memory that the split gives them.",
+        "Lower cache_size, use cache_mode: Q4 or Q8, a smaller model or draft, or a split that gives the full GPU "
+        "more room (gpu_split, autosplit_reserve); MoE models: raise cpu_moe_offload_layers. slipstream plan computes "
+        "what fits.",
+    ),
+    "Insufficient VRAM",
+    "Insufficient space on device",
+    "Insufficient memory on device",
+    matches=r"(?:Error|Exception|ERROR|assert).{0,100}Insufficient (?:VRAM|space|memory)|^\s*Insufficient VRAM",
+)
+_FAILURES.add(
+    rule(
+        "log-exllama-flash-attention",
+        "blocks",
+        "ExLlama needs a newer FlashAttention",
+        "ExLlama's generator with paged attention needs Flash Attention {version} or later, which is missing or older.",
+        "pip install -U flash-attn in TabbyAPI's environment (a wheel for your torch and CUDA). GPUs below compute "
+        "capability 8.0 can't use it: there set no_flash_attn and one request at a time in older versions.",
+    ),
+    "Paged attention required Flash Attention",
+    matches=r"required Flash Attention (?P<version>[\d.]+)",
+)
+_FAILURES.add(
+    rule(
+        "log-exllama-split",
+        "blocks",
+        "ExLlama: a manual split and a reserve are given at once",
+        "ExLlamaV3 got a manual split (gpu_split) together with a reserve, and takes only one of the two.",
+        "Remove autosplit_reserve or gpu_split from config.yml. If only gpu_split is set, update TabbyAPI.",
+    ),
+    "Cannot specify both memory usage and memory reserve",
+)
+_FAILURES.add(
+    rule(
+        "log-draft-mode",
+        "blocks",
+        "TabbyAPI does not know the draft mode",
+        "The draft mode {mode} in config.yml is none of those that the backend knows.",
+        "Set draft_mode in the section draft_model to model, mtp, ngram or disabled.",
+    ),
+    "Unknown exllamav3 draft mode",
+    matches=r"draft mode: (?P<mode>\S{1,40})",
+)
+_FAILURES.add(
+    rule(
+        "log-tabby-backend",
+        "blocks",
+        "TabbyAPI can't load this kind of model",
+        "This version of TabbyAPI has only the backend ExLlamaV3: {reason}.",
+        "Use an EXL3 version of the model (remove backend: from config.yml), or an older TabbyAPI for EXL2 and GPTQ.",
+    ),
+    "The exllamav2 backend is no longer supported",
+    "require the exllamav2 backend",
+    "Invalid backend '",
+    "required dependencies are not installed",
+    matches=r"(?P<reason>The exllamav2 backend is no longer supported|Models quantized with .{0,60}backend|Invalid "
+    r"backend '.{0,40}|The \w+ backend is selected, but required dependencies are not installed)",
+)
+_FAILURES.add(
+    rule(
+        "log-tabby-config",
+        "blocks",
+        "TabbyAPI can't read config.yml",
+        "TabbyAPI can't read its config file: {reason}.",
+        "Correct it as the message says: slipstream doctor --engine tabbyapi --config config.yml. Indent with spaces, "
+        "and put a space after each colon.",
+    ),
+    "couldn't load because of",
+    "Either fix your config.yml and restart",
+    matches=r"(?P<reason>The YAML config from .{0,120})|fix your config.yml",
+)
+_FAILURES.add(
+    rule(
+        "log-exllama-draft",
+        "blocks",
+        "ExLlama: the draft does not fit the target",
+        "The draft was made for another target: {reason}.",
+        "Use a draft made for this target, or an ordinary draft model of its family: slipstream pairs --target TARGET.",
+    ),
+    "does not match target vocabulary size",
+    "does not match target hidden size",
+    "outside the target",
+    "has no compatible LM head",
+    "does not define a 'mtp' component",
+    "does not define a 'draft' component",
+    matches=r"Error: (?P<reason>.{0,160})",
+)
+
 LOG = EngineLog(START, tuple(_FAILURES))
