@@ -171,13 +171,16 @@ def _shape(message: str) -> str:
     """The message without what differs from case to case."""
     general = _GENERAL.match(message)
     if general and "llama.cpp said" in message:
-        message = "llama.cpp: " + message[general.start(1) :]
+        message = "llama.cpp: " + message[general.end() :].partition("; llama_model_load_from_file")[0]
     elif general:
         message = general.group()
     message = re.sub(r"(/[^\s:,;]+)+", "PATH", message.replace("can't", "cannot").replace("slipstream: ", "", 1))
     message = re.sub(r"\b(model|blk|output|token_embd|lm_head)\.[\w.{},]+", "TENSOR", message)
-    message = re.sub(r"\b(llama|qwen\d|gemma\d|phi\d|mamba|bert)\.[\w.]+", "KEY", message)
+    message = re.sub(
+        r"\b(llama(?!\.cpp)|qwen\d|gemma\d|phi\d|mamba|bert|general|tokenizer\.ggml)\.[\w.]+", "KEY", message
+    )
     message = re.sub(r"\[.*\]|\{.*\}|b?'[^']*'|\"[^\"]*\"", "…", message)
+    message = re.sub(r"wrong type \w+ but expected type \w+", "wrong type", message)
     return re.sub(r"-?\b\d[\d,.]*(e[+-]?\d+)?", "N", message)[:110]
 
 

@@ -51,6 +51,7 @@ class Outcome:
 def prepare() -> None:
     """Imports what the commands need, and measures the machine, which is remembered: children only examine files."""
     os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "COLUMNS": "120", "NO_COLOR": "1"}
+    os.environ["GGML_NO_BACKTRACE"] = "1"  # an abort would start a debugger, which takes longer than all else
     for name in ("gguf", "jinja2", "tokenizers", "torch", "safetensors.torch", "llama_cpp"):
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
