@@ -18,7 +18,7 @@ from slipstream.diagnosis.log_unknown import ErrorLine, last_errors, most_tellin
 from slipstream.engines import EngineFolder, find_folder, folders
 from slipstream.findings import Finding
 from slipstream.parsing.log_patterns import Pattern, StartLog
-from slipstream.parsing.log_reading import Log
+from slipstream.parsing.log_reading import Log, condensed
 from slipstream.parsing.log_runs import LastRun, last_run
 from slipstream.parsing.log_scan import Hit, first_hit, hits, quote
 
@@ -52,7 +52,7 @@ def explain(text: str, engine: str | None = None) -> list[Finding]:
 
     An error that no rule explains is quoted as unknown. With `engine`, failures of other engines are skipped.
     """
-    return judge(Log(text), engine).findings
+    return judge(condensed(text, marks_to_keep()), engine).findings
 
 
 def judge(log: Log, engine: str | None = None) -> LogReport:

@@ -420,7 +420,6 @@ UNKNOWN_FAILURES = [
         "(EngineCore pid=7) ERROR KeyError: 'x'\nRuntimeError: Engine core failed. See root cause above\n",
         "KeyError: 'x'",
     ),
-    ("ggml.c:3: GGML_ASSERT(n > 0) failed\nAborted (core dumped)\n", "GGML_ASSERT(n > 0) failed"),
     ("Segmentation fault (core dumped)\n", "Segmentation fault"),
     ("  assert x\nAssertionError\n", "AssertionError"),
 ]
