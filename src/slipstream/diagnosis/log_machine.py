@@ -97,6 +97,7 @@ MACHINE.add_general(
     "not enough memory",
     matches=r"failed to allocate (?:buffer|compute|output)|unable to allocate \w+ buffer|failed to reserve initial|"
     r"(?i:error|fail).{0,100}not enough memory",
+    instead_of=("log-gguf-load",),
 )
 MACHINE.add(
     rule(

@@ -203,11 +203,10 @@ PATTERNS.add(
         "blocks",
         "A request is longer than the context",
         "Prompt and answer together are longer than the context that the engine was started with: {reason}.",
-        "Shorten the prompt or the answer (max_tokens), or start with a longer context: vLLM --max-model-len (older "
-        "versions without chunked prefill: --max-num-batched-tokens), SGLang --context-length, llama-server -c (shared "
-        "by its slots: --parallel), llama-cpp-python n_ctx=, Ollama num_ctx, TabbyAPI max_seq_len and cache_size.",
+        "Shorten the prompt or the answer (max_tokens), or start with a longer context: vLLM --max-model-len, SGLang "
+        "--context-length, llama-server -c (shared by its slots: --parallel), llama-cpp-python n_ctx=, Ollama "
+        "num_ctx, TabbyAPI max_seq_len and cache_size.",
     ),
-    "is too long and exceeds limit of",
     "maximum context length is",
     "longer than the maximum model length",
     "exceed context window of",
@@ -217,7 +216,7 @@ PATTERNS.add(
     "exceeds the maximum allowed length",
     "exceeds maximum context length",
     "input length exceeds the context length",
-    matches=r"(?P<reason>[^:\n]{0,80}(?:(?:too long and exceeds limit of|maximum context length is|longer than the "
+    matches=r"(?P<reason>[^:\n]{0,80}(?:(?:maximum context length is|longer than the "
     r"maximum model length|exceed context window of|exceeds the available context size|longer than the model's "
     r"context length|exceeds the maximum allowed length)[^.\n]{0,60}|Context size has been exceeded|exceeds maximum "
     r"context length|input length exceeds the context length))",
@@ -233,7 +232,7 @@ PATTERNS.add(
     ),
     "is greater than the derived",
     matches=r"User-specified (?:max_model_len|context_length) \((?P<asked>\d+)\) is greater than the derived "
-    r"(?:max_model_len|context_length) \((?P<trained>[^)]{0,60})\)",
+    r"(?:max_model_len|context_length) \(\D{0,60}(?P<trained>\d+)",
 )
 PATTERNS.add(
     rule(

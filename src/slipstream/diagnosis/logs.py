@@ -17,8 +17,9 @@ from slipstream.diagnosis.log_stages import unfinished_start
 from slipstream.diagnosis.log_unknown import ErrorLine, last_errors, most_telling, speaks_of_earlier, unknown
 from slipstream.engines import EngineFolder, find_folder, folders
 from slipstream.findings import Finding
+from slipstream.parsing.log_index import SignIndex
 from slipstream.parsing.log_patterns import Pattern, StartLog
-from slipstream.parsing.log_reading import Log
+from slipstream.parsing.log_reading import KEPT, Log, condensed
 from slipstream.parsing.log_runs import Run, last_run
 from slipstream.parsing.log_scan import Hit, first_hit, hits, quote
 
@@ -26,7 +27,10 @@ Located = tuple[Hit, Callable[[str], Finding]]  # the place in the log, and a fu
 _BEFORE_END = 64_000  # characters before the last answer in which the cause of a later end may be
 _TRACEBACK = 32_000  # characters before an exception in which its traceback begins
 _CODE = re.compile(r"\braise [\w.]+\(")
-_NO_FAILURE = re.compile(r"\b(?:INFO|DEBUG):\s")  # how uvicorn and TabbyAPI log what is no error, prompts too
+# How uvicorn and TabbyAPI log what is no error, prompts too; and the first level in a line.
+_NO_FAILURE = re.compile(r"\b(?:INFO|DEBUG):\s")
+_LEVEL = re.compile(r"\b(?:ERROR|CRITICAL|FATAL|WARN(?:ING)?|\w*Warning|(?<!level=)INFO)\b")
+_NO_FAILURE_LEVELS = ("WARN", "WARNING", "INFO")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +54,7 @@ def explain(text: str, engine: str | None = None) -> list[Finding]:
 
     An error that no rule explains is quoted as unknown. With `engine`, failures of other engines are skipped.
     """
-    return judge(Log(text), engine).findings
+    return judge(Log(text) if len(text) < 3 * KEPT else condensed(text, marks_to_keep()), engine).findings
 
 
 def judge(log: Log, engine: str | None = None) -> LogReport:
@@ -91,6 +95,10 @@ class _Judgement:
         return [engine.log.start for engine in self.engines if engine.log]
 
     @cached_property
+    def index(self) -> SignIndex:
+        return SignIndex(self.log.text)
+
+    @cached_property
     def run(self) -> Run:
         return last_run(self.log.text, self.starts)
 
@@ -123,7 +131,11 @@ class _Judgement:
 
     def _first_fitting(self, pattern: Pattern, piece: str, start: int) -> Hit | None:
         """A line of code that a traceback shows is only taken where its message does not follow."""
-        fitting = (h for h in hits(self.log.text, piece, pattern.matches, start=start) if self._fits(pattern, h))
+        fitting = (
+            h
+            for h in hits(self.log.text, piece, pattern.matches, start=start, index=self.index)
+            if self._fits(pattern, h)
+        )
         first = next(fitting, None)
         if first and _CODE.search(first.line):
             return next((hit for hit in fitting if not _CODE.search(hit.line)), first)
@@ -133,7 +145,7 @@ class _Judgement:
         place = pattern.place
         if place.phase != "any" and self.run.is_starting(hit.at) != (place.phase == "start"):
             return False
-        if pattern.rule.severity == "blocks" and _NO_FAILURE.search(hit.line):
+        if pattern.rule.severity == "blocks" and _is_no_failure(hit.line):
             return False
         return not place.frames or any(frame in self._traceback(hit.at) for frame in place.frames)
 
@@ -184,6 +196,13 @@ def _blocks(located: Located) -> bool:
 
 def _is_about(pattern: Pattern, line: str) -> bool:
     return any(piece in line and (not pattern.matches or pattern.matches.search(line)) for piece in pattern.pieces)
+
+
+def _is_no_failure(line: str) -> bool:
+    """Whether the program that wrote the line goes on: a note or a warning, not an error."""
+    level = _LEVEL.search(line[:200])
+    is_warning = level and (level[0] in _NO_FAILURE_LEVELS or level[0].endswith("Warning"))
+    return bool(_NO_FAILURE.search(line) or is_warning)
 
 
 def _values(groups: dict[str, str]) -> dict[str, str]:

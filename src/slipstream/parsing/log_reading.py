@@ -8,7 +8,7 @@ import stat
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator
-from io import FileIO
+from io import BytesIO, FileIO
 from pathlib import Path
 
 KEPT = 4_000_000  # bytes kept of the beginning, of the end, and at most of what is between: some 30,000 lines each
@@ -62,6 +62,12 @@ def read_log(path: Path, marks: Iterable[str] = ()) -> Log:
         return _condensed(_whole_lines(head, file), [mark.encode() for mark in marks])
 
 
+def condensed(text: str, marks: Iterable[str] = ()) -> Log:
+    """Of a long text what `read_log` keeps of a long file."""
+    data = BytesIO(text.encode(errors="replace"))
+    return _condensed(_cut(data.read(KEPT), iter(lambda: data.read(CHUNK), b"")), [mark.encode() for mark in marks])
+
+
 def _without_waiting(path: str, flags: int) -> int:
     """Opening a named pipe would wait for the program that writes to it."""
     fd = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
@@ -85,10 +91,14 @@ def _arriving(file: FileIO, limit: int) -> Iterator[bytes]:
 
 def _whole_lines(head: bytes, file: FileIO) -> Iterator[bytes]:
     """The head, then chunks, each up to the end of a line; a line longer than a chunk is cut."""
-    rest = head
     status = os.fstat(file.fileno())
     limit = status.st_size if stat.S_ISREG(status.st_mode) else MAX_DEVICE
-    for chunk in _arriving(file, limit) if len(head) >= KEPT else ():
+    yield from _cut(head, _arriving(file, limit) if len(head) >= KEPT else iter(()))
+
+
+def _cut(head: bytes, chunks: Iterator[bytes]) -> Iterator[bytes]:
+    rest = head
+    for chunk in chunks:
         cut = chunk.rfind(b"\n") + 1 or len(chunk)
         yield rest + chunk[:cut]
         rest = chunk[cut:]

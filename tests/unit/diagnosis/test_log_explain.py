@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from cpu_time import cpu_seconds
 from slipstream.diagnosis.log_figures import one_by_one
 from slipstream.diagnosis.logs import explain
-from slipstream.findings import RULES
 
 BROADCAST = "ValueError: operands could not be broadcast together with shapes (0,) (82,)"
 STORAGE = """File "/opt/lib/python3.10/site-packages/vllm/model_executor/model_loader/weight_utils.py", line 727, \
@@ -200,9 +199,9 @@ KNOWN = [
         "draft_model_name",
     ),
     (
-        "Error: llama runner process has terminated: signal: killed",
+        "Error: llama runner process has terminated: exit status 2",
         "log-runner-ended",
-        "signal: killed",
+        "exit status 2",
     ),
     (
         "api_server.py: error: unrecognized arguments: --speculative-model x",
@@ -222,10 +221,6 @@ KNOWN = [
         "pip install arctic-inference",
     ),
 ]
-ELSEWHERE = {
-    *("log-start-unfinished", "log-cpu-speed", "log-one-by-one", "log-draft-unused", "log-unknown"),  # tested below
-    *("log-no-mtp-layers", "log-one-stream"),  # engines/test_ollama_methods.py
-}
 
 
 @pytest.mark.parametrize(("text", "rule_id", "told"), KNOWN)
@@ -236,11 +231,6 @@ def test_a_known_failure_is_explained(text, rule_id, told):
     [finding] = findings
     assert told in finding.cause + finding.fix
     assert finding.evidence.startswith("line ") and "\x1b" not in finding.evidence and len(finding.evidence) < 220
-
-
-def test_every_log_rule_has_its_text_here():
-    own = {rule_id for rule_id in RULES if rule_id.startswith("log-")}
-    assert own == {rule_id for _, rule_id, _ in KNOWN} | ELSEWHERE
 
 
 @pytest.mark.parametrize(
@@ -416,7 +406,7 @@ UNKNOWN_FAILURES = [
         "(EngineCore pid=7) ERROR KeyError: 'x'\nRuntimeError: Engine core failed. See root cause above\n",
         "KeyError: 'x'",
     ),
-    ("ggml.c:3: GGML_ASSERT(n > 0) failed\nAborted (core dumped)\n", "GGML_ASSERT(n > 0) failed"),
+    ("double free or corruption (out)\nAborted (core dumped)\n", "Aborted (core dumped)"),
     ("Segmentation fault (core dumped)\n", "Segmentation fault"),
     ("  assert x\nAssertionError\n", "AssertionError"),
 ]
