@@ -216,7 +216,13 @@ def _values(groups: dict[str, str]) -> dict[str, str]:
     return {name: value or _UNSAID.get(name, "not named") for name, value in found.items()}
 
 
-_UNSAID = {"amount": "", "capability": "below 8.0", "reason": "no reason given", "option": "an option"}
+_UNSAID = {
+    "amount": "",
+    "capability": "below 8.0",
+    "reason": "no reason given",
+    "option": "an option",
+    "rate": "under 10 %",
+}
 
 
 def _best_explanations(findings: list[Finding], patterns: list[Pattern]) -> list[Finding]:
