@@ -111,7 +111,9 @@ def test_a_short_draft_context_is_warned_of(tmp_path: Path) -> None:
     [
         (("--draft", "x.gguf"), "add --target"),
         (("--engine", "vlm", "--target", "smollm2-135m"), "engine"),
+        (("--engine", "foo"), "expected slipstream, vllm, llama-server"),
         (("--log", "/nowhere/log"), "can't read"),
+        (("--log", "/dev/null"), "is empty"),
     ],
 )
 def test_a_case_that_can_not_be_is_bad_use(arguments: tuple[str, ...], message: str) -> None:
@@ -120,6 +122,17 @@ def test_a_case_that_can_not_be_is_bad_use(arguments: tuple[str, ...], message: 
     assert done.returncode == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_log_is_fine_with_what_was_checked_or_unknown_with_its_error(tmp_path: Path) -> None:
+    log = tmp_path / "vllm.log"
+    log.write_text("INFO vLLM API server version 0.15.1\nINFO:     Application startup complete.\n")
+    fine = doctor("--log", log)
+    assert "2 lines of log" in fine["verdict"] and "for vLLM" in fine["checked"][-1]
+    log.write_text("INFO vLLM API server version 0.15.1\nKeyError: 'rope_theta'\n")
+    unknown = doctor("--log", log, code=3)
+    assert unknown["verdict"].startswith("unknown: This failure is not known. Ruled out: ")
+    assert "line 2: KeyError: 'rope_theta'" in unknown["verdict"]
 
 
 def test_start_up_refuses_with_the_doctors_findings(tmp_path: Path) -> None:

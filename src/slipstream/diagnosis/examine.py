@@ -193,6 +193,8 @@ def _check_log(result: Diagnosis, say: Say) -> list[Finding]:
         log = read_log(case.log, logs.marks_to_keep())
     except OSError as error:
         raise UsageError(f"can't read {case.log}: {error.strerror}") from error
+    if not log.text.strip():
+        raise UsageError(f"{case.log} is empty: give the log of a run")
     report = logs.judge(log, _named_engine(case))
     result.checked.append(report.checked)
     return report.findings

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slipstream.findings import rule
-from slipstream.parsing.log_patterns import Patterns, Place
+from slipstream.parsing.log_patterns import LinePlace, Patterns
 
 PACKAGES = Patterns()
 PACKAGES.add(
@@ -404,7 +404,7 @@ PACKAGES.add(
     ),
     "KeyError: '",
     matches=r"KeyError: '(?P<name>[a-z0-9_]{2,40})'",
-    place=Place(frames=("configuration_auto.py", "CONFIG_MAPPING")),
+    place=LinePlace(frames=("configuration_auto.py", "CONFIG_MAPPING")),
 )
 PACKAGES.add(
     rule(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from slipstream.diagnosis.log_machine import MACHINE
 from slipstream.diagnosis.log_packages import PACKAGES
 from slipstream.findings import rule
-from slipstream.parsing.log_patterns import Patterns
+from slipstream.parsing.log_patterns import WHILE_STARTING, Patterns
 
 PATTERNS = Patterns([*MACHINE, *PACKAGES])
 PATTERNS.add(
@@ -115,6 +115,7 @@ PATTERNS.add(
     "ModelWrapper",
     "does not exist or is not currently imported.",
     matches=r"(?i)tokenizer|vocab|variant of untagged enum ModelWrapper",
+    place=WHILE_STARTING,
 )
 PATTERNS.add(
     rule(
@@ -183,6 +184,7 @@ PATTERNS.add(
     matches=r"(?:unrecognized arguments: |invalid argument: |unknown argument:? |unexpected argument |No such option: |"
     r"unknown flag: |not defined: |ambiguous option: |(?=.*the argument has been removed))'?(?P<option>[^\s']{0,60})",
     instead_of=("log-settings",),
+    place=WHILE_STARTING,
 )
 PATTERNS.add(
     rule(

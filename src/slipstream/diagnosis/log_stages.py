@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from slipstream.engines import EngineFolder
 from slipstream.findings import Finding, rule
 from slipstream.parsing.log_patterns import Stage
-from slipstream.parsing.log_runs import Run
+from slipstream.parsing.log_runs import LastRun
 from slipstream.parsing.log_scan import Hit, first_hit, line_at
 
 UNFINISHED = rule(
@@ -22,7 +22,7 @@ _IS_EAGER = ("enforce_eager=True", "--enforce-eager")
 
 
 def unfinished_start(
-    text: str, run: Run, engines: list[EngineFolder]
+    text: str, run: LastRun, engines: list[EngineFolder]
 ) -> Iterator[tuple[Hit, Callable[[str], Finding]]]:
     """The last stage of a start that neither finished nor failed.
 

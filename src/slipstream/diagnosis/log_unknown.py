@@ -48,10 +48,14 @@ class ErrorLine:
 
 
 _HARMLESS = re.compile(
-    r"\b(?:WARNING|WARN|INFO|DEBUG)\b|(?:^|\s)[\d.]+ [WIDN] |^File |Warning:|Exception ignored in|"
+    r"\b(?:WARNING|WARN|INFO|DEBUG)\b|(?:^|\s)[\d.]+ [WIDN] |^File |[Ww]arning: |Exception ignored in|"
     r"\b[Ii]gnor(?:e|ing) |\bexit(?:ed)?(?: with)? (?:code|status):? 0\b"
 )
-_MILD = re.compile(r"(?i)\b(?:instead|retry(?:ing)?|ignored?|unavailable|forcing off|falling back)\b")  # it goes on
+# It goes on without what failed.
+_MILD = re.compile(
+    r"(?i)\b(?:instead|retry(?:ing)?|ignored?|unavailable|forcing off|fall(?:ing|s)? back|default(?:ing)? to|"
+    r"disabl(?:ed|ing)|skipp(?:ed|ing)|failed to fit params|failed to find a memory slot|is normal)\b"
+)
 _CONSEQUENCE = re.compile(
     r"root cause above|\(above\) for the root cause|Engine core|EngineCore (?:failed|encountered|died)|EngineDeadError|"
     r"exit(?:ed|ing)? (?:with|status|code)|exits with code|exiting due to|SystemExit|resource_tracker|process died|"

@@ -19,8 +19,8 @@ from slipstream.engines import EngineFolder, find_folder, folders
 from slipstream.findings import Finding
 from slipstream.parsing.log_index import SignIndex
 from slipstream.parsing.log_patterns import Pattern, StartLog
-from slipstream.parsing.log_reading import KEPT, Log, condensed
-from slipstream.parsing.log_runs import Run, last_run
+from slipstream.parsing.log_reading import Log, condensed
+from slipstream.parsing.log_runs import LastRun, last_run
 from slipstream.parsing.log_scan import Hit, first_hit, hits, quote
 
 Located = tuple[Hit, Callable[[str], Finding]]  # the place in the log, and a function from evidence to finding
@@ -39,14 +39,16 @@ class LogReport:
 
     findings: list[Finding]
     engines: tuple[str, ...]  # titles of those whose rules were applied
+    is_certain: bool  # whether the log is known to be from these engines
     num_rules: int
     num_lines: int
 
     @property
     def checked(self) -> str:
         """In a few words."""
-        whose = " and ".join(self.engines) if len(self.engines) < 4 else "all engines"
-        return f"{self.num_lines:,} lines of log with {self.num_rules} rules for {whose}"
+        whose = " and ".join(self.engines) if self.is_certain else "all engines, since the log names none"
+        lines = "1 line" if self.num_lines == 1 else f"{self.num_lines:,} lines"
+        return f"{lines} of log with {self.num_rules} rules for {whose}"
 
 
 def explain(text: str, engine: str | None = None) -> list[Finding]:
@@ -54,14 +56,14 @@ def explain(text: str, engine: str | None = None) -> list[Finding]:
 
     An error that no rule explains is quoted as unknown. With `engine`, failures of other engines are skipped.
     """
-    return judge(Log(text) if len(text) < 3 * KEPT else condensed(text, marks_to_keep()), engine).findings
+    return judge(condensed(text, marks_to_keep()), engine).findings
 
 
 def judge(log: Log, engine: str | None = None) -> LogReport:
     """With `engine`, failures of other engines are skipped; without, the log's own marks decide whose it is."""
     judgement = _Judgement(log, engine)
     titles = tuple(one.facts.title for one in judgement.engines if one.log)
-    return LogReport(judgement.findings(), titles, len(judgement.patterns), log.num_lines)
+    return LogReport(judgement.findings(), titles, judgement.is_certain, len(judgement.patterns), log.num_lines)
 
 
 def marks_to_keep() -> list[str]:
@@ -99,7 +101,7 @@ class _Judgement:
         return SignIndex(self.log.text)
 
     @cached_property
-    def run(self) -> Run:
+    def run(self) -> LastRun:
         return last_run(self.log.text, self.starts)
 
     def findings(self) -> list[Finding]:
@@ -142,12 +144,19 @@ class _Judgement:
         return first
 
     def _fits(self, pattern: Pattern, hit: Hit) -> bool:
-        place = pattern.place
-        if place.phase != "any" and self.run.is_starting(hit.at) != (place.phase == "start"):
+        if pattern.place.phase not in ("any", *self.run.phases(hit.at)):
             return False
         if pattern.rule.severity == "blocks" and _is_no_failure(hit.line):
             return False
-        return not place.frames or any(frame in self._traceback(hit.at) for frame in place.frames)
+        return self._has_frames(pattern, hit) or self._may_have_frames(hit)
+
+    def _has_frames(self, pattern: Pattern, hit: Hit) -> bool:
+        frames = pattern.place.frames
+        return not frames or any(frame in self._traceback(hit.at) for frame in frames)
+
+    def _may_have_frames(self, hit: Hit) -> bool:
+        """Of a line alone, what the user says of the engine decides."""
+        return self.engine is not None and 'File "' not in self._traceback(hit.at)
 
     def _traceback(self, at: int) -> str:
         """The lines of the traceback above a place."""
@@ -155,15 +164,23 @@ class _Judgement:
         return before[max(before.rfind("Traceback (most recent call last)"), 0) :]
 
     def _maker(self, pattern: Pattern, hit: Hit) -> Callable[[str], Finding]:
-        groups = _values(hit.groups)
-        return lambda evidence: self._lowered(pattern, pattern.rule.finding(evidence, None, **groups))
+        groups, doubt = _values(hit.groups), self._doubt(pattern, hit)
 
-    def _lowered(self, pattern: Pattern, finding: Finding) -> Finding:
-        """Says "may" where the log does not show that it is from the engine that the rule is about."""
+        def make(evidence: str) -> Finding:
+            finding = pattern.rule.finding(evidence, None, **groups)
+            return replace(finding, cause=f"{doubt} If so: {finding.cause}") if doubt else finding
+
+        return make
+
+    def _doubt(self, pattern: Pattern, hit: Hit) -> str:
+        """A sentence with "may" where the log does not show that it is from the engine that the rule is about."""
+        if not self._has_frames(pattern, hit):
+            frames = " or ".join(pattern.place.frames)
+            return f"The log has no traceback, so this may come from {frames} or from another program."
         if self.is_certain or pattern in PATTERNS:
-            return finding
+            return ""
         title = next(one.facts.title for one in self.engines if one.log and pattern in one.log.patterns)
-        return replace(finding, cause=f"The log does not name its engine; this may be {title}. If so: {finding.cause}")
+        return f"The log does not name its engine; this may be {title}."
 
     def _figures(self) -> Iterator[Located]:
         for hit, make in (*slow_as_a_cpu(self.log.text), *one_by_one_in(self.log.text)):
@@ -174,15 +191,21 @@ class _Judgement:
         errors = last_errors(self.log.text, self.run.worked)
         error = most_telling(self._not_about_known(errors))
         if error:
-            name = self.engines[0].facts.title if len(self.engines) == 1 else "all engines"
+            name = " and ".join(one.facts.title for one in self.engines) if self.is_certain else "all engines"
             verbose = next((start.verbose for start in self.starts if start.verbose), "") if self.is_certain else ""
             return [unknown(error, name, len(self.patterns), verbose)]
         return [] if errors else list(unfinished_start(self.log.text, self.run, self.engines))
 
     def _not_about_known(self, errors: list[ErrorLine]) -> list[ErrorLine]:
         """Errors that no rule is about. Next to one that only slows the engine, they are those that end it."""
-        rest = [error for error in errors if not any(_is_about(pattern, error.line) for pattern in self.patterns)]
+        rest = [error for error in errors if not any(self._is_about(pattern, error) for pattern in self.patterns)]
         return rest if len(rest) == len(errors) else [error for error in rest if error.is_fatal]
+
+    def _is_about(self, pattern: Pattern, error: ErrorLine) -> bool:
+        matches = pattern.matches
+        if not any(piece in error.line and (not matches or matches.search(error.line)) for piece in pattern.pieces):
+            return False
+        return self._fits(pattern, Hit(error.at, error.line, {}))
 
 
 def _engines_by_marks(text: str) -> list[EngineFolder]:
@@ -192,10 +215,6 @@ def _engines_by_marks(text: str) -> list[EngineFolder]:
 
 def _blocks(located: Located) -> bool:
     return located[1]("").severity == "blocks"
-
-
-def _is_about(pattern: Pattern, line: str) -> bool:
-    return any(piece in line and (not pattern.matches or pattern.matches.search(line)) for piece in pattern.pieces)
 
 
 def _is_no_failure(line: str) -> bool:

@@ -12,7 +12,7 @@ Phase = Literal["start", "serving", "any"]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LinePlace:
     """Where a line stands. `phase`: before the engine is ready, after that, or either. `frames`: texts, one of which
     must be in the traceback above the line, for a message that other programs print too.
     """
@@ -21,7 +21,7 @@ class Place:
     frames: tuple[str, ...] = ()
 
 
-ANYWHERE, WHILE_STARTING, WHILE_SERVING = Place(), Place("start"), Place("serving")
+ANYWHERE, WHILE_STARTING, WHILE_SERVING = LinePlace(), LinePlace("start"), LinePlace("serving")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Pattern:
     matches: re.Pattern[str] | None = None
     only_with: tuple[str, ...] = ()
     instead_of: tuple[str, ...] = ()
-    place: Place = ANYWHERE
+    place: LinePlace = ANYWHERE
     general: bool = False
 
 
@@ -50,7 +50,7 @@ class Patterns(list[Pattern]):
         matches: str = "",
         only_with: tuple[str, ...] = (),
         instead_of: tuple[str, ...] = (),
-        place: Place = ANYWHERE,
+        place: LinePlace = ANYWHERE,
     ) -> None:
         self.append(Pattern(rule, pieces, re.compile(matches) if matches else None, only_with, instead_of, place))
 

@@ -8,14 +8,15 @@ import stat
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator
-from io import BytesIO, FileIO
+from io import FileIO
 from pathlib import Path
 
-KEPT = 4_000_000  # bytes kept of the beginning, of the end, and at most of what is between: some 30,000 lines each
+KEPT = 2_500_000  # bytes kept of the beginning, of the end, and at most of what is between, some 20,000 lines each: 600
+# texts are searched for in them in 2 s
 SMALL = 100_000  # lines of a log that is searched quickly in any case
 CHUNK = 1_000_000  # bytes read at once
 MAX_LINE = 1_000  # bytes kept of a line between beginning and end
-MAX_DEVICE = 1_000_000_000  # bytes read of what is no file: a device may have no end
+MAX_DEVICE = 500_000_000  # bytes read of what is no file: a device may have no end
 PIPE_WAIT_S = 5.0  # a named pipe that is silent for so long has ended
 _BYTE_ORDER_MARKS = (b"\xff\xfe", b"\xfe\xff")  # UTF-16: what PowerShell writes with `>`
 # Numbers and hexadecimal ids make lines of one kind differ.
@@ -48,6 +49,15 @@ class Log:
         return self._numbers[part] + self.text.count("\n", self._offsets[part], at)
 
 
+def condensed(text: str, marks: Iterable[str] = ()) -> Log:
+    """A log from memory; a large one without what repeats."""
+    if len(text) <= 3 * KEPT:
+        return Log(text)
+    whole = text.encode(errors="replace")
+    rest = (whole[at : at + CHUNK] for at in range(KEPT, len(whole), CHUNK))
+    return _condensed(_whole_lines(whole[:KEPT], rest), [mark.encode() for mark in marks])
+
+
 def _searchable(part: bytes) -> str:
     """One byte a character: Python searches such a text several times faster. Other characters become `?`."""
     return part.decode(errors="replace").encode("latin-1", errors="replace").decode("latin-1")
@@ -59,13 +69,10 @@ def read_log(path: Path, marks: Iterable[str] = ()) -> Log:
         head = b"".join(_arriving(file, KEPT))
         if head.startswith(_BYTE_ORDER_MARKS):
             return Log(head.decode("utf-16", errors="replace").replace("\r\n", "\n"))
-        return _condensed(_whole_lines(head, file), [mark.encode() for mark in marks])
-
-
-def condensed(text: str, marks: Iterable[str] = ()) -> Log:
-    """Of a long text what `read_log` keeps of a long file."""
-    data = BytesIO(text.encode(errors="replace"))
-    return _condensed(_cut(data.read(KEPT), iter(lambda: data.read(CHUNK), b"")), [mark.encode() for mark in marks])
+        status = os.fstat(file.fileno())
+        limit = status.st_size if stat.S_ISREG(status.st_mode) else MAX_DEVICE
+        rest = _arriving(file, limit if len(head) >= KEPT else 0)
+        return _condensed(_whole_lines(head, rest), [mark.encode() for mark in marks])
 
 
 def _without_waiting(path: str, flags: int) -> int:
@@ -89,14 +96,8 @@ def _arriving(file: FileIO, limit: int) -> Iterator[bytes]:
         yield chunk
 
 
-def _whole_lines(head: bytes, file: FileIO) -> Iterator[bytes]:
+def _whole_lines(head: bytes, chunks: Iterable[bytes]) -> Iterator[bytes]:
     """The head, then chunks, each up to the end of a line; a line longer than a chunk is cut."""
-    status = os.fstat(file.fileno())
-    limit = status.st_size if stat.S_ISREG(status.st_mode) else MAX_DEVICE
-    yield from _cut(head, _arriving(file, limit) if len(head) >= KEPT else iter(()))
-
-
-def _cut(head: bytes, chunks: Iterator[bytes]) -> Iterator[bytes]:
     rest = head
     for chunk in chunks:
         cut = chunk.rfind(b"\n") + 1 or len(chunk)

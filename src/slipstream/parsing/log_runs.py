@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from slipstream.parsing.log_patterns import StartLog
+from slipstream.parsing.log_patterns import Phase, StartLog
 from slipstream.parsing.log_scan import hits, in_user_text, line_at
 
 _MAX_TRIES = 10_000  # lines to look at for one with several texts
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class LastRun:
     """Places in the log. `begin` is 0 if the log does not show the beginning."""
 
     begin: int = 0
@@ -23,11 +23,14 @@ class Run:
     ready: int | None = None  # the first line that shows the engine ready or at work
     worked: int = 0  # the last such line; `begin` without one
 
-    def is_starting(self, at: int) -> bool:
-        return self.ready is None or at < self.ready
+    def phases(self, at: int) -> tuple[Phase, ...]:
+        """Those that a place may be in: of a log without any mark both."""
+        if self.ready is not None:
+            return ("start",) if at < self.ready else ("serving",)
+        return ("start",) if self.has_beginning else ("start", "serving")
 
 
-def last_run(text: str, starts: Iterable[StartLog]) -> Run:
+def last_run(text: str, starts: Iterable[StartLog]) -> LastRun:
     """By the marks of the engines whose log it may be."""
     starts = list(starts)
     begins = [at for start in starts if (at := _beginning(text, start)) >= 0]
@@ -35,7 +38,7 @@ def last_run(text: str, starts: Iterable[StartLog]) -> Run:
     signs = [texts for start in starts for texts in (*((mark,) for mark in start.ready), *start.works)]
     first = [at for texts in signs if (at := next(_places(text, texts, begin), -1)) >= 0]
     last = [at for texts in signs if (at := _last_place(text, texts, begin)) >= 0]
-    return Run(begin, bool(begins), min(first, default=None), max(last, default=begin))
+    return LastRun(begin, bool(begins), min(first, default=None), max(last, default=begin))
 
 
 def _beginning(text: str, start: StartLog) -> int:

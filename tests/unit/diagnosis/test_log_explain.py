@@ -13,7 +13,10 @@ from cpu_time import cpu_seconds
 from slipstream.diagnosis.log_figures import one_by_one
 from slipstream.diagnosis.logs import explain
 
-BROADCAST = "ValueError: operands could not be broadcast together with shapes (0,) (82,)"
+BARE_BROADCAST = "ValueError: operands could not be broadcast together with shapes (0,) (82,)"
+BROADCAST = f"""  File "/lib/site-packages/llama_cpp/llama.py", line 780, in generate
+    draft_tokens = self.draft_model(self.input_ids[: self.n_tokens])
+{BARE_BROADCAST}"""
 STORAGE = """File "/opt/lib/python3.10/site-packages/vllm/model_executor/model_loader/weight_utils.py", line 727, \
 in safetensors_weights_iterator
     param = f.get_tensor(name)
@@ -384,10 +387,11 @@ def test_counters_alone():
 
 
 def test_findings_come_in_the_order_of_the_log_and_once_each():
-    log = f"{BF16}\n{BROADCAST}\n{BF16}\n"
+    memory = "CUDA error: out of memory"
+    log = f"{memory}\n{BROADCAST}\n{memory}\n"
     assert [(f.id, f.evidence[:6]) for f in explain(log)] == [
-        ("log-bfloat16", "line 1"),
-        ("log-draft-object", "line 2"),
+        ("log-cuda-memory", "line 1"),
+        ("log-draft-object", "line 4"),
     ]
 
 
@@ -406,7 +410,6 @@ UNKNOWN_FAILURES = [
         "(EngineCore pid=7) ERROR KeyError: 'x'\nRuntimeError: Engine core failed. See root cause above\n",
         "KeyError: 'x'",
     ),
-    ("double free or corruption (out)\nAborted (core dumped)\n", "Aborted (core dumped)"),
     ("Segmentation fault (core dumped)\n", "Segmentation fault"),
     ("  assert x\nAssertionError\n", "AssertionError"),
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slipstream.findings import rule
-from slipstream.parsing.log_patterns import Patterns
+from slipstream.parsing.log_patterns import LinePlace, Patterns
 
 SPECULATION = Patterns()
 SPECULATION.add(
@@ -19,6 +19,7 @@ SPECULATION.add(
     ),
     "could not be broadcast together with shapes (0,)",
     matches=r"operands could not be broadcast together with shapes \(0,\) \((?P<rows>\d+),\)",
+    place=LinePlace(frames=("llama_cpp",)),  # any program with numpy may print this line
 )
 SPECULATION.add(
     rule(

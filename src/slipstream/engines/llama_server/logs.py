@@ -17,8 +17,14 @@ START = StartLog(
     ),
     begins=("main: loading model", "main: build = ", "system_info: n_threads"),
     # "HTTP server is listening" alone comes before the model is loaded.
-    ready=("server is listening on", "listening on http", "all slots are idle", "Application startup complete"),
-    works=(("eval time =",), ("slot      release",), ("decoded ", "speed:"), ("llama_print_timings:", "total time")),
+    ready=(
+        *("main: model loaded", "llama_server: model loaded", "server is listening on", "listening on http"),
+        *("all slots are idle", "Application startup complete"),
+    ),
+    works=(
+        *(("eval time =",), ("slot      release",), ("decoded ", "speed:"), ("llama_print_timings:", "total time")),
+        ("generate: n_ctx =",),
+    ),
     verbose="--verbose",
     stages=(
         Stage(

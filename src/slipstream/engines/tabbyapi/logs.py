@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slipstream.findings import rule
-from slipstream.parsing.log_patterns import EngineLog, Patterns, Stage, StartLog
+from slipstream.parsing.log_patterns import WHILE_SERVING, EngineLog, Patterns, Stage, StartLog
 
 START = StartLog(
     stages=(
@@ -29,6 +29,7 @@ _FAILURES.add(
     ),
     "cannot be enqueued",
     matches=r"Job requires (?P<need>\d+) pages \(only (?P<have>\d+) available\)",
+    place=WHILE_SERVING,
 )
 _FAILURES.add(
     rule(
