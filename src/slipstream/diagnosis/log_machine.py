@@ -18,6 +18,12 @@ MACHINE.add(
         "--gpu-memory-utilization, --max-model-len, --max-num-seqs; SGLang: --mem-fraction-static; llama-server: -c, "
         "-ctk q8_0 -ctv q8_0, -ngl; Ollama: num_ctx, num_gpu.",
     ),
+    "failed to allocate Vulkan",
+    "failed to allocate ROCm",
+    "failed to allocate Metal",
+    "failed to allocate SYCL",
+    "evice memory allocation of size",
+    "(Insufficient Memory",
     "CUDA out of memory",
     "CUDA error: out of memory",
     "cudaMalloc failed: out of memory",
@@ -34,8 +40,9 @@ MACHINE.add(
     "CUBLAS_STATUS_ALLOC_FAILED",
     "ErrorOutOfDeviceMemory",
     "kIOGPUCommandBufferCallbackErrorOutOfMemory",
-    matches=r"(?:allocating (?P<amount>[\d.]+ MiB).{0,60})?(?:out of memory|failed to allocate|OutOf(?:Device)?Memory|"
-    r"OUT_OF_MEMORY|MemoryAllocation|ALLOC_FAILED)(?:.{0,60}?allocate (?P<amount_2>[\d.]+ [KMGT]iB))?",
+    matches=r"(?:allocating (?P<amount>[\d.]+ MiB).{0,60})?(?:out of memory|failed to allocate|memory allocation of "
+    r"size|Insufficient Memory|OutOf(?:Device)?Memory|OUT_OF_MEMORY|MemoryAllocation|ALLOC_FAILED)(?:.{0,60}?allocate "
+    r"(?P<amount_2>[\d.]+ [KMGT]iB))?",
 )
 MACHINE.add(
     rule(
@@ -88,6 +95,8 @@ MACHINE.add_general(
         "Lower -c (num_ctx), quantise the KV cache (-ctk q8_0 -ctv q8_0 with -fa on), put fewer layers on the GPU "
         "(-ngl), or use a smaller batch (-ub 256). slipstream plan computes what fits.",
     ),
+    "failed to allocate ",
+    "exceeds device memory allocation limit",
     "failed to allocate buffer for kv cache",
     "failed to allocate compute",
     "unable to allocate ",
@@ -95,8 +104,9 @@ MACHINE.add_general(
     "failed to allocate output buffer",
     "failed to reserve initial output buffer",
     "not enough memory",
-    matches=r"failed to allocate (?:buffer|compute|output)|unable to allocate \w+ buffer|failed to reserve initial|"
-    r"(?i:error|fail).{0,100}not enough memory",
+    matches=r"failed to allocate (?:buffer|compute|output|\w+ buffer)|exceeds device memory allocation limit|unable "
+    r"to allocate \w+ buffer|failed to reserve initial|(?i:error|fail).{0,100}not enough memory",
+    instead_of=("log-gguf-load",),
 )
 MACHINE.add(
     rule(
@@ -124,12 +134,16 @@ MACHINE.add(
         "python -c 'import torch; print(torch.version.cuda, torch.cuda.is_available())' must print a version and True; "
         "if not, install the torch build for your CUDA version.",
     ),
+    "NVMLError_",
+    "NVML Shared Library Not Found",
+    "failed call to cuInit",
     "No CUDA GPUs are available",
     "Found no NVIDIA driver on your system",
     "Torch not compiled with CUDA enabled",
     "Failed to infer device type",
     "could not select device driver",
-    "Driver/library version mismatch",
+    "Driver/library version mismatch|NVMLError_(?:LibraryNotFound|DriverNotLoaded|NotFound|Unknown)|NVML Shared "
+    "Library",
     "No HIP GPUs are available",
     matches=r"(?:Error|Exception|docker).{0,80}(?:GPUs are available|NVIDIA driver|CUDA enabled|infer device|device "
     r"driver)|Driver/library version mismatch",
@@ -174,6 +188,8 @@ MACHINE.add(
         "(Volta, Pascal): an older release that still has them, or build from source with TORCH_CUDA_ARCH_LIST "
         "(llama.cpp: -DCMAKE_CUDA_ARCHITECTURES).",
     ),
+    "kernel image is invalid",
+    "no kernel found to launch",
     "no kernel image is available for execution",
     "no device code compatible with CUDA arch",
     "not compiled with any CUDA arch",
@@ -270,13 +286,14 @@ MACHINE.add(
         "Check `dmesg | grep -i xid` and nvidia-smi; restart the machine. If it comes back: temperature, power supply, "
         "cables, memory errors (nvidia-smi -q | grep -i ecc).",
     ),
+    "DeviceLost",
     "GPU is lost",
     "fallen off the bus",
     "uncorrectable ECC error",
     "CUDA error: unknown error",
     "hardware error",
-    matches=r"(?P<reason>GPU is lost|fallen off the bus|uncorrectable ECC error|CUDA error: (?:unknown|hardware) "
-    r"error)",
+    matches=r"(?P<reason>\w*DeviceLost|GPU is lost|fallen off the bus|uncorrectable ECC error|CUDA error: (?:unknown|"
+    r"hardware) error)",
 )
 MACHINE.add_general(
     rule(
@@ -333,14 +350,15 @@ MACHINE.add(
         "install the build for your CUDA version. On AMD GPUs remove packages made for CUDA (pip uninstall "
         "flash-attn).",
     ),
+    "Could not load any common_ops library",
     "cannot open shared object file",
     "DLL load failed",
     "Library not loaded:",
     "Could not find module '",
     "Failed to load shared library",
-    matches=r"(?:(?:ImportError|OSError|RuntimeError|error while loading shared libraries)[^\n]{0,40}?: ?"
-    r"(?P<library>[\w./+-]{1,80}): cannot open shared object|DLL load failed.{0,60}|Library not loaded: |"
-    r"Could not find module '|Failed to load shared library )",
+    matches=r"(?:(?:ImportError|OSError|RuntimeError|error while loading shared libraries)[^\n]{0,40}?: "
+    r"?(?P<library>[\w./+-]{1,80}): cannot open shared object|DLL load failed.{0,60}|Could not load any common_ops|"
+    r"Library not loaded: |Could not find module '|Failed to load shared library )",
     instead_of=("log-file-missing", "log-module-missing"),
 )
 MACHINE.add(
@@ -353,14 +371,15 @@ MACHINE.add(
         "Install the versions that belong together: reinstall the engine in a new environment, and let it choose "
         "torch. For GLIBC or GLIBCXX: a newer Linux, a container image, or conda's libstdcxx-ng.",
     ),
+    "operator torchvision::nms does not exist",
     "undefined symbol:",
     "' not found (required by",
     "procedure could not be found",
     "was compiled using NumPy 1.x cannot be run in",
     "binary incompatibility",
     "requires the NumPy 1",
-    matches=r"(?:undefined symbol: |version `)(?P<symbol>[\w.]{1,80})|procedure could not be found|"
-    r"(?:Error|Exception).{0,100}(?:NumPy|binary incompatib)",
+    matches=r"(?:undefined symbol: |version `)(?P<symbol>[\w.]{1,80})|torchvision::nms does not exist|procedure could "
+    r"not be found|(?:Error|Exception).{0,100}(?:NumPy|binary incompatib)",
 )
 MACHINE.add(
     rule(
@@ -408,14 +427,16 @@ MACHINE.add(
         "Lower the tensor parallel size (-tp) to the number of GPUs, or make them visible: CUDA_VISIBLE_DEVICES, and "
         "--gpus all in a container. For GPUs of other machines, start Ray on them first.",
     ),
+    "Ray does not allocate any GPUs",
     "is larger than the number of available GPUs",
     "invalid device ordinal",
     "required GPUs exceeds the total number of available",
     "exceeds the number of available",
     "current node has no GPU available",
     "is larger than available cuda devices",
-    matches=r"(?P<reason>World size \(\d+\) is larger.{0,60}|invalid device ordinal|required GPUs exceeds.{0,60}|"
-    r"exceeds the number of available.{0,40}|current node has no GPU available|larger than available cuda devices)",
+    matches=r"(?P<reason>World size \(\d+\) is larger.{0,60}|Ray does not allocate any GPUs.{0,40}|invalid device "
+    r"ordinal|required GPUs exceeds.{0,60}|exceeds the number of available.{0,40}|current node has no GPU available|"
+    r"larger than available cuda devices)",
 )
 MACHINE.add(
     rule(
@@ -494,4 +515,51 @@ MACHINE.add(
     "must be divisible by --tp-size",
     matches=r"(?:Error|Exception): (?P<reason>\d+ is not divisible by \d+|.{0,100}?divisible by "
     r"(?:tensor[_ ]parallel[_ ]size|tp|--tp-size).{0,40})",
+)
+MACHINE.add(
+    rule(
+        "log-attention-backend",
+        "blocks",
+        "The attention backend does not fit model, GPU or cache",
+        "The chosen attention backend can't run this model with this GPU or this type of KV cache: {reason}.",
+        "Leave the backend to the engine (remove --attention-backend and VLLM_ATTENTION_BACKEND), or choose one that "
+        "the message lists; use the default type of KV cache (remove --kv-cache-dtype).",
+    ),
+    "is not valid for this configuration",
+    "No valid attention backend found",
+    "Attention backend '",
+    "attention backend is not supported",
+    "Please use `--attention-backend",
+    matches=r"(?:Error|Exception|error).{0,80}?(?P<reason>(?:Selected backend|No valid attention backend|Attention "
+    r"backend '|\S{1,40} attention backend is not supported|.{0,80}Please use `--attention-backend).{0,140})",
+)
+MACHINE.add(
+    rule(
+        "log-build-failed",
+        "blocks",
+        "Building a package from source failed",
+        "A package had to be compiled on this machine, and that failed: {reason}. Compiler, CUDA toolkit or headers "
+        "are missing or too old.",
+        "Install a ready wheel for your Python, torch and CUDA instead. To build: apt install build-essential cmake, "
+        "the CUDA toolkit with nvcc in PATH; the first error above this line says what is missing.",
+    ),
+    "Failed building wheel for",
+    "Failed to build ",
+    "CMake Error",
+    "Error building extension",
+    "ould not build wheels for",
+    matches=r"(?P<reason>Failed building wheel for \S{1,60}|CMake Error.{0,80}|Error building extension.{0,60}|"
+    r"ould not build wheels for.{0,60}|Failed to build \S{1,60})",
+)
+MACHINE.add_general(
+    rule(
+        "log-native-exception",
+        "blocks",
+        "The program ended with an error that it did not handle",
+        "The program ended with an error in its compiled part: {reason}.",
+        "The lines above say what it did last. Update the program; start once without the draft and with default "
+        "settings to see what triggers it.",
+    ),
+    "what():",
+    matches=r"what\(\): +(?P<reason>.{3,160})",
 )

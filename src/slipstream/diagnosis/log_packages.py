@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slipstream.findings import rule
-from slipstream.parsing.log_patterns import Patterns
+from slipstream.parsing.log_patterns import LinePlace, Patterns
 
 PACKAGES = Patterns()
 PACKAGES.add(
@@ -31,6 +31,7 @@ PACKAGES.add(
         "Check it: slipstream doctor --target MODEL. Delete the file and download it again (hf download MODEL "
         "--force-download).",
     ),
+    "Unable to load weights from pytorch checkpoint",
     "SafetensorError",
     "UnpicklingError",
     "PytorchStreamReader failed",
@@ -41,9 +42,9 @@ PACKAGES.add(
     "HeaderTooLarge",
     "MetadataIncompleteBuffer",
     matches=r"(?:Error|Exception|error).{0,80}?(?P<reason>(?:Error while deserializing header|HeaderTooLarge|"
-    r"InvalidHeader|MetadataIncompleteBuffer|incomplete metadata|invalid load key|PytorchStreamReader failed|"
-    r"unexpected EOF|git-lfs|[Cc]onsistency check failed|pickle data was truncated|digest mismatch).{0,80})|"
-    r"SafetensorError: (?!device)",
+    r"InvalidHeader|MetadataIncompleteBuffer|incomplete metadata|invalid load key|Unable to load weights|"
+    r"PytorchStreamReader failed|unexpected EOF|git-lfs|[Cc]onsistency check failed|pickle data was truncated|digest "
+    r"mismatch).{0,80})|SafetensorError: (?!device)",
     instead_of=("log-hub-access", "log-model-incomplete"),
 )
 PACKAGES.add(
@@ -99,6 +100,7 @@ PACKAGES.add(
         "Update the engine. For a draft: use one whose architecture the engine lists, or another method (n-gram, MTP). "
         'Check "architectures" in config.json.',
     ),
+    "Unknown gguf model_type",
     "are not supported for now",
     "has no vLLM implementation and",
     "has no SGLang implementation",
@@ -132,6 +134,7 @@ PACKAGES.add(
         "Use the instruct version of the model, or give a template: vLLM and SGLang --chat-template FILE, llama-server "
         "--chat-template-file FILE. Or use the completions API.",
     ),
+    "Error rendering prompt with jinja template",
     "default chat template is no longer allowed",
     "tokenizer.chat_template is not set",
     "chat template parsing error",
@@ -197,10 +200,10 @@ PACKAGES.add(
     ),
     "' object has no attribute '",
     "' has no attribute '",
-    matches=r"AttributeError: (?:module |type object )?'(?P<object>[\w.]*(?:Config|Tokenizer\w*|ForCausalLM|"
-    r"ForConditionalGeneration|Cache|Processor|Translator|Model|Backend|Fast|torch[\w.]*|transformers[\w.]*|"
-    r"triton[\w.]*|flash_attn[\w.]*|flashinfer[\w.]*|vllm[\w.]*|sgl\w*[\w.]*|exllama\w*[\w.]*|numpy[\w.]*))'(?: "
-    r"object)? has no attribute '(?P<name>\w{1,60})'",
+    matches=r"AttributeError: (?:module |type object )?'(?P<object>(?!Llama'|LlamaModel'|"
+    r"_?LlamaContext')[\w.]*(?:Config|Args|Tokenizer\w*|ForCausalLM|ForConditionalGeneration|Cache|Processor|"
+    r"Translator|Model|Backend|Fast|torch[\w.]*|transformers[\w.]*|triton[\w.]*|flash_attn[\w.]*|flashinfer[\w.]*|"
+    r"vllm[\w.]*|sgl\w*[\w.]*|exllama\w*[\w.]*|numpy[\w.]*))'(?: object)? has no attribute '(?P<name>\w{1,60})'",
 )
 PACKAGES.add(
     rule(
@@ -225,6 +228,7 @@ PACKAGES.add(
         'Check "architectures" in the draft\'s config.json and the method. Try the unquantised model, or one in a '
         "format that the engine loads itself (AWQ, GPTQ, FP8). Update the engine.",
     ),
+    "parameters not in model",
     "KeyError: '",
     "There is no module or parameter named",
     "size mismatch for ",
@@ -234,7 +238,8 @@ PACKAGES.add(
     "Attempted to load weight",
     "ensor shape mismatch",
     matches=r"(?P<reason>KeyError: '[\w.]+\.(?:weight|bias|qweight|qzeros|scales?|weight_scale\w*|weight_packed|g_idx|"
-    r"w\d+_weight|input_scale)'|There is no module or parameter named .{0,120}|size mismatch for .{0,120}|assert "
+    r"w\d+_weight|input_scale)'|KeyError: '(?:d2t|t2d)'|Received \d+ parameters not in model|Missing \d+ parameters|"
+    r"There is no module or parameter named .{0,120}|size mismatch for .{0,120}|assert "
     r".{0,60}loaded_weight\.shape.{0,40}|Error\(s\) in loading state_dict.{0,60}|weights were not initialized from "
     r"checkpoint.{0,80}|Attempted to load weight.{0,100}|[Tt]ensor shape mismatch.{0,80})",
 )
@@ -388,4 +393,54 @@ PACKAGES.add(
     "Marlin kernels are not",
     "output size is not aligned with the quantized weight shape",
     matches=r"(?:Error|Exception): (?P<reason>.{0,160})",
+)
+PACKAGES.add(
+    rule(
+        "log-model-type-key",
+        "blocks",
+        "transformers has no entry for the model",
+        "The installed transformers has no entry for the model type {name}: it is older than the model.",
+        "Update transformers in the engine's environment (pip install -U transformers) together with the engine.",
+    ),
+    "KeyError: '",
+    matches=r"KeyError: '(?P<name>[a-z0-9_]{2,40})'",
+    place=LinePlace(frames=("configuration_auto.py", "CONFIG_MAPPING")),
+)
+PACKAGES.add(
+    rule(
+        "log-rope-scaling",
+        "blocks",
+        "transformers is too old for the model's rope_scaling",
+        "The model's config.json has a kind of rope_scaling that the installed version does not know (Llama 3.1 and "
+        "later).",
+        "Update transformers and the engine: pip install -U transformers.",
+    ),
+    "`rope_scaling` must be a dictionary",
+    "rope_scaling should have a 'rope_type' key",
+    "Unknown RoPE scaling type",
+)
+PACKAGES.add(
+    rule(
+        "log-generate-argument",
+        "blocks",
+        "generate() does not know an argument",
+        "The model's generate() does not use these arguments: {names}. They are misspelt, or the installed "
+        "transformers is older than them.",
+        "Check the spelling (assistant_model, assistant_tokenizer, prompt_lookup_num_tokens), and update transformers.",
+    ),
+    "The following `model_kwargs` are not used by the model",
+    matches=r"not used by the model: (?P<names>\[[^\]]{1,120}\])",
+)
+PACKAGES.add(
+    rule(
+        "log-torch-load",
+        "blocks",
+        "The weights are pickle files, which are not loaded here",
+        "The weights are in the old pickle format (.bin, .pt), and torch refuses to load them: it is too old to do "
+        "that safely, or the file holds more than tensors.",
+        "Use a version of the model with safetensors files, or update torch to 2.6 or later.",
+    ),
+    "we now require users to upgrade torch",
+    "Weights only load failed",
+    instead_of=("log-weights-damaged",),
 )

@@ -25,6 +25,7 @@ PATTERNS.add(
     "Only one usage of each socket address",
     "are in use by different services",
     matches=r"(?i)(?<!IPv6: )(?:address already in use|couldn't bind|only one usage of each socket|Ports \d+ and \d+)",
+    instead_of=("log-distributed-timeout", "log-nccl"),
 )
 PATTERNS.add(
     rule(
@@ -124,11 +125,13 @@ PATTERNS.add(
         "The file {path} does not exist, or may not be read.",
         "Check the path from the server's point of view: a container needs a volume (-v /models:/models).",
     ),
+    "Model path does not exist: ",
     "No such file or directory",
     "failed to open GGUF file",
     "annot find text model file",
     matches=r"(?:No such file or directory: '?|failed to open GGUF file '|gguf_init_from_file: failed to open '|"
-    r"failed to open |cannot access '?|Cannot find text model file: )(?P<path>[^'\n]{1,120}?)(?:'|$|: No such)",
+    r"failed to open |cannot access '?|Cannot find text model file: |Model path does not exist: "
+    r")(?P<path>[^'\n]{1,120}?)(?:'|$|: No such)",
 )
 PATTERNS.add(
     rule(
@@ -205,11 +208,13 @@ PATTERNS.add(
         "blocks",
         "A request is longer than the context",
         "Prompt and answer together are longer than the context that the engine was started with: {reason}.",
-        "Shorten the prompt or the answer (max_tokens), or start with a longer context: vLLM --max-model-len (older "
-        "versions without chunked prefill: --max-num-batched-tokens), SGLang --context-length, llama-server -c (shared "
-        "by its slots: --parallel), llama-cpp-python n_ctx=, Ollama num_ctx, TabbyAPI max_seq_len and cache_size.",
+        "Shorten the prompt or the answer (max_tokens), or start with a longer context: vLLM --max-model-len, SGLang "
+        "--context-length, llama-server -c (shared by its slots: --parallel), llama-cpp-python n_ctx=, Ollama "
+        "num_ctx, TabbyAPI max_seq_len and cache_size.",
     ),
-    "is too long and exceeds limit of",
+    "Cannot truncate prompt with n_keep",
+    "odel is loaded with context length of only",
+    "Prompt exceeds the available context",
     "maximum context length is",
     "longer than the maximum model length",
     "exceed context window of",
@@ -219,10 +224,11 @@ PATTERNS.add(
     "exceeds the maximum allowed length",
     "exceeds maximum context length",
     "input length exceeds the context length",
-    matches=r"(?P<reason>[^:\n]{0,80}(?:(?:too long and exceeds limit of|maximum context length is|longer than the "
+    matches=r"(?P<reason>[^:\n]{0,80}(?:(?:maximum context length is|longer than the "
     r"maximum model length|exceed context window of|exceeds the available context size|longer than the model's "
     r"context length|exceeds the maximum allowed length)[^.\n]{0,60}|Context size has been exceeded|exceeds maximum "
-    r"context length|input length exceeds the context length))",
+    r"context length|input length exceeds the context length|Cannot truncate prompt with n_keep.{0,40}|"
+    r"loaded with context length of only.{0,20}|Prompt exceeds the available context))",
 )
 PATTERNS.add(
     rule(
@@ -235,28 +241,38 @@ PATTERNS.add(
     ),
     "is greater than the derived",
     matches=r"User-specified (?:max_model_len|context_length) \((?P<asked>\d+)\) is greater than the derived "
-    r"(?:max_model_len|context_length) \((?P<trained>[^)]{0,60})\)",
+    r"(?:max_model_len|context_length) \(\D{0,60}(?P<trained>\d+)",
 )
 PATTERNS.add(
     rule(
         "log-acceptance-low",
         "slows",
         "Few drafted tokens are accepted",
-        "Only {rate} of the drafted tokens are accepted here, so drafting costs more time than it saves. The draft may "
-        "be made for another target (another version, a fine-tune, another quantisation), the draft may be too long, "
-        "or the sampling temperature too high.",
+        "Few of the drafted tokens are accepted here ({rate}), so drafting costs more time than it saves. The draft "
+        "may be made for another target (another version, a fine-tune, another quantisation), the draft may be too "
+        "long, or the sampling temperature too high.",
         "Draft fewer tokens (3 to 4), use the target that the draft was made for, and compare with a run without "
         "speculation: slipstream bench. slipstream doctor --target T --draft D checks the pair.",
     ),
+    "accept len: 1.0",
+    "tokens accepted (",
+    "#acc tokens = ",
+    "raft Results - Success",
+    "raft_tokens_count",
+    "raftTokensCount",
     "raft acceptance rate: ",
     "draft acceptance = 0.0",
     "draft acceptance rate = 0.0",
     "accept rate: 0.0",
     # Below 10 %, with at least 100 drafted tokens where the line has their number.
     matches=r"(?:Drafted: \d{3,} tokens.{0,300}Avg Draft acceptance rate: (?=\d(?:\.\d+)?%)|"
-    r"Draft acceptance rate: (?=\d(?:\.\d+)?%.{0,250}Drafted: \d{3,} tokens|0\.0\d+, .{0,120}draft tokens: \d{3,})|"
+    r"Draft acceptance rate: (?=\d(?:\.\d+)?%.{0,250}Drafted: \d{3,} tokens|0\.0\d+, .{0,200}draft tokens: \d{3,})|"
     r"draft acceptance(?: rate)? = (?=0\.0\d+ \(\s*\d+ accepted /\s*\d{3,} generated)|"
-    r"#token: \d{3,}.{0,120}accept rate: (?=0\.0\d))(?P<rate>[\d.]+%?)",
+    r"Draft: \d+ / \d{3,} tokens accepted \((?=\d(?:\.\d+)?%)|"
+    r"#token: \d{3,}.{0,120}accept rate: (?=0\.0\d))(?P<rate>[\d.]+%?)|"
+    r"#token: \d{3,}.{0,80}accept len: 1\.0\d|#gen tokens = +\d{3,}, #acc tokens = +\d\b|"
+    r"Draft Results - Success: ?\d, Failure: ?\d{3,}|"
+    r"total_?[dD]raft_?[tT]okens_?[cC]ount\W{1,4}\d{3,}.{0,80}accepted_?[dD]raft_?[tT]okens_?[cC]ount\W{1,4}\d\b",
 )
 PATTERNS.add_general(
     rule(
@@ -291,7 +307,23 @@ PATTERNS.add_general(
     "Exception: ",
     matches=r"(?:Value|NotImplemented|NotSupported|Assertion|Runtime)?(?:Error|Exception): "
     r"(?P<reason>[^\n]{0,200}?(?:not (?:yet |currently )?(?:be )?support|only support|n't support|support only|"
-    r"[Uu]nsupported|(?:not |in)compatible|requires (?:setting|that|a |the |an |--|at least|`)|must be (?:divisible|"
+    r"[Uu]nsupported|(?:not |in)compatible|\brequires?\b|must be (?:divisible|"
     r"equal|the same|positive|set|greater|less|one of|a multiple|between|in )|cannot be (?:used|combined)|[Cc]annot "
     r"use)[^\n]{0,200})",
+)
+PATTERNS.add(
+    rule(
+        "log-config-syntax",
+        "blocks",
+        "A setting or a file is not valid JSON or YAML",
+        "A text that should be JSON or YAML can't be read: {reason}. In the shell, quotes around JSON are often lost; "
+        "a file may be cut off.",
+        'Put single quotes around JSON on the command line: --speculative-config \'{{"method": "ngram"}}\'. Check '
+        "config.json and config files for missing quotes, commas and indentation.",
+    ),
+    "JSONDecodeError: ",
+    "yaml.scanner.ScannerError",
+    "yaml.parser.ParserError",
+    "is not a valid JSON file",
+    matches=r"(?P<reason>JSONDecodeError: .{3,100}|(?:Scanner|Parser)Error.{0,80}|is not a valid JSON file)",
 )

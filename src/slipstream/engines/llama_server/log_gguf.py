@@ -16,9 +16,11 @@ GGUF.add(
         "Update llama.cpp (llama-cpp-python: pip install -U; Ollama, LM Studio, KoboldCpp: a newer release). If the "
         "newest does not know it either, use another model or another engine.",
     ),
+    'unsupported architecture "',
     "unknown model architecture",
     "unsupported model architecture",
-    matches=r"un(?:known|supported) model architecture: '(?P<name>[^']{0,60})'",
+    matches=r"un(?:known|supported) model architecture: '(?P<name>[^']{0,60})'|Error: unsupported architecture "
+    r"\"(?P<name_2>[^\"]{0,60})",
 )
 GGUF.add(
     rule(
@@ -30,6 +32,7 @@ GGUF.add(
         "Check it: slipstream doctor --target FILE. Then download it again; a safetensors model must be converted to "
         "GGUF first.",
     ),
+    "invalid file magic",
     "invalid magic characters",
     "invalid magic number",
     "tensor data is not within the file bounds",
@@ -46,7 +49,7 @@ GGUF.add(
     "is duplicated",
     "exceeds remaining file size",
     "has invalid GGUF type",
-    matches=r"(?i)gguf|tensor|error loading model|llama_model_load",
+    matches=r"(?i)gguf|invalid file magic|tensor|error loading model|llama_model_load",
 )
 GGUF.add(
     rule(
@@ -175,10 +178,13 @@ GGUF.add(
         "context, or several sequences share it.",
         "Raise -c (llama-cpp-python: n_ctx), use fewer slots (--parallel), or shorten prompt and draft.",
     ),
+    "KV cache is full",
+    "failed to decode the batch",
+    "Check your context buffer sizes",
     "could not find a KV slot for the batch",
     "llama_decode returned 1",
     "failed to find a memory slot for batch",
-    matches=r"(?i)(?:error|fail|\bE\b|could not find a KV slot|returned 1\b)",
+    matches=r"(?i)(?:error|fail|\bE\b|could not find a KV slot|KV cache is full|context buffer sizes|returned 1\b)",
     instead_of=("log-context-exceeded",),
 )
 GGUF.add(
@@ -255,6 +261,11 @@ GGUF.add_general(
         "Check the file: slipstream doctor --target FILE. Update the program, and try a shorter context (-c 4096) and "
         "fewer layers on the GPU (-ngl).",
     ),
+    "unable to load model",
+    "failed to load model",
+    "assert self.ctx is not None",
+    "assert self.model is not None",
+    "Unknown Model, cannot load",
     "error loading model",
     "Failed to load model from file",
     "Model path does not exist",
@@ -264,7 +275,8 @@ GGUF.add_general(
     "Could not load text model",
     matches=r"(?P<reason>error loading model(?: \w+)?: .{3,160}|Failed to load model from file.{0,120}|Model path "
     r"does not exist.{0,120}|Failed to create llama_context|failed to initialize the context: .{0,160}|Load Text "
-    r"Model OK: False|Could not load text model.{0,120})",
+    r"Model OK: False|(?:unable|failed) to load model.{0,120}|assert self\.(?:ctx|model) is not None|Unknown Model, "
+    r"cannot load|Could not load text model.{0,120})",
 )
 GGUF.add_general(
     rule(
@@ -281,4 +293,36 @@ GGUF.add_general(
     "fatal error",
     matches=r"(?P<check>GGML_A(?:SSERT|BORT)\(.{1,120}?\)(?: failed)?)|\.(?:cpp|cu|c|h|m):\d+: fatal error",
     instead_of=("log-runner-ended",),
+)
+GGUF.add(
+    rule(
+        "log-batch-input",
+        "blocks",
+        "An input is larger than the batch",
+        "The input must be computed in one batch, and it is longer than the physical batch size (-ub).",
+        "Raise -ub and -b to the longest input.",
+    ),
+    "increase the physical batch size",
+)
+GGUF.add(
+    rule(
+        "log-jinja",
+        "blocks",
+        "Tools need the model's chat template",
+        "The request uses tools, and llama-server was started without --jinja.",
+        "Start llama-server with --jinja.",
+    ),
+    "requires --jinja flag",
+)
+GGUF.add(
+    rule(
+        "log-draft-required",
+        "blocks",
+        "No draft model was given",
+        "The program needs a draft model, and none was given.",
+        "Give one with -md DRAFT.gguf, or use llama-server, which runs without.",
+    ),
+    "--model-draft is required",
+    "requires a draft context",
+    instead_of=("log-speculation-off",),
 )

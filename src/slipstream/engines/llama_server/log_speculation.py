@@ -89,6 +89,7 @@ SPECULATION.add(
         "T --draft D shows the differences; slipstream pairs --target T lists drafts that work. KoboldCpp up to 1.114 "
         "had a looser check.",
     ),
+    "peculative decode is not supported",
     "failed to initialize speculative decoding context",
     "the target and draft vocabs are not compatible",
     "is not compatible with the target model",
@@ -96,7 +97,7 @@ SPECULATION.add(
     "speculative decoding not supported by this context",
     matches=r"(?P<reason>failed to initialize speculative decoding context.{0,100}|the target and draft vocabs are "
     r"not compatible|the draft model .{0,100} is not compatible with the target model|draft model vocab type must "
-    r"match.{0,100}|speculative decoding not supported by this context)",
+    r"match.{0,100}|speculative decod\w+ (?:is )?not supported.{0,60})",
 )
 SPECULATION.add(
     rule(

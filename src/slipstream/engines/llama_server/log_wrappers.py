@@ -110,3 +110,28 @@ WRAPPERS.add(
     r"(?P<reason_2>[^\n]{0,120}peculative decoding cannot be used!)",
     instead_of=("log-vocab-size",),
 )
+WRAPPERS.add(
+    rule(
+        "log-scores-shape",
+        "blocks",
+        "llama-cpp-python: tokens do not fit its arrays",
+        "llama-cpp-python could not store tokens or scores. The prompt may be longer than the context (n_ctx), or "
+        "scores for all positions are needed and were not kept.",
+        "Raise n_ctx or shorten the prompt; with a draft or logprobs create the model with logits_all=True. Update "
+        "llama-cpp-python.",
+    ),
+    "could not broadcast input array from shape",
+    matches=r"ValueError: could not broadcast input array from shape",
+    only_with=("llama_cpp",),
+)
+WRAPPERS.add(
+    rule(
+        "log-kobold-context",
+        "slows",
+        "KoboldCpp: requests ask for more context than there is",
+        "A request asks for a context of {asked} tokens, and KoboldCpp was started with {have}: older text is cut off.",
+        "Start with --contextsize {asked}, or lower the context in the client.",
+    ),
+    "exceeds allocated context size of",
+    matches=r"max_context_length=(?P<asked>\d+) exceeds allocated context size of (?P<have>\d+)",
+)

@@ -27,12 +27,16 @@ _FAILURES.add_general(
         "Look at `journalctl -u ollama` above this line. Lower num_ctx or num_gpu, use a smaller model, or update "
         "Ollama if the model is newer than Ollama.",
     ),
+    "model failed to load, this may be due to",
+    "an error was encountered while running the model",
+    "POST predict: ",
     "llama runner process has terminated",
     "llama runner process no longer running",
     "llama-server process has terminated",
     "llama runner terminated",
     matches=r"(?:llama runner|llama-server) (?:process )?(?:has terminated|no longer running|terminated)\"?:? "
-    r"?(?P<reason>.{0,100})",
+    r"?(?P<reason>.{0,100})|(?P<reason_2>model failed to load, this may be due to.{0,60}|an error was encountered "
+    r"while running the model.{0,80}|POST predict: .{0,100})",
 )
 _FAILURES.add(
     rule(
@@ -71,6 +75,7 @@ _FAILURES.add(
     "timed out waiting for llama",
     "waiting for llama-server to start",
     matches=r"timed out waiting for llama",
+    instead_of=("log-ollama-vram",),
 )
 _FAILURES.add(
     rule(
@@ -110,6 +115,7 @@ _FAILURES.add(
         "Update Ollama and restart its server; `ollama -v` shows both versions. Another program may bring its own old "
         "copy.",
     ),
+    "not supported by your version of Ollama",
     "requires a newer version of Ollama",
     "may be incompatible with your version of Ollama",
     "no longer compatible with your version of Ollama",
@@ -135,10 +141,12 @@ _FAILURES.add(
         "The command could not reach the Ollama server.",
         "Start it: ollama serve, or systemctl start ollama. OLLAMA_HOST must be the same for both.",
     ),
+    ":11434: connect",
     "could not connect to ollama server",
     "could not connect to ollama app",
     "could not connect to a running Ollama instance",
-    matches=r"(?:Error|error).{0,40}could not connect",
+    matches=r"(?:Error|error).{0,40}could not connect|dial tcp \S{1,40}:11434: connect",
+    instead_of=("log-registry-offline",),
 )
 _FAILURES.add(
     rule(
@@ -157,6 +165,40 @@ _FAILURES.add(
     "load draft model metadata",
     matches=r"(?P<reason>(?:DRAFT (?:must|cannot)|MTP draft|draft quantization|draft \S{1,80} is not|load draft "
     r"model).{0,120})",
+)
+_FAILURES.add(
+    rule(
+        "log-ollama-capability",
+        "blocks",
+        "Ollama: the model can't do what the request asks",
+        "The model does not support {what}, which the request asks for.",
+        "Use a model that has it (its page on ollama.com/library names tools, thinking, vision), or leave it out.",
+    ),
+    "does not support ",
+    matches=r"\"? does not support (?P<what>tools|thinking|generate|chat|insert|completion|embeddings?|vision)\b",
+)
+_FAILURES.add(
+    rule(
+        "log-ollama-truncated",
+        "slows",
+        "Ollama cuts prompts that are longer than num_ctx",
+        "A prompt of {tokens} tokens is longer than num_ctx ({limit}), so Ollama dropped its beginning: answers miss "
+        "it.",
+        "Raise num_ctx (PARAMETER num_ctx in the Modelfile, or OLLAMA_CONTEXT_LENGTH), if the memory allows it.",
+    ),
+    "truncating input prompt",
+    matches=r"truncating input prompt\" limit=(?P<limit>\d+) prompt=(?P<tokens>\d+)",
+)
+_FAILURES.add(
+    rule(
+        "log-ollama-vram",
+        "slows",
+        "Ollama: GPU memory was not free in time",
+        "The memory of the model before was not free again in time, so Ollama may put fewer layers on the GPU or wait.",
+        "Check nvidia-smi for other programs on the GPU; unload models with ollama stop NAME, or set "
+        "OLLAMA_MAX_LOADED_MODELS=1.",
+    ),
+    "gpu VRAM usage didn't recover within timeout",
 )
 
 LOG = EngineLog(START, (*LLAMA_CPP_FAILURES, *_FAILURES))

@@ -173,3 +173,16 @@ FAILURES.add(
     "watchdog timeout (",
     "Scheduler watchdog timeout",
 )
+FAILURES.add(
+    rule(
+        "log-sglang-steps",
+        "blocks",
+        "SGLang: speculative settings are incomplete",
+        "Only some of the three numbers of drafting are set, and SGLang needs all or none of them.",
+        "Set --speculative-num-steps 3 --speculative-eagle-topk 1 --speculative-num-draft-tokens 4 together, or none "
+        "of them.",
+    ),
+    "not supported between instances of 'NoneType' and 'int'",
+    "assert server_args.speculative_num_steps",
+    only_with=("speculative",),
+)

@@ -16,6 +16,12 @@ START = StartLog(
     stages=(
         Stage("starting", ("server_args=",), "The model was not loaded yet.", (_LEVEL, _NETWORK)),
         Stage(
+            "connecting the GPUs",
+            ("Init torch distributed begin",),
+            "The processes wait for each other.",
+            (_NETWORK, _LEVEL),
+        ),
+        Stage(
             "loading the weights",
             ("Load weight begin",),
             "Weights are being read. From a network disk, or with too little memory, this takes very long.",

@@ -161,5 +161,39 @@ _FAILURES.add(
     "does not define a 'draft' component",
     matches=r"Error: (?P<reason>.{0,160})",
 )
+_FAILURES.add(
+    rule(
+        "log-cache-tokens",
+        "blocks",
+        "ExLlama: the cache is too small for the prompt",
+        "The prompt needs {need} tokens of cache, more than there are.",
+        "Raise cache_size (a multiple of 256) in the section model of config.yml, or send a shorter prompt.",
+    ),
+    "Initial job allocation requires",
+    matches=r"Initial job allocation requires (?P<need>\d+) cache tokens",
+)
+_FAILURES.add(
+    rule(
+        "log-cache-multiple",
+        "blocks",
+        "ExLlama: the cache size is not a multiple of 256",
+        "The cache is divided into pages of 256 tokens, and its size is not a multiple of that.",
+        "Set cache_size (and max_seq_len) to a multiple of 256.",
+    ),
+    "must be a multiple of 256",
+    matches=r"(?:Error|Exception|ERROR).{0,120}must be a multiple of 256",
+)
+_FAILURES.add(
+    rule(
+        "log-tabby-path",
+        "slows",
+        "TabbyAPI does not find the model's folder",
+        "TabbyAPI looks for the model in {path}, and there is none; it runs without that model.",
+        "Set model_dir and model_name (draft_model_dir and draft_model_name) in config.yml so that together they are "
+        "the folder.",
+    ),
+    "Could not find model path",
+    matches=r"Could not find model path (?P<path>\S{1,120})",
+)
 
 LOG = EngineLog(START, tuple(_FAILURES))

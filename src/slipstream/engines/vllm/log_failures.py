@@ -77,6 +77,7 @@ FAILURES.add(
         "pip install arctic-inference==0.1.1 in vLLM's environment, or use the method ngram.",
     ),
     "Arctic Inference is required for suffix decoding",
+    instead_of=("log-package-needed",),
 )
 FAILURES.add(
     rule(
@@ -217,4 +218,20 @@ FAILURES.add(
     ),
     "No available shared memory broadcast block found",
     "No available block found in 60 second",
+)
+FAILURES.add(
+    rule(
+        "log-prompt-dropped",
+        "slows",
+        "vLLM: a prompt was too long and got no answer",
+        "A prompt of {tokens} tokens is longer than the limit of {limit}, so its request ended without an answer. The "
+        "limit is the number of tokens per step where prompts are not split (chunked prefill is off), else the "
+        "context.",
+        "Raise --max-num-batched-tokens to the longest prompt, switch on --enable-chunked-prefill, or raise "
+        "--max-model-len.",
+    ),
+    "is too long and exceeds limit of",
+    "is too long and exceeds the capacity of",
+    matches=r"Input prompt \((?P<tokens>\d+) tokens\) is too long and exceeds (?:limit of|the capacity of \w+) "
+    r"?(?P<limit>\d*)",
 )

@@ -36,7 +36,7 @@ START = StartLog(
         ),
         Stage(
             "starting the engine's process",
-            ("Initializing a V1 LLM engine", "Initializing an LLM engine"),
+            ("Initializing a V1 LLM engine", "Initializing an LLM engine", "core engine proc(s) to start"),
             "It waits for the GPU or for its other processes.",
             ("check nvidia-smi", _NETWORK, _TURING, _DEBUG),
         ),
