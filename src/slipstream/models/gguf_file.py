@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from slipstream.errors import DamagedModelError
+from slipstream.errors import DamagedModelError, UnsupportedModelError
+from slipstream.models.files import damage_in
+from slipstream.models.gguf import decoder_config
 from slipstream.models.gguf_header import GgufHeader, read_header
 from slipstream.models.gguf_quant import check_storage
-from slipstream.models.spec import locate
+from slipstream.models.spec import Place, locate
 from slipstream.models.tokenizer import Tokenizer
 from slipstream.models.tokenizer_gguf import tokenizer_from_metadata
 
@@ -22,14 +24,18 @@ class GgufFile:
     quantisation: str  # as in its name: q4_1, q4_k_m, f16
     num_layers: int
     context_length: int  # the context it was trained for
+    is_known_decoder: bool  # all tensors and values were checked; if not, only llama.cpp knows the architecture
 
 
 def open_gguf_file(spec: str | Path) -> GgufFile:
     """Reads and checks header and vocabulary; no weights. Raises ModelError subclasses."""
     place = locate(spec)
+    with damage_in(place.path):
+        return _open_file(place)
+
+
+def _open_file(place: Place) -> GgufFile:
     header = read_header(place.path)
-    for info in header.tensors.values():
-        check_storage(header, info)
     architecture = header.metadata.get("general.architecture")
     return GgufFile(
         name=place.name,
@@ -39,7 +45,16 @@ def open_gguf_file(spec: str | Path) -> GgufFile:
         quantisation=_quantisation(header),
         num_layers=_count(header, f"{architecture}.block_count"),
         context_length=_count(header, f"{architecture}.context_length"),
+        is_known_decoder=_is_known_decoder(header),
     )
+
+
+def _is_known_decoder(header: GgufHeader) -> bool:
+    try:
+        decoder_config(header)
+    except UnsupportedModelError:
+        return False
+    return True
 
 
 def _count(header: GgufHeader, key: str) -> int:
