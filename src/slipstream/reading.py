@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 MAX_CONFIG_BYTES = 1 << 20  # engines are configured in a few KB, Slipstream's own files are smaller still
+MAX_DATA_BYTES = 256 << 20  # prompts and results; the largest sets of prompts in use have 10 MB
 MAX_YAML_BYTES = 1 << 18  # takes a second to parse without libyaml
 MAX_DEPTH = 64  # of YAML and JSON; the deepest file in use is a tokenizer.json, with 8
 MAX_YAML_VALUES = 50_000  # with every alias counted as the values that it stands for
@@ -51,10 +52,15 @@ def read_text(path: Path, max_bytes: int = MAX_CONFIG_BYTES) -> str:
     return read_bytes(path, max_bytes).decode("utf-8-sig")
 
 
+def read_given(path: Path, max_bytes: int) -> bytes:
+    """Like read_bytes, of what open_given opens."""
+    with open_given(path) as file:
+        return _read(file, path, max_bytes)
+
+
 def read_given_text(path: Path, max_bytes: int) -> str:
     """A text to look at: standard input and `<(command)` too, and bytes that are not UTF-8 are replaced."""
-    with open_given(path) as file:
-        return _read(file, path, max_bytes).decode("utf-8-sig", errors="replace")
+    return read_given(path, max_bytes).decode("utf-8-sig", errors="replace")
 
 
 def parse_yaml(text: str) -> Any:

@@ -15,15 +15,17 @@ from slipstream.diagnosis.quantisation_checks import check_quantisation
 from slipstream.engines import find_folder
 from slipstream.errors import ModelError, UnsupportedModelError, UsageError
 from slipstream.findings import Finding, blocks, worst_first
+from slipstream.loading import check_model
 from slipstream.model_files import quantisation, weights
 from slipstream.model_files.model_facts import ModelFacts, describe
-from slipstream.model_files.weight_files import MISSING
 from slipstream.predict import speed
 from slipstream.predict.machine import Machine, inspect
 from slipstream.predict.speed import Prediction, Sizes
+from slipstream.reading import MAX_CONFIG_BYTES, read_given_text
 from slipstream.vocabularies import checks as vocabulary
 from slipstream.vocabularies.rules import TRANSLATE
 
+MAX_LOG_BYTES = 1 << 30  # the last part of a longer log says why the engine ended: `tail -c 100M LOG`
 Role = Literal["target", "draft"]
 Say = Callable[[str], None]
 
@@ -100,18 +102,17 @@ class Diagnosis:
 
 def examine(case: Case, say: Say = lambda line: None) -> Diagnosis:
     """Checks everything in the case. Bad files are findings. Raises UsageError for a case that makes no sense."""
-    if case.draft and not case.target:
-        raise UsageError("a draft can only be checked with its target: add --target")
     say("checking the machine")
     result = Diagnosis(case, inspect())
     result.findings += machine_checks.check(result.machine, find_folder(case.engine).facts)
+    are_sound = True
     for role, spec in _models(case):
         say(f"reading the {role} {spec}")
-        result.findings += _check_model(result, role, spec)
-    if case.target and case.draft and len(result.facts) == 2:
-        say("comparing the vocabularies")
-        result.findings += vocabulary.check_specs(case.target, case.draft, find_folder(case.engine).facts)
-    result.findings += _check_fit(result)
+        found = _check_files(case, spec)
+        are_sound = are_sound and not blocks(found)
+        result.findings += found + _check_model(result, role, spec, found)
+    if are_sound:  # else all that follows from damaged files would be found too
+        result.findings += _check_pair(result, say)
     result.findings += _check_texts(case, say)
     return result
 
@@ -123,14 +124,27 @@ def _models(case: Case) -> Iterator[tuple[Role, str]]:
         yield "draft", case.draft
 
 
-def _check_model(result: Diagnosis, role: Role, spec: str) -> list[Finding]:
-    """Checks the files of a model, and whether this engine on this machine supports them."""
-    found = weights.check_weights(spec)
+def _check_files(case: Case, spec: str) -> list[Finding]:
+    """For Slipstream all that would refuse the model at load; for other engines what is wrong with the files."""
+    return check_model(spec) if _named_engine(case) is None else weights.check_weights(spec)
+
+
+def _check_pair(result: Diagnosis, say: Say) -> list[Finding]:
+    case = result.case
+    if case.target and case.draft and len(result.facts) == 2:
+        say("comparing the vocabularies")
+        result.findings += vocabulary.check_specs(case.target, case.draft, find_folder(case.engine).facts)
+    return _check_fit(result)
+
+
+def _check_model(result: Diagnosis, role: Role, spec: str, in_files: list[Finding]) -> list[Finding]:
+    """Whether this engine on this machine supports a model. `in_files` was found in its files."""
     try:
         facts = result.facts[role] = describe(spec)
     except ModelError as error:
-        return found or [MISSING.finding(str(error), meaning="the model was not found.", fix="Check its name or path.")]
-    if not found and facts.format == "safetensors":
+        return [] if in_files else [weights.finding_of(error)]
+    found: list[Finding] = []
+    if not in_files and facts.format == "safetensors":
         found += weights.load_one_tensor(spec, result.case.python)
     found += check_quantisation(facts, find_folder(result.case.engine).facts, role)
     for gpu in result.machine.gpus:
@@ -170,14 +184,14 @@ def _check_texts(case: Case, say: Say) -> list[Finding]:
     found = []
     if case.config:
         say(f"reading {case.config}")
-        text = _read(case.config)
+        text = _read(case.config, MAX_CONFIG_BYTES)
         engine = _named_engine(case) or configs.guess_engine(text, case.config.name)
         if engine is None:
             raise UsageError(f"can't tell which engine {case.config} is for: name the engine with --engine")
         found += configs.lint(engine, text)
     if case.log:
         say(f"reading {case.log}")
-        found += logs.explain(_read(case.log), _named_engine(case))
+        found += logs.explain(_read(case.log, MAX_LOG_BYTES), _named_engine(case))
     return found
 
 
@@ -186,8 +200,8 @@ def _named_engine(case: Case) -> str | None:
     return None if case.engine == "slipstream" else case.engine
 
 
-def _read(path: Path) -> str:
+def _read(path: Path, max_bytes: int) -> str:
     try:
-        return path.read_text(errors="replace")
+        return read_given_text(path, max_bytes)
     except OSError as error:
-        raise UsageError(f"can't read {path}: {error.strerror}") from error
+        raise UsageError(f"can't read {path}: {error.strerror or error}") from error

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from slipstream.errors import ModelError, ModelNotFoundError, UnsupportedModelError
-from slipstream.findings import Finding, rule
+from slipstream.findings import BlockedError, Finding, rule
 from slipstream.model_files.local_models import local_place
 from slipstream.model_files.model_facts import ModelFacts, describe
 from slipstream.model_files.nonfinite import sampled_safetensors
@@ -21,7 +21,15 @@ from slipstream.models.hf_config import check_sizes
 from slipstream.models.safetensors import INDEX, PICKLES, SINGLE
 from slipstream.models.safetensors_file import read_file_header
 
-__all__ = ["ModelFacts", "check_files", "check_weights", "describe", "finding_of", "load_one_tensor"]
+__all__ = [
+    "ModelFacts",
+    "check_files",
+    "check_weights",
+    "describe",
+    "finding_of",
+    "load_one_tensor",
+    "refuse_incomplete",
+]
 
 MAX_LISTED = 3  # pieces of evidence in one finding
 NOT_WEIGHTS = re.compile(r"training_args\.bin|optimizer.*|scheduler.*|rng_state.*|adapter_model\..*")
@@ -91,6 +99,13 @@ def check_files(path: Path) -> list[Finding]:
             return _once(_check_path(path))
     except ModelError as error:
         return [finding_of(error)]
+
+
+def refuse_incomplete(path: Path) -> None:
+    """Raises BlockedError for files that are not whole. Pickled weights may be, though not every engine reads them."""
+    blocking = [f for f in check_files(path) if f.severity == "blocks" and f.id != PICKLED.id]
+    if blocking:
+        raise BlockedError(blocking)
 
 
 def finding_of(error: ModelError) -> Finding:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +25,6 @@ class GgufFile:
     quantisation: str  # as in its name: q4_1, q4_k_m, f16
     num_layers: int
     context_length: int  # the context it was trained for
-    is_known_decoder: bool  # all tensors and values were checked; if not, only llama.cpp knows the architecture
 
 
 def open_gguf_file(spec: str | Path) -> GgufFile:
@@ -36,6 +36,7 @@ def open_gguf_file(spec: str | Path) -> GgufFile:
 
 def _open_file(place: Place) -> GgufFile:
     header = read_header(place.path)
+    _check_decoder(header)
     architecture = header.metadata.get("general.architecture")
     return GgufFile(
         name=place.name,
@@ -45,16 +46,13 @@ def _open_file(place: Place) -> GgufFile:
         quantisation=_quantisation(header),
         num_layers=_count(header, f"{architecture}.block_count"),
         context_length=_count(header, f"{architecture}.context_length"),
-        is_known_decoder=_is_known_decoder(header),
     )
 
 
-def _is_known_decoder(header: GgufHeader) -> bool:
-    try:
+def _check_decoder(header: GgufHeader) -> None:
+    """Raises DamagedModelError for a decoder of the Llama family that is not whole; llama.cpp knows the others."""
+    with suppress(UnsupportedModelError):
         decoder_config(header)
-    except UnsupportedModelError:
-        return False
-    return True
 
 
 def _count(header: GgufHeader, key: str) -> int:

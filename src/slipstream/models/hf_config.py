@@ -137,7 +137,7 @@ def _family(values: Mapping[str, Any], path: Path) -> tuple[str, FamilyDefaults]
     if family is None or named not in (None, family.architecture):
         supported = ", ".join(f.architecture for f in FAMILIES.values())
         raise UnsupportedModelError(
-            f"{path} describes a {str(named or model_type)[:80]!r} model; {supported} are supported. {WAY_OUT}"
+            f"{path} describes a {str(named or model_type or None)[:80]!r} model; {supported} are supported. {WAY_OUT}"
         )
     return model_type, family
 
