@@ -20,6 +20,7 @@ from slipstream.drafters import DraftSources, ModelBackedDrafter, make_drafter, 
 from slipstream.errors import CapacityError, DamagedModelError, ModelError, UnsupportedModelError, UsageError
 from slipstream.findings import BlockedError, Finding, rule
 from slipstream.model_files.local_models import local_place
+from slipstream.model_files.weight_files import without_advice
 from slipstream.model_files.weights import check_files, finding_of
 from slipstream.models.builtin import BUILTIN_NAMES
 from slipstream.models.spec import locate
@@ -86,7 +87,7 @@ def check_model(spec: str | Path, backend: str = AUTO) -> list[Finding]:
             BACKENDS[choose_backend(path, backend).backend].check(path)
         return found
     except UnsupportedModelError as error:
-        return [UNSUPPORTED.finding(str(error))]
+        return [UNSUPPORTED.finding(without_advice(error))]
     except ModelError as error:
         return [finding_of(error)]
 

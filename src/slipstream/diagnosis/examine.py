@@ -18,6 +18,7 @@ from slipstream.findings import Finding, blocks, worst_first
 from slipstream.loading import check_model
 from slipstream.model_files import quantisation, weights
 from slipstream.model_files.model_facts import ModelFacts, describe
+from slipstream.model_files.tensor_probe import SOUND
 from slipstream.predict import speed
 from slipstream.predict.machine import Machine, inspect
 from slipstream.predict.speed import Prediction, Sizes
@@ -26,6 +27,7 @@ from slipstream.vocabularies import checks as vocabulary
 from slipstream.vocabularies.rules import TRANSLATE
 
 MAX_LOG_BYTES = 1 << 30  # the last part of a longer log says why the engine ended: `tail -c 100M LOG`
+READ_FAILED = "log-tensor-read"
 Role = Literal["target", "draft"]
 Say = Callable[[str], None]
 
@@ -114,6 +116,7 @@ def examine(case: Case, say: Say = lambda line: None) -> Diagnosis:
     if are_sound:  # else all that follows from damaged files would be found too
         result.findings += _check_pair(result, say)
     result.findings += _check_texts(case, say)
+    result.findings += _cleared_files(result)
     return result
 
 
@@ -193,6 +196,16 @@ def _check_texts(case: Case, say: Say) -> list[Finding]:
         say(f"reading {case.log}")
         found += logs.explain(_read(case.log, MAX_LOG_BYTES), _named_engine(case))
     return found
+
+
+def _cleared_files(result: Diagnosis) -> list[Finding]:
+    """Says that the files are not the cause of a weight that could not be read, if nothing was found in them."""
+    ids = {finding.id for finding in result.findings}
+    in_files = [finding for finding in result.findings if finding.id.startswith("weights-")]
+    if READ_FAILED not in ids or blocks(in_files) or not result.facts:
+        return []
+    names = " and ".join(facts.name for facts in result.facts.values())
+    return [SOUND.finding(f"nothing is wrong with the files of {names}")]
 
 
 def _named_engine(case: Case) -> str | None:

@@ -192,7 +192,8 @@ def from_error(error: Exception) -> Finding:
 
 def without_advice(error: Exception) -> str:
     """The text of a reader's error without its last sentence, what to do: rules have their own."""
-    return re.sub(r"[\s;]*\b(Download|download|Convert|Copy|Merge|Pass|Check)\b[^.]*(\.gguf[^.]*)?\.$", "", str(error))
+    text = re.sub(r"(?<=[.;)])\s+(Download|download|Convert|Copy|Merge|Pass|Check|Use|Run)\b.*$", "", str(error))
+    return text.rstrip(" ;")
 
 
 def overlaps(path: Path, spans: list[Span]) -> Iterator[Finding]:
