@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Literal
 
+from slipstream.errors import ModelError
+
 Severity = Literal["blocks", "unknown", "slows", "note"]
 SEVERITIES: tuple[Severity, ...] = ("blocks", "unknown", "slows", "note")
 Topic = Literal["vocabulary", "weights", "machine", "fit", "config", "log", "runtime"]
@@ -51,6 +53,14 @@ class Rule:
         return Finding(
             self.id, severity or self.severity, evidence, self.cause.format(**values), self.fix.format(**values)
         )
+
+
+class BlockedError(ModelError):
+    """A model or a pair that can't run here. `findings` are the doctor's blocking findings."""
+
+    def __init__(self, findings: list[Finding]) -> None:
+        self.findings = findings
+        super().__init__("\n".join(f"{f.id}: {f.evidence.rstrip('.')}. {f.cause} {f.fix}" for f in findings))
 
 
 RULES: dict[str, Rule] = {}

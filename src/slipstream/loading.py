@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slipstream.backends import BACKENDS, Report, choose_backend
+from slipstream.backends import AUTO, BACKENDS, Report, choose_backend
 from slipstream.core.engine import Engine
 from slipstream.core.policy import Policy
 from slipstream.core.protocols import Model
@@ -17,7 +17,13 @@ from slipstream.core.stream import Drafter
 from slipstream.core.team import members_of
 from slipstream.core.turn import TURN
 from slipstream.drafters import DraftSources, ModelBackedDrafter, make_drafter, parse_drafter
-from slipstream.errors import CapacityError, UsageError
+from slipstream.errors import CapacityError, DamagedModelError, ModelError, UnsupportedModelError, UsageError
+from slipstream.findings import BlockedError, Finding, rule
+from slipstream.model_files.local_models import local_place
+from slipstream.model_files.weight_files import without_advice
+from slipstream.model_files.weights import check_files, finding_of
+from slipstream.models.builtin import BUILTIN_NAMES
+from slipstream.models.spec import locate
 from slipstream.models.tokenizer import Tokenizer, same_vocabulary
 from slipstream.policy import AutoPolicy, make_policy
 
@@ -58,6 +64,34 @@ def _row_costs(model: Model) -> dict[int, float]:
     return {}
 
 
+UNSUPPORTED = rule(
+    "weights-unsupported",
+    "blocks",
+    "Slipstream can't run this model",
+    "The files are sound, but the model has an architecture, a value or a tensor that Slipstream's own backends can't "
+    "run; other engines may.",
+    "Use another engine (--engine vllm, llama-server, …), a GGUF file with the llama.cpp backend (--backend llamacpp), "
+    "or another model.",
+)
+
+
+def check_model(spec: str | Path, backend: str = AUTO) -> list[Finding]:
+    """What stands in the way of loading a model that is on this disk. `load_model` refuses with the same words.
+
+    Reads headers, the vocabulary and samples of the weights. Bad files raise nothing.
+    """
+    try:
+        path = local_place(spec).path
+        found = check_files(path)
+        if not found:
+            BACKENDS[choose_backend(path, backend).backend].check(path)
+        return found
+    except UnsupportedModelError as error:
+        return [UNSUPPORTED.finding(without_advice(error))]
+    except ModelError as error:
+        return [finding_of(error)]
+
+
 def load_model(
     spec: str | Path | LoadedModel, options: BackendOptions | None = None, report: Report = _silent
 ) -> LoadedModel:
@@ -71,9 +105,20 @@ def load_model(
         )
     TURN.check_process()
     backend = BACKENDS[options.backend if options else choose_backend(spec).backend]
-    model, tokenizer = backend.load(spec, options, report)
+    if str(spec) not in BUILTIN_NAMES:  # their hash was checked
+        _refuse(check_files(locate(spec).path))
+    try:
+        model, tokenizer = backend.load(spec, options, report)
+    except DamagedModelError as error:
+        raise BlockedError([finding_of(error)]) from error
     report(model.info.name, 1.0)
     return LoadedModel(model, tokenizer)
+
+
+def _refuse(found: list[Finding]) -> None:
+    blocking = [finding for finding in found if finding.severity == "blocks"]
+    if blocking:
+        raise BlockedError(blocking)
 
 
 def load(

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from slipstream.backends.llamacpp.options import LlamaCppOptions
     from slipstream.backends.torch.options import TorchOptions
     from slipstream.core.protocols import Model
+    from slipstream.models.checkpoint import Checkpoint
+    from slipstream.models.gguf_file import GgufFile
     from slipstream.models.tokenizer import Tokenizer
 
     BackendOptions = TorchOptions | LlamaCppOptions
@@ -39,6 +41,7 @@ class MachineOptions:
 @dataclass(frozen=True, slots=True)
 class Backend:
     options: Callable[[MachineOptions], BackendOptions]
+    check: Callable[[str | Path], object]  # opens a model and reads no weights; raises ModelError as `load` would
     load: Callable[[str | Path, BackendOptions | None, Report], tuple[Model, Tokenizer]]
 
 
@@ -59,11 +62,16 @@ def _torch_options(machine: MachineOptions) -> TorchOptions:
     )
 
 
-def _load_torch(spec: str | Path, options: BackendOptions | None, report: Report) -> tuple[Model, Tokenizer]:
-    from slipstream.backends.torch.load import load_model
+def _open_checkpoint(spec: str | Path) -> Checkpoint:
     from slipstream.models import open_checkpoint
 
-    checkpoint = open_checkpoint(spec)
+    return open_checkpoint(spec)
+
+
+def _load_torch(spec: str | Path, options: BackendOptions | None, report: Report) -> tuple[Model, Tokenizer]:
+    from slipstream.backends.torch.load import load_model
+
+    checkpoint = _open_checkpoint(spec)
     model = load_model(checkpoint, options, lambda share: report(checkpoint.name, share))  # type: ignore[arg-type]
     return model, checkpoint.tokenizer
 
@@ -89,20 +97,28 @@ def _llamacpp_options(machine: MachineOptions) -> LlamaCppOptions:
     )
 
 
-def _load_llamacpp(spec: str | Path, options: BackendOptions | None, report: Report) -> tuple[Model, Tokenizer]:
+def _open_gguf(spec: str | Path) -> GgufFile:
     from slipstream.backends.llamacpp.library import library
-    from slipstream.backends.llamacpp.load import load_model
+    from slipstream.backends.llamacpp.trial import refuse_unloadable
     from slipstream.models.gguf_file import open_gguf_file
 
     library()  # report a missing extra before the file is read
     file = open_gguf_file(spec)
+    refuse_unloadable(file)
+    return file
+
+
+def _load_llamacpp(spec: str | Path, options: BackendOptions | None, report: Report) -> tuple[Model, Tokenizer]:
+    from slipstream.backends.llamacpp.load import load_model
+
+    file = _open_gguf(spec)
     model = load_model(file, options, lambda share: report(file.name, share))  # type: ignore[arg-type]
     return model, file.tokenizer
 
 
 BACKENDS = {
-    "torch": Backend(_torch_options, _load_torch),
-    "llamacpp": Backend(_llamacpp_options, _load_llamacpp),
+    "torch": Backend(_torch_options, _open_checkpoint, _load_torch),
+    "llamacpp": Backend(_llamacpp_options, _open_gguf, _load_llamacpp),
 }
 
 

@@ -161,12 +161,11 @@ def _snapshot(folder: Path) -> Path | None:
 def read_candidate(spec: str, path: Path) -> FoundModel:
     """Reads one model's headers and vocabulary. `problem` says what is wrong with it; raises nothing."""
     from slipstream.model_files.quantisation import label
-    from slipstream.model_files.weights import check_weights, describe
-    from slipstream.model_files.weights_gguf import check_gguf
+    from slipstream.model_files.weights import check_files, check_weights, describe
 
     found = FoundModel(spec, path)
     try:
-        findings = check_weights(path) if path.is_dir() else check_gguf(path)
+        findings = check_weights(path) if path.is_dir() else check_files(path)
         problem = next((f for f in findings if f.severity == "blocks"), None)
         if problem:
             return replace(found, problem=problem.evidence)

@@ -15,16 +15,19 @@ from slipstream.diagnosis.quantisation_checks import check_quantisation
 from slipstream.engines import find_folder
 from slipstream.errors import ModelError, UnsupportedModelError, UsageError
 from slipstream.findings import Finding, blocks, worst_first
+from slipstream.loading import check_model
 from slipstream.model_files import quantisation, weights
 from slipstream.model_files.model_facts import ModelFacts, describe
-from slipstream.model_files.weight_files import MISSING
+from slipstream.model_files.tensor_probe import SOUND
 from slipstream.parsing.log_reading import read_log
 from slipstream.predict import speed
 from slipstream.predict.machine import Machine, inspect
 from slipstream.predict.speed import Prediction, Sizes
+from slipstream.reading import MAX_CONFIG_BYTES, read_given_text
 from slipstream.vocabularies import checks as vocabulary
 from slipstream.vocabularies.rules import TRANSLATE
 
+READ_FAILED = "log-tensor-read"
 Role = Literal["target", "draft"]
 Say = Callable[[str], None]
 
@@ -103,21 +106,20 @@ class Diagnosis:
 
 def examine(case: Case, say: Say = lambda line: None) -> Diagnosis:
     """Checks everything in the case. Bad files are findings. Raises UsageError for a case that makes no sense."""
-    if case.draft and not case.target:
-        raise UsageError("a draft can only be checked with its target: add --target")
     say("checking the machine")
     result = Diagnosis(case, inspect(), checked=["this machine"])
     result.findings += machine_checks.check(result.machine, find_folder(case.engine).facts)
+    are_sound = True
     for role, spec in _models(case):
         say(f"reading the {role} {spec}")
-        result.findings += _check_model(result, role, spec)
+        found = _check_files(case, spec)
+        are_sound = are_sound and not blocks(found)
+        result.findings += found + _check_model(result, role, spec, found)
         result.checked.append(f"the {role}'s files")
-    if case.target and case.draft and len(result.facts) == 2:
-        say("comparing the vocabularies")
-        result.findings += vocabulary.check_specs(case.target, case.draft, find_folder(case.engine).facts)
-        result.checked.append("both vocabularies")
-    result.findings += _check_fit(result)
+    if are_sound:  # else all that follows from damaged files would be found too
+        result.findings += _check_pair(result, say)
     result.findings += _check_config(result, say) + _check_log(result, say)
+    result.findings += _cleared_files(result)
     return result
 
 
@@ -128,14 +130,28 @@ def _models(case: Case) -> Iterator[tuple[Role, str]]:
         yield "draft", case.draft
 
 
-def _check_model(result: Diagnosis, role: Role, spec: str) -> list[Finding]:
-    """Checks the files of a model, and whether this engine on this machine supports them."""
-    found = weights.check_weights(spec)
+def _check_files(case: Case, spec: str) -> list[Finding]:
+    """For Slipstream all that would refuse the model at load; for other engines what is wrong with the files."""
+    return check_model(spec) if _named_engine(case) is None else weights.check_weights(spec)
+
+
+def _check_pair(result: Diagnosis, say: Say) -> list[Finding]:
+    case = result.case
+    if case.target and case.draft and len(result.facts) == 2:
+        say("comparing the vocabularies")
+        result.findings += vocabulary.check_specs(case.target, case.draft, find_folder(case.engine).facts)
+        result.checked.append("both vocabularies")
+    return _check_fit(result)
+
+
+def _check_model(result: Diagnosis, role: Role, spec: str, in_files: list[Finding]) -> list[Finding]:
+    """Whether this engine on this machine supports a model. `in_files` was found in its files."""
     try:
         facts = result.facts[role] = describe(spec)
     except ModelError as error:
-        return found or [MISSING.finding(str(error), meaning="the model was not found.", fix="Check its name or path.")]
-    if not found and facts.format == "safetensors":
+        return [] if in_files else [weights.finding_of(error)]
+    found: list[Finding] = []
+    if not in_files and facts.format == "safetensors":
         found += weights.load_one_tensor(spec, result.case.python)
     found += check_quantisation(facts, find_folder(result.case.engine).facts, role)
     for gpu in result.machine.gpus:
@@ -176,7 +192,7 @@ def _check_config(result: Diagnosis, say: Say) -> list[Finding]:
     if not case.config:
         return []
     say(f"reading {case.config}")
-    text = _read(case.config)
+    text = _read(case.config, MAX_CONFIG_BYTES)
     engine = _named_engine(case) or configs.guess_engine(text, case.config.name)
     if engine is None:
         raise UsageError(f"can't tell which engine {case.config} is for: name the engine with --engine")
@@ -200,13 +216,23 @@ def _check_log(result: Diagnosis, say: Say) -> list[Finding]:
     return report.findings
 
 
+def _cleared_files(result: Diagnosis) -> list[Finding]:
+    """Says that the files are not the cause of a weight that could not be read, if nothing was found in them."""
+    ids = {finding.id for finding in result.findings}
+    in_files = [finding for finding in result.findings if finding.id.startswith("weights-")]
+    if READ_FAILED not in ids or blocks(in_files) or not result.facts:
+        return []
+    names = " and ".join(facts.name for facts in result.facts.values())
+    return [SOUND.finding(f"nothing is wrong with the files of {names}")]
+
+
 def _named_engine(case: Case) -> str | None:
     """The engine whose files are checked; None for Slipstream, which has no such files: the text then decides."""
     return None if case.engine == "slipstream" else case.engine
 
 
-def _read(path: Path) -> str:
+def _read(path: Path, max_bytes: int) -> str:
     try:
-        return path.read_text(errors="replace")
+        return read_given_text(path, max_bytes)
     except OSError as error:
-        raise UsageError(f"can't read {path}: {error.strerror}") from error
+        raise UsageError(f"can't read {path}: {error.strerror or error}") from error

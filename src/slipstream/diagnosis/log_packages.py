@@ -11,13 +11,15 @@ PACKAGES.add(
         "log-tensor-read",
         "blocks",
         "A weight could not be read: UntypedStorage",
-        "Reading one weight failed between safetensors and torch: the file's header was read, but torch then refused "
-        "the bytes of a tensor. Possible causes are the installed torch and safetensors, too little memory to map the "
-        "file, or a file that is not what its name says (a pickle, a pointer, a part). Quantisation (AWQ) and the "
-        "model's architecture are not the cause.",
+        "Reading one weight failed between safetensors and torch, after the file's header was read. A sound file gives "
+        "exactly this message if it is read while torch is in fake-tensor mode (tensors without data, as torch.compile "
+        "and memory estimates use them), so the engine's process may be the cause, or its versions of torch and "
+        "safetensors. The file probably is not: a pickle, a Git LFS pointer or a web page fails earlier ('header too "
+        "large'), an empty file with 'header too small', a truncated one with 'incomplete metadata'. Quantisation "
+        "(AWQ) and the model's architecture are not the cause.",
         "Check the file: slipstream doctor --draft MODEL (reads its header and one tensor in a clean process). If the "
-        "file is good: pip install -U safetensors in the engine's environment, and free memory. If not: download it "
-        "again or convert it to safetensors.",
+        "file is good, start the engine without compiling (vLLM: --enforce-eager), or upgrade the engine in a new "
+        "environment, with the torch and safetensors that it selects. If not, download it again.",
     ),
     "could not determine the shape of object type 'torch.storage.UntypedStorage'",
 )

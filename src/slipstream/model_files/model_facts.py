@@ -16,7 +16,7 @@ from slipstream.model_files.local_models import local_place
 from slipstream.model_files.weights_gguf import parts, stored_bytes, type_names
 from slipstream.model_files.weights_safetensors import StoredShape, check_file, check_index
 from slipstream.models.chat_template import template_of_folder
-from slipstream.models.files import read_optional_json
+from slipstream.models.files import read_optional_config
 from slipstream.models.gguf_header import GgufHeader, read_header
 from slipstream.models.hf_config import FAMILIES
 from slipstream.models.safetensors import INDEX, PICKLES
@@ -76,7 +76,7 @@ def describe(spec: str | Path) -> ModelFacts:
 
 
 def _describe_folder(folder: Path, name: str) -> ModelFacts:
-    top = _quiet(lambda: read_optional_json(folder / "config.json"), {})
+    top = _quiet(lambda: read_optional_config(folder / "config.json"), {})
     nested = top.get("text_config")  # multimodal models have the decoder's values there
     config = Config(nested if isinstance(nested, dict) else top)
     tensors = _stored(folder)
@@ -154,7 +154,7 @@ def _quantisation(folder: Path, config: Mapping[str, Any], tensors: dict[str, St
     """The method and its bits. Old GPTQ checkpoints have these in a separate file."""
     stated = config.get("quantization_config")
     if not isinstance(stated, dict):
-        stated = _quiet(lambda: read_optional_json(folder / "quantize_config.json"), {})
+        stated = _quiet(lambda: read_optional_config(folder / "quantize_config.json"), {})
         stated = {"quant_method": "gptq"} | stated if stated else {}
     method = str(stated.get("quant_method", "")).lower()
     if method == "compressed-tensors" and stated.get("format") == "float-quantized":
@@ -225,7 +225,7 @@ def _window(values: Mapping[str, Any]) -> int | None:
 
 def _has_template(folder: Path) -> bool | None:
     try:
-        return template_of_folder(folder, read_optional_json(folder / "tokenizer_config.json")) is not None
+        return template_of_folder(folder, read_optional_config(folder / "tokenizer_config.json")) is not None
     except ModelError:
         return None
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from slipstream.errors import DamagedModelError
+from slipstream.errors import DamagedModelError, UnsupportedModelError
+from slipstream.models.files import damage_in
+from slipstream.models.gguf import decoder_config
 from slipstream.models.gguf_header import GgufHeader, read_header
 from slipstream.models.gguf_quant import check_storage
-from slipstream.models.spec import locate
+from slipstream.models.spec import Place, locate
 from slipstream.models.tokenizer import Tokenizer
 from slipstream.models.tokenizer_gguf import tokenizer_from_metadata
 
@@ -27,9 +30,13 @@ class GgufFile:
 def open_gguf_file(spec: str | Path) -> GgufFile:
     """Reads and checks header and vocabulary; no weights. Raises ModelError subclasses."""
     place = locate(spec)
+    with damage_in(place.path):
+        return _open_file(place)
+
+
+def _open_file(place: Place) -> GgufFile:
     header = read_header(place.path)
-    for info in header.tensors.values():
-        check_storage(header, info)
+    _check_decoder(header)
     architecture = header.metadata.get("general.architecture")
     return GgufFile(
         name=place.name,
@@ -40,6 +47,12 @@ def open_gguf_file(spec: str | Path) -> GgufFile:
         num_layers=_count(header, f"{architecture}.block_count"),
         context_length=_count(header, f"{architecture}.context_length"),
     )
+
+
+def _check_decoder(header: GgufHeader) -> None:
+    """Raises DamagedModelError for a decoder of the Llama family that is not whole; llama.cpp knows the others."""
+    with suppress(UnsupportedModelError):
+        decoder_config(header)
 
 
 def _count(header: GgufHeader, key: str) -> int:

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 from slipstream.backends import BACKENDS, MachineOptions, choose_backend
 from slipstream.core.engine import Engine
 from slipstream.core.verify import Verifier
-from slipstream.diagnosis.preflight import explain_refusal, refuse_other_vocabulary
+from slipstream.diagnosis.preflight import refuse_other_vocabulary
 from slipstream.drafters import needs_layers, parse_drafter
-from slipstream.errors import ModelError
 from slipstream.loading import LoadedModel, freeze_loaded, load, load_model
 from slipstream.measurement.synthetic import SyntheticSettings, forced_acceptance, random_model
 from slipstream.models import pull
@@ -62,11 +61,8 @@ def load_models(options: ModelOptions, machine: MachineOptions | None = None, re
     def loaded(spec: str) -> LoadedModel:
         return load_model(spec, _backend_options(spec, chosen, machine, reporter), reporter.loading)
 
-    try:
-        target = loaded(chosen.name)
-        draft = loaded(chosen.draft) if chosen.draft else None
-    except ModelError as error:
-        raise explain_refusal(error, chosen.name, chosen.draft) from error
+    target = loaded(chosen.name)
+    draft = loaded(chosen.draft) if chosen.draft else None
     freeze_loaded()
     return Models(target, draft, chosen)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from slipstream.backends import MachineOptions
 from slipstream.errors import UsageError
 from slipstream.models.files import expand_home
+from slipstream.reading import MAX_CONFIG_BYTES, read_given_text
 from slipstream.tasks.reporter import Reporter
 from slipstream.tasks.settings_file import FileSettings, read_settings
 
@@ -180,9 +181,9 @@ class RunningEngineOptions:
         api_key, file = self.api_key, self.api_key_file
         if file is not None:
             try:
-                api_key = file.read_text().strip()
-            except (OSError, UnicodeDecodeError) as error:
-                raise UsageError(f"can't read --api-key-file {file}: {error}") from error
+                api_key = read_given_text(file, MAX_CONFIG_BYTES).strip()
+            except OSError as error:
+                raise UsageError(f"can't read --api-key-file {file}: {error.strerror or error}") from error
             if not api_key:
                 raise UsageError(f"--api-key-file {file} is empty; expected the API key")
         if api_key and not (api_key.isascii() and api_key.isprintable()):

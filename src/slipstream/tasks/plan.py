@@ -9,7 +9,9 @@ from slipstream.catalogue.stated_sizes import Stated, sizes_from
 from slipstream.engines import find_folder
 from slipstream.errors import UsageError
 from slipstream.findings import Finding
+from slipstream.model_files.local_models import local_place
 from slipstream.model_files.model_facts import describe
+from slipstream.model_files.weights import refuse_incomplete
 from slipstream.predict.machine import inspect
 from slipstream.predict.memory import GIB, GpuMemoryPlan, check
 from slipstream.predict.memory import plan as plan_memory
@@ -75,6 +77,7 @@ def _sizes(
     if spec is not None and weights_gb is not None:
         raise UsageError(f"{option} and the size of its weights can't be used together; use one of them")
     if spec is not None:
+        refuse_incomplete(local_place(spec).path)
         return Sizes.of(describe(spec)), []
     return sizes_from(Stated(weights_gb, *shape), name) if weights_gb is not None else (None, [])
 

@@ -6,8 +6,6 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-import yaml
-
 from slipstream.engines.tabbyapi.flags import CACHE_MODES, SECTION_NAMES, SECTIONS
 from slipstream.findings import Finding, rule
 from slipstream.parsing.config_checks import (
@@ -23,6 +21,7 @@ from slipstream.parsing.config_checks import (
 )
 from slipstream.parsing.configuration import NOT_MINE, SHAPED, FileConfiguration
 from slipstream.parsing.flag_table import Flag, Table
+from slipstream.reading import BadYamlError, parse_yaml
 
 SECTION = rule(
     "config-section",
@@ -37,8 +36,8 @@ _BITS = re.compile(r"[2-8]\s*,\s*[2-8]")
 
 def lint_file(text: str) -> list[Finding]:
     try:
-        config = yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        config = parse_yaml(text)
+    except ValueError as error:
         return [_bad_yaml(error, text)]
     if config is None:
         return []
@@ -55,15 +54,14 @@ def lint_file(text: str) -> list[Finding]:
     return findings
 
 
-def _bad_yaml(error: Exception, text: str) -> Finding:
-    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
-    problem = getattr(error, "problem", None) or str(error)
-    where = f"line {mark.line + 1} column {mark.column + 1}" if mark else "deep nesting"
+def _bad_yaml(error: ValueError, text: str) -> Finding:
+    line, column = (error.line, error.column) if isinstance(error, BadYamlError) else (None, None)
+    where = f"line {line} column {column}" if line else "one of its values"
     lines = text.splitlines()
-    evidence = lines[mark.line] if mark and mark.line < len(lines) else text
+    evidence = lines[line - 1] if line and line <= len(lines) else text
     hint = "Indent YAML with spaces, not tabs, and put a space after each colon."
     return SYNTAX.finding(
-        f"{where}: {shorten(evidence)}", what=f"invalid YAML at {where}: {problem}", where=where, hint=hint
+        f"{where}: {shorten(evidence)}", what=f"invalid YAML at {where}: {error}", where=where, hint=hint
     )
 
 
