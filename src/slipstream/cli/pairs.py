@@ -141,8 +141,8 @@ def _print(result: RankedDrafts) -> None:
 
 
 def _headline(wanted: FoundModel, machine: Machine) -> str:
-    gpu = machine.gpu_for(wanted.sizes.weight_bytes) if wanted.sizes else None
-    return f"drafts for {wanted.spec} ({_size(wanted)}) on {gpu.name if gpu else machine.processor}"
+    devices = " + ".join(gpu.name for gpu in machine.gpus) or machine.processor
+    return f"drafts for {wanted.spec} ({_size(wanted)}) on {devices}"
 
 
 def _cells(entry: Ranked) -> list[str]:

@@ -12,7 +12,7 @@ from slipstream.core.verify import Verifier
 from slipstream.diagnosis.preflight import explain_refusal, refuse_other_vocabulary
 from slipstream.drafters import needs_layers, parse_drafter
 from slipstream.errors import ModelError
-from slipstream.loading import LoadedModel, freeze_loaded, load, load_model
+from slipstream.loading import LoadedModel, ModelToLoad, freeze_loaded, load, load_model, refuse_too_large
 from slipstream.measurement.synthetic import SyntheticSettings, forced_acceptance, random_model
 from slipstream.models import pull
 from slipstream.policy import make_policy
@@ -59,12 +59,17 @@ def load_models(options: ModelOptions, machine: MachineOptions | None = None, re
     if chosen.draft:
         refuse_other_vocabulary(chosen.name, chosen.draft, chosen.drafter)
 
-    def loaded(spec: str) -> LoadedModel:
-        return load_model(spec, _backend_options(spec, chosen, machine, reporter), reporter.loading)
+    def to_load(spec: str) -> ModelToLoad:
+        return ModelToLoad(spec, _backend_options(spec, chosen, machine, reporter))
+
+    def loaded(model: ModelToLoad) -> LoadedModel:
+        return load_model(model.spec, model.options, reporter.loading, is_checked=True)
 
     try:
-        target = loaded(chosen.name)
-        draft = loaded(chosen.draft) if chosen.draft else None
+        wanted, helper = to_load(chosen.name), to_load(chosen.draft) if chosen.draft else None
+        refuse_too_large(wanted, helper)
+        target = loaded(wanted)
+        draft = loaded(helper) if helper else None
     except ModelError as error:
         raise explain_refusal(error, chosen.name, chosen.draft) from error
     freeze_loaded()

@@ -7,8 +7,8 @@ import pytest
 from slipstream.catalogue.stated_sizes import Stated, sizes_from
 from slipstream.engines import find_folder, folders
 from slipstream.errors import UsageError
-from slipstream.predict.memory import GIB, GpuMemoryPlan, check, plan
-from slipstream.predict.speed import KvType, Sizes
+from slipstream.predict.memory import GIB, MemoryPlacement, MemoryRoom, Need, check, plan
+from slipstream.predict.sizes import KvType, Sizes
 
 # The story: a 70B model as EXL2 at 2.5 bits beside a TinyLlama at 4.5, on an RTX 5090 and an RTX 4090.
 TARGET = Sizes("Midnight-Miqu-70B", 22_000_000_000, 69_000_000_000, 80, 8, 128, 32768, 32000, 8192)
@@ -16,15 +16,14 @@ DRAFT = Sizes("TinyLlama-1.1B", 620_000_000, 1_100_000_000, 22, 4, 64, 2048, 320
 CARDS = (32 * GIB, 24 * GIB)
 
 
-def part(made: GpuMemoryPlan, label: str) -> int:
+def part(made: MemoryPlacement, label: str) -> int:
     return next(p.num_bytes for p in made.parts if p.label == label)
 
 
-def story(kv: KvType = "q4", context: int = 16384, **changes: object) -> GpuMemoryPlan:
+def story(kv: KvType = "q4", context: int = 16384, **changes: object) -> MemoryPlacement:
     values = {"target": TARGET, "draft": DRAFT, "gpus": CARDS, "engine": "tabbyapi"} | changes
-    return plan(
-        values["target"], values["draft"], context, kv, values["gpus"], find_folder(str(values["engine"])).facts
-    )
+    room, engine = MemoryRoom(values["gpus"]), find_folder(str(values["engine"])).facts
+    return plan(values["target"], values["draft"], Need(context, kv), room, engine)
 
 
 # -- the story
@@ -147,7 +146,7 @@ def test_every_engine_plans(engine: str) -> None:
 
 @pytest.mark.parametrize(
     ("changes", "message"),
-    [({"engine": "vlm"}, "vllm"), ({"gpus": ()}, "GPUs"), ({"gpus": (0,)}, "GPUs"), ({"context": 0}, "context")],
+    [({"engine": "vlm"}, "vllm"), ({"gpus": ()}, "memory"), ({"gpus": (0,)}, "memory"), ({"context": 0}, "context")],
 )
 def test_bad_requests_are_refused(changes: dict, message: str) -> None:
     context = changes.pop("context", 4096)
