@@ -10,7 +10,6 @@ from pathlib import Path
 import gguf
 import numpy as np
 
-
 MERGED = {100: "x", 101: "y", 102: "xy"}  # a tokenizer needs a merge, and the tokens that it merges
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from slipstream.catalogue.families import Family, recognise
 from slipstream.catalogue.model_scan import FoundModel, candidate, find
-from slipstream.findings import Finding
+from slipstream.findings import RULES, Finding
 from slipstream.models.vocabulary import is_filler
 from slipstream.predict.forecast import forecast
 from slipstream.predict.machine import Machine
@@ -89,11 +89,7 @@ def _judged(target: FoundModel, other: FoundModel, judge: PairJudge) -> Ranked:
     notes = [
         *(["not expected to pay off here"] if expected.prediction.speedup < WORTH_IT else []),
         *([f"trained for {limit:,} tokens, does not help beyond that"] if 0 < limit < ours.context_length else []),
-        *(
-            f"{finding.id}: {finding.evidence}"
-            for finding in [*found, *expected.findings]
-            if finding.severity == "slows"
-        ),
+        *(RULES[finding.id].title for finding in [*found, *expected.findings] if finding.severity == "slows"),
     ]
     return Ranked(other, expected.prediction, note="; ".join(notes) or None, assumptions=expected.assumptions)
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from slipstream.core.sampling import Sampling
 from slipstream.diagnosis import configs, logs, machine_checks, pair_checks
 from slipstream.diagnosis.alternatives import Workload, alternatives
-from slipstream.diagnosis.support_checks import check_support
+from slipstream.diagnosis.support_checks import OWN, check_support, own_packages
 from slipstream.engines import find_folder
 from slipstream.errors import ModelError, UnsupportedModelError, UsageError
 from slipstream.findings import Finding, blocks, worst_first
@@ -21,14 +21,13 @@ from slipstream.model_files.weight_files import MISSING
 from slipstream.predict.forecast import ASSUMED, forecast
 from slipstream.predict.machine import Machine, inspect
 from slipstream.predict.memory import Need
-from slipstream.predict.packages import Packages, packages_of
+from slipstream.predict.packages import packages_of
 from slipstream.predict.sizes import Sizes
 from slipstream.predict.speed import WORTH_IT, Prediction
 from slipstream.vocabularies import checks as vocabulary
 from slipstream.vocabularies.rules import TRANSLATE
 
 Role = Literal["target", "draft"]
-OWN = "slipstream"
 Say = Callable[[str], None]
 
 
@@ -113,10 +112,8 @@ def examine(case: Case, say: Say = lambda line: None) -> Diagnosis:
         raise UsageError("a draft can only be checked with its target: add --target")
     say("checking the machine")
     packages = packages_of(case.python) if case.python else None  # a wrong path fails before anything is read
-    result = Diagnosis(case, inspect())
-    if packages is None and case.engine == OWN:
-        packages = Packages(result.machine.torch, result.machine.llama_cpp)
-    result.findings += machine_checks.check(result.machine, find_folder(case.engine).facts, packages)
+    result, engine = Diagnosis(case, inspect()), find_folder(case.engine).facts
+    result.findings += machine_checks.check(result.machine, engine, packages or own_packages(result.machine, engine))
     for role, spec in _models(case):
         say(f"reading the {role} {spec}")
         result.findings += _check_model(result, role, spec)
@@ -145,7 +142,7 @@ def _check_model(result: Diagnosis, role: Role, spec: str) -> list[Finding]:
     python = result.case.judged_python
     if not found and facts.format == "safetensors" and python:
         found += weights.load_one_tensor(spec, python)
-    return [*found, *check_support(facts, role, find_folder(result.case.engine).facts, result.machine)]
+    return [*found, *check_support(facts, role, find_folder(result.case.engine).facts, result.machine.gpus)]
 
 
 def _check_fit(result: Diagnosis) -> list[Finding]:

@@ -10,7 +10,7 @@ from slipstream.catalogue.model_scan import FoundModel
 from slipstream.catalogue.pairs import PairJudge, Ranked, candidate, find, groups, rank, suggestions
 from slipstream.core.stream import Limits
 from slipstream.diagnosis import machine_checks
-from slipstream.diagnosis.support_checks import check_models
+from slipstream.diagnosis.support_checks import check_models, own_packages
 from slipstream.engines import find_folder
 from slipstream.engines.facts import EngineFacts
 from slipstream.errors import SlipstreamError, UsageError
@@ -18,7 +18,6 @@ from slipstream.findings import Finding
 from slipstream.measurement.results import ALL_KINDS
 from slipstream.measurement.runner import BenchSettings
 from slipstream.predict.machine import Machine, inspect
-from slipstream.predict.packages import Packages
 from slipstream.tasks.bench import bench_models
 from slipstream.tasks.models import load_models
 from slipstream.tasks.options import ModelOptions, PairsOptions, WorkloadOptions, check_search
@@ -123,11 +122,10 @@ def best_pairs(machine: Machine) -> list[BestPair]:
 
 def judge_of(machine: Machine, engine: EngineFacts, context: int | None = None) -> PairJudge:
     """What the doctor finds decides, so that no pair is proposed that it would block."""
-    packages = Packages(machine.torch, machine.llama_cpp) if engine.name == OWN else None
-    of_machine = machine_checks.check(machine, engine, packages)
+    of_machine = machine_checks.check(machine, engine, own_packages(machine, engine))
 
     def check(target: FoundModel, draft: FoundModel) -> list[Finding]:
-        of_pair = check_models(str(target.path), str(draft.path), engine, machine)
+        of_pair = check_models(str(target.path), str(draft.path), engine, machine.gpus)
         return [*(f for f in of_machine if f.severity == "blocks"), *of_pair]
 
     return PairJudge(machine, engine, check, context)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from slipstream.catalogue.stated_sizes import Stated, sizes_from
+from slipstream.diagnosis import machine_checks
+from slipstream.diagnosis.support_checks import check_models, own_packages
 from slipstream.engines import find_folder
 from slipstream.engines.facts import EngineFacts
 from slipstream.errors import UsageError
@@ -14,13 +17,13 @@ from slipstream.findings import Finding, blocks
 from slipstream.model_files.model_facts import describe
 from slipstream.model_files.weights import check_weights
 from slipstream.predict.forecast import forecast
+from slipstream.predict.gpus import Gpu
 from slipstream.predict.machine import Machine, inspect
 from slipstream.predict.memory import GIB, MemoryPlacement, MemoryRoom, Need, check
 from slipstream.predict.memory import plan as plan_memory
 from slipstream.predict.sizes import KV_BYTES, Sizes
 from slipstream.predict.speed import Prediction
 from slipstream.tasks.options import PlanOptions, parse_numbers
-from slipstream.vocabularies.checks import check_specs
 from slipstream.vocabularies.rules import TRANSLATE
 
 MAX_GPU_GIB = 100_000  # a larger number is a mistake
@@ -73,17 +76,30 @@ def plan(options: PlanOptions) -> PlanResult:
         raise UsageError("name the target with --target, or set the size of its weights with --weights-gb")
     need = Need.of(target, options.context, kv)
     engine = find_folder(options.engine).facts
-    of_files = [f for spec in (options.target, options.draft) if spec for f in check_weights(spec)]
-    if options.gpus is not None or options.nodes > 1:
+    machine = None if options.gpus is not None or options.nodes > 1 else inspect()
+    found = _check_files(options, engine, machine.gpus if machine else ())
+    if machine is None:
         room = MemoryRoom(_stated_gpus(options.gpus))
         made = plan_memory(target, draft, need, room, engine, options.nodes)
-        return PlanResult(made, target, draft, [*notes, *more, *made.notes], [*of_files, *check(made)])
-    machine = inspect()
-    expected = forecast(machine, target, draft, engine, need, _is_translated(options, engine))
+        return PlanResult(made, target, draft, [*notes, *more, *made.notes], [*_blocking(found), *check(made)])
+    found += machine_checks.check(machine, engine, own_packages(machine, engine))
+    is_translated = any(finding.id == TRANSLATE.id for finding in found)
+    expected = forecast(machine, target, draft, engine, need, is_translated)
     made = expected.memory
     notes = [*_where(machine, made), *notes, *more, *made.notes]
-    findings = [*of_files, *expected.findings]
+    findings = [*_blocking(found), *expected.findings]
     return PlanResult(made, target, draft, notes, findings, None if blocks(findings) else expected.prediction)
+
+
+def _check_files(options: PlanOptions, engine: EngineFacts, gpus: Sequence[Gpu]) -> list[Finding]:
+    """What the doctor finds in the models that are here. Broken files are not looked at further."""
+    specs = [spec for spec in (options.target, options.draft) if spec]
+    broken = [finding for spec in specs for finding in check_weights(spec)]
+    return broken if blocks(broken) else [*broken, *check_models(options.target, options.draft, engine, gpus)]
+
+
+def _blocking(findings: list[Finding]) -> list[Finding]:
+    return [finding for finding in findings if finding.severity == "blocks"]
 
 
 def split_settings(made: MemoryPlacement) -> dict[str, str]:
@@ -93,13 +109,6 @@ def split_settings(made: MemoryPlacement) -> dict[str, str]:
     gigabytes = [math.ceil((gpu.target_bytes + gpu.overhead_bytes) / GIB * 10) / 10 for gpu in made.gpus]
     layers = ",".join(str(gpu.num_layers) for gpu in made.gpus)
     return {"gpu_split": f"[{', '.join(f'{size:.1f}' for size in gigabytes)}]", "tensor_split": layers}
-
-
-def _is_translated(options: PlanOptions, engine: EngineFacts) -> bool:
-    """Whether drafts have to be translated: only Slipstream does that."""
-    if not (options.target and options.draft):
-        return False
-    return any(finding.id == TRANSLATE.id for finding in check_specs(options.target, options.draft, engine))
 
 
 def _sizes(
