@@ -24,7 +24,7 @@ from slipstream.predict.speed import (
 
 NEEDS_GPU = rule(
     "fit-needs-gpu", "blocks", "The engine does not run without a GPU",
-    "{engine} runs on GPUs only.",
+    "{engine} runs on GPUs of NVIDIA or AMD only.",
     "Use a machine with a GPU, or an engine that runs on the CPU: llama.cpp, Slipstream.",
 )  # fmt: skip
 ASSUMED = rule(
@@ -56,8 +56,8 @@ def forecast(
     """Memory and speed of a target, alone or with a draft. `translated`: the two have different vocabularies."""
     made = plan_on(machine, target, draft, engine, need)
     findings = check(made)
-    if engine.memory.needs_gpu and not machine.gpus:
-        findings = [NEEDS_GPU.finding(f"no GPU; {machine.processor}", engine=engine.title)]
+    if engine.memory.needs_gpu and not made.gpus:
+        findings = [NEEDS_GPU.finding(f"no GPU that it can use; {machine.processor}", engine=engine.title)]
     ours = _placed(machine, made, target, "target")
     theirs = _placed(machine, made, draft, "draft") if draft else None
     prediction = None

@@ -16,6 +16,7 @@ from typing import Literal, Protocol
 from slipstream.errors import UsageError
 from slipstream.findings import Finding, rule
 from slipstream.host import IGNORE_MEMORY
+from slipstream.predict.gpus import Vendor
 from slipstream.predict.machine import Machine
 from slipstream.predict.sizes import KV_BYTES, KvPolicy, KvType, Sizes, kv_bytes
 
@@ -28,6 +29,8 @@ MAX_CONTEXT = 1 << 30  # no model has such a context: a larger number is a mista
 UNKNOWN_VOCAB = 128_256
 BUFFERED_BYTES = 24  # bytes per number of a row's hidden state: several copies, the largest a few times as wide
 TIGHT_SHARE = 0.05  # share of a device that should stay free; less is a tight fit
+
+AS_STORED = "as stored"
 
 Split = Literal["layers", "tensor", "none"]
 
@@ -51,6 +54,7 @@ class EngineMemory:
     keeps_latent: bool = True  # its cache keeps the compressed form of MLA
     offloads: bool = False  # keeps the layers that do not fit on a GPU in main memory, and runs them on the CPU
     needs_gpu: bool = False  # does not run on a machine without one
+    vendors: tuple[Vendor, ...] = ("nvidia", "amd", "apple")  # of the GPUs that it uses
     package: Literal["torch", "llama_cpp"] | None = None  # of this environment, which must see the GPU
     choose: Callable[[Sizes, Machine | None], EngineMemory] | None = None  # depends on model and machine
 
@@ -104,7 +108,7 @@ class MemoryRoom:
         """What this engine can use of a machine: its GPUs, and main memory, which Apple's GPUs share."""
         package = getattr(machine, engine.package) if engine.package else None
         sees_gpus = engine.package is None or (package is not None and package.sees_gpu is not False)
-        gpus = machine.gpus if sees_gpus else ()
+        gpus = machine.gpus if sees_gpus and all(gpu.vendor in engine.vendors for gpu in machine.gpus) else ()
         shared = sum(gpu.memory_free for gpu in gpus if gpu.vendor == "apple")
         main = max(machine.memory_free - shared, 0)
         return cls(tuple(gpu.memory_free for gpu in gpus), main if engine.offloads or not gpus else 0, machine)
@@ -171,6 +175,12 @@ class MemoryPlacement:
     def is_refused(self) -> bool:
         """It can't run. A context that was only assumed is no reason: a shorter one would do."""
         return not self.fits and not (self.is_assumed and self.max_context)
+
+    @property
+    def expands(self) -> str:
+        """How weights are held that are not kept as stored; empty if they are."""
+        why = self.parts[0].why
+        return "" if why == AS_STORED else why
 
     def held(self, label: str) -> int:
         """Bytes of the line with this label."""
@@ -266,6 +276,11 @@ def advice(made: MemoryPlacement) -> str:
             f"Run without the draft model: then a context of {made.max_context_without_draft:,} tokens fits. Or draft "
             "with n-grams."
         )
+    if made.expands:
+        return (
+            f"{made.engine} holds the weights with {made.expands} here. Use a smaller model, or llama.cpp, which keeps "
+            "them as stored (in Slipstream, for GGUF files: --backend llamacpp)."
+        )
     more = "more GPU memory, or llama.cpp, which can keep a part of the layers in main memory"
     if made.main is not None:
         more = f"a machine with more memory. To load it in Slipstream all the same, set {IGNORE_MEMORY}=1"
@@ -321,7 +336,7 @@ def _model_parts(request: _Request, sizes: Sizes, *, of_draft: bool) -> list[Mem
     vocab_size = sizes.vocab_size or UNKNOWN_VOCAB
     buffers = engine.prompt_rows * _hidden(sizes) * BUFFERED_BYTES + engine.logit_rows * vocab_size * 4
     kept = f"{need.context:,} tokens, {need.kv}: {_shape(sizes, engine)}"
-    stored = "as stored" if per_weight is None else f"{per_weight:g} bytes each"
+    stored = AS_STORED if per_weight is None else f"{per_weight:g} bytes each"
     return [
         MemoryItem(f"{who} weights", weights, stored, where, of_draft),
         MemoryItem(f"{who} KV", cached, kept, where, of_draft),

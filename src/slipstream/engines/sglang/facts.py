@@ -35,7 +35,15 @@ FACTS = EngineFacts(
     weights="folder",
     also_gguf=True,
     memory=EngineMemory(
-        "tensor", 900 * MB, 900 * MB, 4096, 256, usable=0.88, kv_types=("f16", "q8"), keeps_windows=False
+        "tensor",
+        900 * MB,
+        900 * MB,
+        4096,
+        256,
+        usable=0.88,
+        kv_types=("f16", "q8"),
+        keeps_windows=False,
+        vendors=("nvidia", "amd"),
     ),
     quantisations={
         **dict.fromkeys(("none", "AWQ", "GPTQ", "FP8", "compressed-tensors", "MXFP4"), YES),
