@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     measure=OptionSpec("--measure", "Also measure the best three with Slipstream's own engine."),
     engine=OptionSpec(
         "--engine",
-        "slipstream dequantises weights to 2 bytes (GPU) or 4 bytes (CPU), the others read them as stored. Default: "
-        "llama.cpp, and slipstream with --measure.",
+        "The engine that is to run them: its rules for weights and vocabularies decide. Default: llama.cpp for GGUF "
+        "files, slipstream for folders and with --measure.",
     ),
 )
 def pairs(options: PairsOptions = PairsOptions(), as_json: opt.Json = False) -> None:

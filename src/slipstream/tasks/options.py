@@ -353,7 +353,7 @@ class PairsOptions:
     search: tuple[Path, ...] = ()  # folders to look in beside the usual stores
     context: int | None = None  # tokens of the workload: drafts with a shorter context are excluded
     measure: bool = False  # also measure the best with Slipstream's own engine
-    engine: str | None = None  # the engine whose weight storage is assumed; None: llama.cpp, with `measure` slipstream
+    engine: str | None = None  # the engine that is to run them; None: llama.cpp for GGUF files, else slipstream
 
 
 @dataclass(frozen=True, slots=True)

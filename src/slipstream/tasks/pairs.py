@@ -143,10 +143,15 @@ def pairs(options: PairsOptions = PairsOptions(), *, reporter: Reporter = SILENT
     if options.target is None:
         return ModelGroups(groups(found), [entry for entry in found if entry.problem])
     wanted, machine = candidate(options.target), inspect()
-    engine = find_folder(options.engine or (OWN if options.measure else "llama-server")).facts
+    engine = find_folder(options.engine or _usual_engine(wanted, options.measure)).facts
     ranked = rank(wanted, found, judge_of(machine, engine, options.context))
     measured = _measure(wanted, ranked, reporter) if options.measure else []
     return RankedDrafts(wanted, ranked, machine, engine.title, measured)
+
+
+def _usual_engine(wanted: FoundModel, is_measured: bool) -> str:
+    """Where none was named: llama.cpp for GGUF files, which are all that it reads, else Slipstream."""
+    return "llama-server" if wanted.format == "gguf" and not is_measured else OWN
 
 
 def _measure(wanted: FoundModel, ranked: list[Ranked], reporter: Reporter) -> list[MeasuredPair]:
