@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,17 +20,25 @@ from slipstream.core.turn import TURN
 from slipstream.drafters import DraftSources, ModelBackedDrafter, make_drafter, parse_drafter
 from slipstream.errors import CapacityError, DamagedModelError, ModelError, UnsupportedModelError, UsageError
 from slipstream.findings import BlockedError, Finding, rule
+from slipstream.host import ignores_memory
 from slipstream.model_files.local_models import local_place
+from slipstream.model_files.model_facts import describe
 from slipstream.model_files.weight_files import without_advice
 from slipstream.model_files.weights import check_files, finding_of
 from slipstream.models.builtin import BUILTIN_NAMES
 from slipstream.models.spec import locate
 from slipstream.models.tokenizer import Tokenizer, same_vocabulary
 from slipstream.policy import AutoPolicy, make_policy
+from slipstream.predict.memory import MemoryRoom, Need, check, plan
+from slipstream.predict.own_memory import own_engine
+from slipstream.predict.sizes import KvType, Sizes
 
 if TYPE_CHECKING:
     from slipstream.backends import BackendOptions
 
+
+log = logging.getLogger("slipstream")
+_KV_TYPES: dict[str, KvType] = {"q8_0": "q8", "q4_0": "q4"}  # llama.cpp's names
 
 # Rows that are measured before the first answer, as far as there is time; with more of it where a device runs ahead.
 _FIRST_SIZES = {False: (1, 4, 8, 2), True: (1, 4, 8, 2, 16, 32, 64)}
@@ -92,11 +101,53 @@ def check_model(spec: str | Path, backend: str = AUTO) -> list[Finding]:
         return [finding_of(error)]
 
 
+@dataclass(frozen=True, slots=True)
+class ModelToLoad:
+    """A model by its spec, and the backend's options; None: the backend that suits it."""
+
+    spec: str | Path
+    options: BackendOptions | None = None
+
+    @property
+    def backend(self) -> str:
+        return self.options.backend if self.options else choose_backend(self.spec).backend
+
+
+def refuse_too_large(target: ModelToLoad, draft: ModelToLoad | None = None) -> None:
+    """Raises CapacityError, with the doctor's finding, for models that do not fit in memory. Reads headers only.
+
+    A file that can't be read passes: loading it says what is wrong with it.
+    """
+    try:
+        sizes, helper = _sizes(target), _sizes(draft) if draft else None
+    except ModelError:
+        return
+    room = BACKENDS[target.backend].room(target.options)
+    asked = target.options.context_length if target.options else None
+    context = min(asked, sizes.context_length or asked) if asked else None
+    kv = _KV_TYPES.get(getattr(target.options, "kv_type", ""), "f16")
+    engine = own_engine(target.backend, room.weight_bytes, offloads=bool(room.gpus and room.main))
+    made = plan(sizes, helper, Need.of(sizes, context, kv), MemoryRoom(room.gpus, room.main), engine)
+    for finding in check(made) if made.is_refused else ():
+        message = f"{finding.id}: {finding.evidence}. {finding.cause} {finding.fix}"
+        if not ignores_memory():
+            raise CapacityError(message)
+        log.warning("loaded all the same: %s", message)
+
+
+def _sizes(model: ModelToLoad) -> Sizes:
+    return Sizes.of(describe(locate(model.spec).path))
+
+
 def load_model(
-    spec: str | Path | LoadedModel, options: BackendOptions | None = None, report: Report = _silent
+    spec: str | Path | LoadedModel,
+    options: BackendOptions | None = None,
+    report: Report = _silent,
+    *,
+    is_checked: bool = False,
 ) -> LoadedModel:
     """A model by its spec, on the backend whose options are given, else on the one that suits it. What is loaded
-    already is returned as it is."""
+    already is returned as it is. `is_checked`: `refuse_too_large` has passed it."""
     if isinstance(spec, LoadedModel):
         return spec
     if not isinstance(spec, str | Path):
@@ -104,11 +155,13 @@ def load_model(
             f"got a {type(spec).__name__} as model; expected a spec, a path or a LoadedModel (see load_model)"
         )
     TURN.check_process()
-    backend = BACKENDS[options.backend if options else choose_backend(spec).backend]
+    model_to_load = ModelToLoad(spec, options)
     if str(spec) not in BUILTIN_NAMES:  # their hash was checked
         _refuse(check_files(locate(spec).path))
+    if not is_checked:
+        refuse_too_large(model_to_load)
     try:
-        model, tokenizer = backend.load(spec, options, report)
+        model, tokenizer = BACKENDS[model_to_load.backend].load(spec, options, report)
     except DamagedModelError as error:
         raise BlockedError([finding_of(error)]) from error
     report(model.info.name, 1.0)
@@ -143,8 +196,13 @@ def load(
     plan = make_policy(policy)  # bad settings fail before gigabytes are read
     if isinstance(drafter, str):
         parse_drafter(drafter)
-    main = load_model(target, options, report)
-    helper = load_model(draft, draft_options or options, report) if draft is not None else None
+    is_checked = isinstance(target, str | Path) and isinstance(draft, str | Path)
+    if is_checked:  # together, before the first of them is read
+        refuse_too_large(ModelToLoad(target, options), ModelToLoad(draft, draft_options or options))  # type: ignore[arg-type]
+    main = load_model(target, options, report, is_checked=is_checked)
+    helper = None
+    if draft is not None:
+        helper = load_model(draft, draft_options or options, report, is_checked=is_checked)
     sources = DraftSources(
         target=main.model,
         target_texts=main.tokenizer,

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slipstream.errors import UsageError
+from slipstream.host import free_memory
 
 if TYPE_CHECKING:
     from slipstream.backends.llamacpp.options import LlamaCppOptions
@@ -39,10 +40,20 @@ class MachineOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class BackendRoom:
+    """Free bytes of the devices that a model would be loaded to, and how it is held there."""
+
+    gpus: tuple[int, ...] = ()
+    main: int = 0  # main memory; 0: not used
+    weight_bytes: float | None = None  # bytes per weight; None: as stored
+
+
+@dataclass(frozen=True, slots=True)
 class Backend:
     options: Callable[[MachineOptions], BackendOptions]
     check: Callable[[str | Path], object]  # opens a model and reads no weights; raises ModelError as `load` would
     load: Callable[[str | Path, BackendOptions | None, Report], tuple[Model, Tokenizer]]
+    room: Callable[[BackendOptions | None], BackendRoom]
 
 
 def _torch_options(machine: MachineOptions) -> TorchOptions:
@@ -74,6 +85,17 @@ def _load_torch(spec: str | Path, options: BackendOptions | None, report: Report
     checkpoint = _open_checkpoint(spec)
     model = load_model(checkpoint, options, lambda share: report(checkpoint.name, share))  # type: ignore[arg-type]
     return model, checkpoint.tokenizer
+
+
+def _torch_room(options: BackendOptions | None) -> BackendRoom:
+    from slipstream.backends.torch.memory import free_bytes
+    from slipstream.backends.torch.options import DTYPES, TorchOptions, find_device, pick_dtype
+
+    chosen = options if isinstance(options, TorchOptions) else TorchOptions()
+    device = find_device(chosen.device)
+    weight_bytes = DTYPES[pick_dtype(chosen.dtype, device)].itemsize
+    free = free_bytes(device)
+    return BackendRoom((free,), 0, weight_bytes) if device.type == "cuda" else BackendRoom((), free, weight_bytes)
 
 
 def _llamacpp_options(machine: MachineOptions) -> LlamaCppOptions:
@@ -116,9 +138,20 @@ def _load_llamacpp(spec: str | Path, options: BackendOptions | None, report: Rep
     return model, file.tokenizer
 
 
+def _llamacpp_room(options: BackendOptions | None) -> BackendRoom:
+    from slipstream.backends.llamacpp.library import library
+    from slipstream.backends.llamacpp.offload import find_devices
+
+    layers = options.n_gpu_layers if options else None  # type: ignore[union-attr]
+    devices = find_devices() if library().llama_supports_gpu_offload() and layers != 0 else ()
+    gpus = tuple(device.free_bytes for device in devices)
+    is_split = layers is not None and layers > 0
+    return BackendRoom(gpus, free_memory() if is_split or not gpus else 0)
+
+
 BACKENDS = {
-    "torch": Backend(_torch_options, _open_checkpoint, _load_torch),
-    "llamacpp": Backend(_llamacpp_options, _open_gguf, _load_llamacpp),
+    "torch": Backend(_torch_options, _open_checkpoint, _load_torch, _torch_room),
+    "llamacpp": Backend(_llamacpp_options, _open_gguf, _load_llamacpp, _llamacpp_room),
 }
 
 

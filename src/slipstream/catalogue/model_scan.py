@@ -20,11 +20,11 @@ from slipstream.models.builtin import BUILTINS
 from slipstream.models.files import expand_home
 from slipstream.models.spec import HUB_SPEC
 from slipstream.models.vocabulary import is_filler
-from slipstream.predict.speed import Sizes
+from slipstream.predict.sizes import Sizes
 from slipstream.vocabularies.token_strings import fingerprint, token_strings
 from slipstream.writing import write_whole
 
-CACHE_SCHEMA = 2  # increase it when the cached values change their meaning
+CACHE_SCHEMA = 3  # increase it when the cached values change their meaning
 MAX_ENTRIES = 50_000  # limit of files checked per folder; a whole disk is not a folder of models
 NOT_MODELS = ("mmproj", "adapter", "lora")  # parts of the names of GGUF files that are not models
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth")
@@ -252,5 +252,5 @@ def _stored(found: FoundModel) -> dict[str, Any]:
 
 
 def _restored(spec: str, path: Path, read: dict[str, Any]) -> FoundModel:
-    sizes = Sizes(**(read["sizes"] | {"name": short_name(spec)})) if read["sizes"] else None
+    sizes = Sizes.from_dict(read["sizes"] | {"name": short_name(spec)}) if read["sizes"] else None
     return FoundModel(spec, path, **(read | {"sizes": sizes}))

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     measure=OptionSpec("--measure", "Also measure the best three with Slipstream's own engine."),
     engine=OptionSpec(
         "--engine",
-        "slipstream dequantises weights to 2 bytes (GPU) or 4 bytes (CPU), the others read them as stored. Default: "
-        "llama.cpp, and slipstream with --measure.",
+        "The engine that is to run them: its rules for weights and vocabularies decide. Default: llama.cpp for GGUF "
+        "files, slipstream for folders and with --measure.",
     ),
 )
 def pairs(options: PairsOptions = PairsOptions(), as_json: opt.Json = False) -> None:
@@ -141,8 +141,8 @@ def _print(result: RankedDrafts) -> None:
 
 
 def _headline(wanted: FoundModel, machine: Machine) -> str:
-    gpu = machine.gpu_for(wanted.sizes.weight_bytes) if wanted.sizes else None
-    return f"drafts for {wanted.spec} ({_size(wanted)}) on {gpu.name if gpu else machine.processor}"
+    devices = " + ".join(gpu.name for gpu in machine.gpus) or machine.processor
+    return f"drafts for {wanted.spec} ({_size(wanted)}) on {devices}"
 
 
 def _cells(entry: Ranked) -> list[str]:

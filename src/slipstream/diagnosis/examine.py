@@ -10,19 +10,22 @@ from typing import Any, Literal
 
 from slipstream.core.sampling import Sampling
 from slipstream.diagnosis import configs, logs, machine_checks, pair_checks
-from slipstream.diagnosis.alternatives import alternatives
-from slipstream.diagnosis.quantisation_checks import check_quantisation
+from slipstream.diagnosis.alternatives import Workload, alternatives
+from slipstream.diagnosis.support_checks import OWN, check_support, own_packages
 from slipstream.engines import find_folder
 from slipstream.errors import ModelError, UnsupportedModelError, UsageError
 from slipstream.findings import Finding, blocks, worst_first
 from slipstream.loading import check_model
-from slipstream.model_files import quantisation, weights
+from slipstream.model_files import weights
 from slipstream.model_files.model_facts import ModelFacts, describe
 from slipstream.model_files.tensor_probe import SOUND
 from slipstream.parsing.log_reading import read_log
-from slipstream.predict import speed
+from slipstream.predict.forecast import ASSUMED, forecast
 from slipstream.predict.machine import Machine, inspect
-from slipstream.predict.speed import Prediction, Sizes
+from slipstream.predict.memory import Need
+from slipstream.predict.packages import packages_of
+from slipstream.predict.sizes import Sizes
+from slipstream.predict.speed import WORTH_IT, Prediction
 from slipstream.reading import MAX_CONFIG_BYTES, read_given_text
 from slipstream.vocabularies import checks as vocabulary
 from slipstream.vocabularies.rules import TRANSLATE
@@ -38,13 +41,18 @@ class Case:
 
     target: str | None = None
     draft: str | None = None
-    engine: str = "slipstream"
+    engine: str = OWN
     config: Path | None = None
     log: Path | None = None
     context: int | None = None  # tokens of prompt and answer that the workload needs
     batch: int = 1  # requests at the same time
     sampling: Sampling = field(default_factory=Sampling)
-    python: str = sys.executable  # interpreter of the environment whose torch and safetensors are tested on valid files
+    python: str | None = None  # of the engine's environment: its packages are judged; None: Slipstream's, if it is that
+
+    @property
+    def judged_python(self) -> str | None:
+        """The Python whose packages run the models; None: unknown, since other engines have their own environment."""
+        return self.python or (sys.executable if self.engine == OWN else None)
 
 
 @dataclass(slots=True)
@@ -107,8 +115,9 @@ class Diagnosis:
 def examine(case: Case, say: Say = lambda line: None) -> Diagnosis:
     """Checks everything in the case. Bad files are findings. Raises UsageError for a case that makes no sense."""
     say("checking the machine")
-    result = Diagnosis(case, inspect(), checked=["this machine"])
-    result.findings += machine_checks.check(result.machine, find_folder(case.engine).facts)
+    packages = packages_of(case.python) if case.python else None  # a wrong path fails before anything is read
+    result, engine = Diagnosis(case, inspect(), checked=["this machine"]), find_folder(case.engine).facts
+    result.findings += machine_checks.check(result.machine, engine, packages or own_packages(result.machine, engine))
     are_sound = True
     for role, spec in _models(case):
         say(f"reading the {role} {spec}")
@@ -151,14 +160,10 @@ def _check_model(result: Diagnosis, role: Role, spec: str, in_files: list[Findin
     except ModelError as error:
         return [] if in_files else [weights.finding_of(error)]
     found: list[Finding] = []
-    if not in_files and facts.format == "safetensors":
-        found += weights.load_one_tensor(spec, result.case.python)
-    found += check_quantisation(facts, find_folder(result.case.engine).facts, role)
-    for gpu in result.machine.gpus:
-        if gpu.compute_capability:
-            major, minor = divmod(round(gpu.compute_capability * 10), 10)
-            found += quantisation.check_capability(facts, (major, minor))
-    return found
+    python = result.case.judged_python
+    if not in_files and facts.format == "safetensors" and python:
+        found += weights.load_one_tensor(spec, python)
+    return [*found, *check_support(facts, role, find_folder(result.case.engine).facts, result.machine.gpus)]
 
 
 def _check_fit(result: Diagnosis) -> list[Finding]:
@@ -175,15 +180,18 @@ def _check_fit(result: Diagnosis) -> list[Finding]:
         return found
     if case.context:
         found += pair_checks.check_context(target, draft, case.context)
-    if draft and not result.is_blocked:
-        translated = any(finding.id == TRANSLATE.id for finding in result.findings)
-        kind: speed.PairKind = "translated" if translated else "same family"
-        prediction = result.prediction = speed.predict_pair(result.machine, target, draft, kind, case.batch)
-        found += pair_checks.check_pair(target, draft, prediction)
-        device = speed.DeviceSpeed.of(result.machine, target.weight_bytes + draft.weight_bytes)
-        found += pair_checks.check_batch(target, draft, device, case.batch)
-    if result.prediction is None or result.prediction.speedup < speed.WORTH_IT:
-        found += alternatives(result.machine, target)
+    engine = find_folder(case.engine).facts
+    translated = any(finding.id == TRANSLATE.id for finding in result.findings)
+    need = Need.of(target, case.context, batch=case.batch)
+    expected = forecast(result.machine, target, draft, engine, need, translated)
+    found += expected.findings
+    if draft and expected.prediction and not result.is_blocked:
+        result.prediction = expected.prediction
+        found += pair_checks.check_pair(target, draft, expected)
+        found += pair_checks.check_batch(target, draft, expected, case.batch)
+        found.append(ASSUMED.finding("; ".join(expected.assumptions)))
+    if not expected.is_refused and (result.prediction is None or result.prediction.speedup < WORTH_IT):
+        found += alternatives(result.machine, target, engine, Workload(case.context) if case.context else None)
     return found
 
 
@@ -228,7 +236,7 @@ def _cleared_files(result: Diagnosis) -> list[Finding]:
 
 def _named_engine(case: Case) -> str | None:
     """The engine whose files are checked; None for Slipstream, which has no such files: the text then decides."""
-    return None if case.engine == "slipstream" else case.engine
+    return None if case.engine == OWN else case.engine
 
 
 def _read(path: Path, max_bytes: int) -> str:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from slipstream.errors import ModelError
+from slipstream.model_files.kv_layers import KvShape, from_config, from_gguf
 from slipstream.model_files.local_models import local_place
 from slipstream.model_files.weights_gguf import parts, stored_bytes, type_names
 from slipstream.model_files.weights_safetensors import StoredShape, check_file, check_index
@@ -61,6 +62,7 @@ class ModelFacts:
     sliding_window: int | None = None
     num_heads: int | None = None
     has_chat_template: bool | None = None
+    kv_shape: KvShape | None = None  # what each layer keeps for a token
 
 
 def describe(spec: str | Path) -> ModelFacts:
@@ -84,7 +86,8 @@ def _describe_folder(folder: Path, name: str) -> ModelFacts:
     files, format = _weight_files(folder)
     rope, original = _rope(config.values)
     family = FAMILIES.get(str(config.values.get("model_type")))
-    heads, hidden = config.integer("num_attention_heads"), config.integer("hidden_size")
+    heads, hidden = config.integer("num_attention_heads"), config.integer("hidden_size") or config.integer("model_dim")
+    shape = from_config(config.values)
     return ModelFacts(
         name=name,
         format=format,
@@ -94,9 +97,11 @@ def _describe_folder(folder: Path, name: str) -> ModelFacts:
         quantisation=method if files or "quantization_config" in top else None,
         quantisation_kind=kind,
         vocab_size=config.integer("vocab_size") or _embedding_rows(tensors),
-        context_length=config.integer("max_position_embeddings") or (family.context_length if family else None),
-        num_layers=config.integer("num_hidden_layers"),
-        num_kv_heads=config.integer("num_key_value_heads") or heads,
+        context_length=config.integer("max_position_embeddings")
+        or config.integer("max_context_length")
+        or (family.context_length if family else None),
+        num_layers=config.integer("num_hidden_layers") or config.integer("num_transformer_layers"),
+        num_kv_heads=config.integer("num_key_value_heads") or config.integer("num_kv_heads") or heads,
         head_dim=config.integer("head_dim") or (hidden // heads if hidden and heads else None),
         hidden_size=hidden,
         rope_scaling=rope,
@@ -104,6 +109,7 @@ def _describe_folder(folder: Path, name: str) -> ModelFacts:
         sliding_window=_window(config.values),
         num_heads=heads,
         has_chat_template=_has_template(folder),
+        kv_shape=shape,
     )
 
 
@@ -116,8 +122,10 @@ class Config:
 
     def integer(self, key: str) -> int | None:
         value: Any = self.values.get(self.prefix + key)
-        if isinstance(value, np.ndarray) and value.size:  # GGUF: one value per layer
-            value = int(value.max())
+        if isinstance(value, np.ndarray):  # GGUF: one value per layer
+            value = value.tolist()
+        if isinstance(value, list) and value and all(type(entry) is int for entry in value):
+            value = max(value)
         return value if type(value) is int and value > 0 else None
 
     def text(self, key: str) -> str | None:
@@ -265,6 +273,7 @@ def _describe_gguf(path: Path, name: str) -> ModelFacts:
         sliding_window=meta.integer("attention.sliding_window"),
         num_heads=heads,
         has_chat_template=Config(header.metadata).text("tokenizer.chat_template") is not None,
+        kv_shape=from_gguf(header.metadata, architecture),
     )
 
 

@@ -11,7 +11,7 @@ from slipstream.core.engine import Engine
 from slipstream.core.verify import Verifier
 from slipstream.diagnosis.preflight import refuse_other_vocabulary
 from slipstream.drafters import needs_layers, parse_drafter
-from slipstream.loading import LoadedModel, freeze_loaded, load, load_model
+from slipstream.loading import LoadedModel, ModelToLoad, freeze_loaded, load, load_model, refuse_too_large
 from slipstream.measurement.synthetic import SyntheticSettings, forced_acceptance, random_model
 from slipstream.models import pull
 from slipstream.policy import make_policy
@@ -58,11 +58,16 @@ def load_models(options: ModelOptions, machine: MachineOptions | None = None, re
     if chosen.draft:
         refuse_other_vocabulary(chosen.name, chosen.draft, chosen.drafter)
 
-    def loaded(spec: str) -> LoadedModel:
-        return load_model(spec, _backend_options(spec, chosen, machine, reporter), reporter.loading)
+    def to_load(spec: str) -> ModelToLoad:
+        return ModelToLoad(spec, _backend_options(spec, chosen, machine, reporter))
 
-    target = loaded(chosen.name)
-    draft = loaded(chosen.draft) if chosen.draft else None
+    def loaded(model: ModelToLoad) -> LoadedModel:
+        return load_model(model.spec, model.options, reporter.loading, is_checked=True)
+
+    wanted, helper = to_load(chosen.name), to_load(chosen.draft) if chosen.draft else None
+    refuse_too_large(wanted, helper)
+    target = loaded(wanted)
+    draft = loaded(helper) if helper else None
     freeze_loaded()
     return Models(target, draft, chosen)
 

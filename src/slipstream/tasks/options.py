@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -299,10 +300,14 @@ class AuditOptions:
 
 
 def parse_numbers(text: str, option: str) -> list[float]:
+    """Raises UsageError for what is no number, nan and infinity included."""
     try:
-        return [float(part) for part in text.split(",")]
+        numbers = [float(part) for part in text.split(",")]
     except ValueError:
-        raise UsageError(f"{option} {text!r}; expected numbers separated by commas") from None
+        numbers = [math.nan]
+    if not all(map(math.isfinite, numbers)):
+        raise UsageError(f"{option} {text!r}; expected numbers separated by commas")
+    return numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +323,7 @@ class PlanOptions:
     layers: int | None = None
     kv_heads: int | None = None
     head_dim: int | None = None
-    context: int = 8192  # tokens of prompt and answer
+    context: int | None = None  # tokens of prompt and answer; None: 8,192 are assumed
     kv: str = "f16"  # how the KV cache is stored: f16, q8 or q4
     gpus: str | None = None  # sizes in GiB, for example "32,24"; None: the GPUs of this machine
     nodes: int = 1  # machines with these GPUs each
@@ -349,7 +354,7 @@ class PairsOptions:
     search: tuple[Path, ...] = ()  # folders to look in beside the usual stores
     context: int | None = None  # tokens of the workload: drafts with a shorter context are excluded
     measure: bool = False  # also measure the best with Slipstream's own engine
-    engine: str | None = None  # the engine whose weight storage is assumed; None: llama.cpp, with `measure` slipstream
+    engine: str | None = None  # the engine that is to run them; None: llama.cpp for GGUF files, else slipstream
 
 
 @dataclass(frozen=True, slots=True)
