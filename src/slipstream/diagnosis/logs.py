@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from slipstream.diagnosis.log_figures import one_by_one_in, slow_as_a_cpu
 from slipstream.diagnosis.log_rules import PATTERNS
+from slipstream.diagnosis.log_slow import slow_runs
 from slipstream.diagnosis.log_stages import unfinished_start
 from slipstream.diagnosis.log_unknown import last_error
 from slipstream.engines import EngineFolder, find_folder, folders
@@ -24,8 +24,7 @@ def explain(text: str, engine: str | None = None) -> list[Finding]:
     engines = [find_folder(engine)] if engine else list(folders())
     patterns = _patterns(engines)
     located = list(_known_failures(text, patterns))
-    located += slow_as_a_cpu(text)
-    located += one_by_one_in(text)
+    located += slow_runs(text)
     numbers = LineNumbers(text)
     findings = [
         make(f"line {numbers.of(hit.at)}: {quote(hit.line)}")
