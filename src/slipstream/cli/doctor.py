@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,15 +12,19 @@ import typer
 
 from slipstream.cli import options as opt
 from slipstream.cli.groups import grouped
-from slipstream.cli.terminal import TerminalReporter
+from slipstream.cli.terminal import TerminalReporter, result_console
 from slipstream.tasks.options import DoctorOptions, RunningEngineOptions
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from slipstream.diagnosis.examine import Diagnosis
+    from slipstream.diagnosis.log_figures import Figure
+    from slipstream.findings import Finding
     from slipstream.predict.machine import Machine
 
+MAX_VERDICT = 100  # characters
+_INDENT = "    "
 _COLOURS = {"blocks": "red", "unknown": "magenta", "slows": "yellow", "note": "dim"}
 
 
@@ -89,30 +94,67 @@ def _show_models(console: Console, here: Machine) -> None:
 
 
 def _show(result: Diagnosis) -> None:
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.padding import Padding
-
     from slipstream.findings import worst_first
 
-    console = Console(highlight=False)
-    m = result.machine
-    console.print(f"[bold]{m.processor}[/bold], {m.cores} cores, {m.memory_total / 1e9:.0f} GB, "
-                  f"reads {m.cpu_read_bandwidth / 1e9:.0f} GB/s")  # fmt: skip
-    for gpu in m.gpus:
-        console.print(f"[bold]{gpu.name}[/bold], {gpu.memory_total / 1e9:.0f} GB")
-    if not m.gpus:
-        console.print("no GPU")
-    if not result.facts:
-        _show_models(console, m)
+    console = result_console()
+    _show_machine(console, result.machine)
+    if not result.facts and not result.case.log and not result.case.config:
+        _show_models(console, result.machine)
     for role, facts in result.facts.items():
         size = f"{facts.weight_bytes / 1e9:.1f} GB" if facts.weight_bytes else "size unknown"
-        console.print(f"{role}: [bold]{facts.name}[/bold], {facts.quantisation_kind or facts.format}, {size}")
+        console.print(f"{role}: {facts.name}, {facts.quantisation_kind or facts.format}, {size}")
     for finding in worst_first(result.findings):
-        console.print()
-        colour = _COLOURS[finding.severity]
-        console.print(f"[{colour}]{finding.severity}[/{colour}]  [bold]{finding.id}[/bold]")
-        for name in ("evidence", "cause", "fix"):
-            text = f"{name}: " if name != "cause" else ""
-            console.print(Padding(text + escape(getattr(finding, name)), (0, 0, 0, 4)))
-    console.print(f"\n[bold]{escape(result.verdict)}[/bold]")
+        _show_finding(console, finding)
+    _show_figures(console, result.figures)
+    _show_verdict(console, result)
+
+
+def _show_machine(console: Console, machine: Machine) -> None:
+    bandwidth = f"reads {machine.cpu_read_bandwidth / 1e9:.0f} GB/s"
+    console.print(f"{machine.processor}, {machine.cores} cores, {machine.memory_total / 1e9:.0f} GB, {bandwidth}")
+    for gpu in machine.gpus:
+        console.print(f"{gpu.name}, {gpu.memory_total / 1e9:.0f} GB")
+    if not machine.gpus:
+        console.print("no GPU")
+
+
+def _show_finding(console: Console, finding: Finding) -> None:
+    """The title first, then what was found, what it means, and what to do."""
+    from rich.text import Text
+
+    console.print()
+    head = Text(f"{finding.severity}  ", style=_COLOURS[finding.severity])
+    console.print(head.append(finding.title, style="bold").append(f"  {finding.id}", style="dim"))
+    for text in (f"found: {finding.evidence}", finding.cause, f"to do: {finding.fix}"):
+        for line in Text(text).wrap(console, console.width - len(_INDENT)):
+            line.rstrip()
+            console.print(Text(_INDENT).append_text(line))
+
+
+def _show_figures(console: Console, figures: list[Figure]) -> None:
+    if figures:
+        console.print("\nfigures in the log", style="bold")
+    for figure in figures:
+        console.print(f"{_INDENT}{figure.shown}  (line {figure.line:,})")
+
+
+def _show_verdict(console: Console, result: Diagnosis) -> None:
+    """One line that fits, and the prediction below it."""
+    console.print()
+    console.print(verdict_line(result, min(console.width, MAX_VERDICT)), style="bold")
+    if (p := result.prediction) and not result.is_blocked:
+        plural = "" if p.n_draft == 1 else "s"
+        console.print(
+            f"predicted: {p.plain_tokens_per_s:.0f} tokens/s plain, {p.tokens_per_s:.0f} tokens/s ({p.speedup:.1f}x) "
+            f"with {p.n_draft} drafted token{plural} per step"
+        )
+
+
+def verdict_line(result: Diagnosis, width: int) -> str:
+    """The verdict in one line: its first words, and the title of the worst finding in place of the whole cause."""
+    from slipstream.findings import worst_first
+
+    words, worst = re.split(r"[:.] ", result.verdict)[0], worst_first(result.findings)[:1]
+    if worst and worst[0].severity != "note":
+        words = f"{words}: {worst[0].title}"
+    return words if len(words) <= width else f"{words[: width - 1]}…"

@@ -10,6 +10,7 @@ import typer
 from slipstream.cli import options as opt
 from slipstream.cli.groups import grouped
 from slipstream.cli.options import OptionSpec
+from slipstream.cli.terminal import result_console
 from slipstream.tasks.options import PlanOptions
 
 if TYPE_CHECKING:
@@ -70,11 +71,10 @@ def plan(options: PlanOptions = PlanOptions(), as_json: opt.Json = False) -> Non
 
 def _print(result: PlanResult) -> None:
     from rich import box
-    from rich.console import Console
     from rich.table import Table
 
     made, main, helper = result.memory, result.target, result.draft
-    console = Console(highlight=False)
+    console = result_console()
     title = (
         f"{main.name}{f' with {helper.name}' if helper else ''}, {made.context:,} tokens, KV {made.kv}, {made.engine}"
     )

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from slipstream.core.sampling import Sampling
 from slipstream.diagnosis import configs, logs, machine_checks, pair_checks
 from slipstream.diagnosis.alternatives import alternatives
+from slipstream.diagnosis.log_figures import Figure, figures
 from slipstream.diagnosis.quantisation_checks import check_quantisation
 from slipstream.engines import find_folder
 from slipstream.errors import ModelError, UnsupportedModelError, UsageError
@@ -50,6 +51,7 @@ class Diagnosis:
     findings: list[Finding] = field(default_factory=list)
     facts: dict[Role, ModelFacts] = field(default_factory=dict)
     prediction: Prediction | None = None
+    figures: list[Figure] = field(default_factory=list)  # read from the log
 
     @property
     def is_blocked(self) -> bool:
@@ -95,13 +97,12 @@ class Diagnosis:
             "machine": asdict(self.machine),
             "models": {role: asdict(facts) for role, facts in self.facts.items()},
             "prediction": asdict(self.prediction) if self.prediction else None,
+            "figures": [figure.to_dict() for figure in self.figures],
         }
 
 
 def examine(case: Case, say: Say = lambda line: None) -> Diagnosis:
     """Checks everything in the case. Bad files are findings. Raises UsageError for a case that makes no sense."""
-    if case.draft and not case.target:
-        raise UsageError("a draft can only be checked with its target: add --target")
     say("checking the machine")
     result = Diagnosis(case, inspect())
     result.findings += machine_checks.check(result.machine, find_folder(case.engine).facts)
@@ -112,7 +113,8 @@ def examine(case: Case, say: Say = lambda line: None) -> Diagnosis:
         say("comparing the vocabularies")
         result.findings += vocabulary.check_specs(case.target, case.draft, find_folder(case.engine).facts)
     result.findings += _check_fit(result)
-    result.findings += _check_texts(case, say)
+    result.findings += _check_config(case, say)
+    result.findings += _check_log(result, say)
     return result
 
 
@@ -166,19 +168,26 @@ def _check_fit(result: Diagnosis) -> list[Finding]:
     return found
 
 
-def _check_texts(case: Case, say: Say) -> list[Finding]:
-    found = []
-    if case.config:
-        say(f"reading {case.config}")
-        text = _read(case.config)
-        engine = _named_engine(case) or configs.guess_engine(text, case.config.name)
-        if engine is None:
-            raise UsageError(f"can't tell which engine {case.config} is for: name the engine with --engine")
-        found += configs.lint(engine, text)
-    if case.log:
-        say(f"reading {case.log}")
-        found += logs.explain(_read(case.log), _named_engine(case))
-    return found
+def _check_config(case: Case, say: Say) -> list[Finding]:
+    if case.config is None:
+        return []
+    say(f"reading {case.config}")
+    text = _read(case.config)
+    engine = _named_engine(case) or configs.guess_engine(text, case.config.name)
+    if engine is None:
+        raise UsageError(f"can't tell which engine {case.config} is for: name the engine with --engine")
+    return configs.lint(engine, text)
+
+
+def _check_log(result: Diagnosis, say: Say) -> list[Finding]:
+    """What the log shows. Its figures go into the result."""
+    path = result.case.log
+    if path is None:
+        return []
+    say(f"reading {path}")
+    text = _read(path)
+    result.figures += figures(text)
+    return logs.explain(text, _named_engine(result.case))
 
 
 def _named_engine(case: Case) -> str | None:

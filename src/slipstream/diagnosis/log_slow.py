@@ -105,7 +105,7 @@ _PROSE = re.compile(
 )
 _PER_TOKEN = re.compile(r"(?P<ms>\d[\d,]*(?:\.\d+)?) ?ms(?:/| per )(?:token|tok|T)\b")
 _RATE = re.compile(rf"(?P<rate>\d[\d,]*(?:\.\d+)?) ?{_UNIT}")
-_AVERAGE = re.compile(rf"(?i)\b(?:average|avg|mean|median|elapsed|took|latency|total time)\W{{1,6}}{_TIME}")
+_AVERAGE = re.compile(rf"(?i)\b(?:average|avg|mean|median|elapsed|took|latency)\W{{1,6}}{_TIME}")
 _TOKENS_SAID = re.compile(r"(?i)\b(?P<tokens>\d{2,6})[ -]tokens?\b(?!/| per)")
 _SIZE = re.compile(r"(?:model|file) size\s*= *(?P<size>[\d.]+) (?P<unit>[MG])iB")
 _ON_GPU = re.compile(r"offloaded (?P<layers>[1-9]\d*)/\d+ layers to GPU")
@@ -157,7 +157,8 @@ def _timings(text: str) -> Iterator[_Timing]:
         for hit in _generation(text, piece, _RATE, _PROSE_REACH):
             if rate := number(hit.groups["rate"]):
                 yield _Timing(hit, rate, f"The log says {rate:g} tokens/s")
-    yield from _average_times(text)
+    if first_hit(text, ("eval time =",), _EVAL) is None:  # where the engine's own timings are missing
+        yield from _average_times(text)
 
 
 def _generation(text: str, piece: str, pattern: re.Pattern[str], reach: int) -> Iterator[Hit]:
