@@ -157,4 +157,6 @@ def verdict_line(result: Diagnosis, width: int) -> str:
     words, worst = re.split(r"[:.] ", result.verdict)[0], worst_first(result.findings)[:1]
     if worst and worst[0].severity != "note":
         words = f"{words}: {worst[0].title}"
+        if len(words) + len(worst[0].evidence) + 3 <= width:
+            words = f"{words} ({worst[0].evidence})"
     return words if len(words) <= width else f"{words[: width - 1]}…"

@@ -171,12 +171,14 @@ def _check_fit(result: Diagnosis) -> list[Finding]:
 def _check_config(case: Case, say: Say) -> list[Finding]:
     if case.config is None:
         return []
-    say(f"reading {case.config}")
     text = _read(case.config)
-    engine = _named_engine(case) or configs.guess_engine(text, case.config.name)
-    if engine is None:
+    guessed, is_script = configs.guess_engine(text, case.config.name), configs.is_script(text, case.config.name)
+    engine = guessed if is_script else _named_engine(case) or guessed
+    if engine is None and not is_script:
         raise UsageError(f"can't tell which engine {case.config} is for: name the engine with --engine")
-    return configs.lint(engine, text)
+    say(f"reading {case.config} as {f'a configuration of {engine}' if engine else 'Python code'}")
+    found = configs.lint(engine, text) if engine else []
+    return [*found, *configs.lint_script(text)] if is_script else found
 
 
 def _check_log(result: Diagnosis, say: Say) -> list[Finding]:
