@@ -31,11 +31,13 @@ _COLOURS = {"blocks": "red", "unknown": "magenta", "slows": "yellow", "note": "d
 @grouped(
     target=opt.OptionSpec("--target -m --model", "The model that answers.", "Models"),
     draft=opt.OptionSpec("--draft -d", "The model that drafts.", "Models"),
-    engine=opt.OptionSpec(
-        "--engine -e", "slipstream, llama-server (llama.cpp), vllm, sglang, transformers, tabbyapi (exllama), ollama."
+    engine=opt.OptionSpec("--engine -e", opt.ALL_ENGINES_HELP),
+    config=opt.OptionSpec(
+        "--config", "An engine's command line or script, JSON, config.yml, Modelfile or Python script to check."
     ),
-    config=opt.OptionSpec("--config", "An engine's command line, JSON, config.yml or Modelfile to check."),
-    log=opt.OptionSpec("--log", "An engine's log to explain; - reads standard input."),
+    log=opt.OptionSpec(
+        "--log", "A log, or any text with an error or speeds, to explain; - reads standard input, here and in --config."
+    ),
     context=opt.OptionSpec("--context", "Tokens of prompt and answer that you need."),
     batch=opt.OptionSpec("--batch", "Requests at the same time.", more={"min": 1}),
     python=opt.OptionSpec("--python", "The Python of the engine's environment: its torch is tested on the files."),
@@ -48,10 +50,19 @@ def doctor(
     running: RunningEngineOptions = RunningEngineOptions(),
     as_json: opt.Json = False,
 ) -> None:
-    """Check whether a target, a draft, an engine and this machine work together, before you run them.
+    """Check whether a target, a draft, an engine and this machine work together, and explain why if not.
 
-    Every finding has the evidence, the cause and the fix. The exit code is 1 if a finding blocks,
-    and 3 if a log ends with an error that is not known.
+    Give it what you have; each part alone is enough: models, a configuration (the command line or script that starts
+    the engine, JSON, config.yml, a Modelfile, a Python script), a log or any text with the error message or the
+    measured speeds, or the URL of a running engine. Without anything, it checks this machine.
+
+    Every finding has what was found, what it means and what to do. The last line is the verdict, with an exit code:
+
+      0  no finding, or only findings that cost speed
+
+      1  blocked: a finding stops it
+
+      3  unknown: a failure that no rule explains, with its line
 
     [bold]Examples[/bold]
 
@@ -59,14 +70,17 @@ def doctor(
 
       slipstream doctor --target llama-8b.gguf --draft llama-1b.gguf --engine llama.cpp
 
-      slipstream doctor --engine llama-server --url http://127.0.0.1:8080
+      slipstream doctor --draft small-model      (checks its files only)
+
+      slipstream doctor --engine llama-cpp-python --config run.py --log output.txt
 
       slipstream doctor --engine vllm --config serve.sh --log vllm.log
+
+      slipstream doctor --engine llama-server --url http://127.0.0.1:8080
     """
     from slipstream.tasks.doctor import doctor as run_doctor
 
-    if options.log == Path("-"):
-        options = replace(options, log=Path("/dev/stdin"))
+    options = replace(options, log=_or_stdin(options.log), config=_or_stdin(options.config))
     with TerminalReporter() as reporter:
         result = run_doctor(options, running, reporter=reporter)
     if as_json:
@@ -77,6 +91,10 @@ def doctor(
         raise typer.Exit(1)
     if result.is_unknown:
         raise typer.Exit(3)
+
+
+def _or_stdin(path: Path | None) -> Path | None:
+    return Path("/dev/stdin") if path == Path("-") else path
 
 
 def _show_models(console: Console, here: Machine) -> None:

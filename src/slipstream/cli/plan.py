@@ -38,9 +38,7 @@ _POSITIVE = {"min": 1}
     kv=OptionSpec("--kv", "How the KV cache is stored: f16, q8 or q4."),
     gpus=OptionSpec("--gpus", "Sizes of the GPUs as sold, for example 32,24. Default: the GPUs of this machine."),
     nodes=OptionSpec("--nodes", "Number of machines, each with these GPUs (vllm, sglang).", more=_POSITIVE),
-    engine=OptionSpec(
-        "--engine", "slipstream, llama-server (llama.cpp), vllm, sglang, tabbyapi (exllama), ollama, transformers."
-    ),
+    engine=OptionSpec("--engine", opt.ALL_ENGINES_HELP),
 )
 def plan(options: PlanOptions = PlanOptions(), as_json: opt.Json = False) -> None:
     """Plan the memory of a target and a draft: what fits, how to split it, and the longest context.

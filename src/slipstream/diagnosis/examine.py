@@ -12,6 +12,7 @@ from slipstream.core.sampling import Sampling
 from slipstream.diagnosis import configs, logs, machine_checks, pair_checks
 from slipstream.diagnosis.alternatives import alternatives
 from slipstream.diagnosis.log_figures import Figure, figures
+from slipstream.diagnosis.named_models import check_names
 from slipstream.diagnosis.quantisation_checks import check_quantisation
 from slipstream.engines import find_folder
 from slipstream.errors import ModelError, UnsupportedModelError, UsageError
@@ -112,6 +113,8 @@ def examine(case: Case, say: Say = lambda line: None) -> Diagnosis:
     if case.target and case.draft and len(result.facts) == 2:
         say("comparing the vocabularies")
         result.findings += vocabulary.check_specs(case.target, case.draft, find_folder(case.engine).facts)
+    elif case.target and case.draft:
+        result.findings += check_names(case.target, case.draft)
     result.findings += _check_fit(result)
     result.findings += _check_config(case, say)
     result.findings += _check_log(result, say)
