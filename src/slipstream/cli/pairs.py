@@ -141,7 +141,8 @@ def _command(result: RankedDrafts) -> str | None:
     best = next(iter(result.usable), None)
     if best is None or best.prediction is None:
         return None
-    return pair_command(result.engine, result.target.spec, best.candidate.spec, best.prediction.n_draft)
+    length, p_min = best.prediction.n_draft, best.prediction.p_min
+    return pair_command(result.engine, result.target.spec, best.candidate.spec, length, p_min)
 
 
 def _print_table(console: Console, result: RankedDrafts) -> None:

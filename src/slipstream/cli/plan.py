@@ -92,7 +92,7 @@ def _print(result: PlanResult) -> None:
     if helper:
         console.print(f"without the draft: {_context(made.max_context_without_draft)}")
     for finding in result.findings:
-        console.print(f"{finding.id}: {finding.fix}")
+        console.print(f"{finding.title}. {finding.fix}  ({finding.id})")
     for note in result.notes:
         console.print(f"note: {note}", style="dim")
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+from itertools import islice
+
 from slipstream.engines import EngineFolder, find_folder, folders
 from slipstream.errors import UsageError
 from slipstream.findings import Finding, rule
-from slipstream.parsing.configuration import Configuration
+from slipstream.parsing.configuration import RELATED, Configuration
 from slipstream.parsing.log_scan import LineNumbers, quote
 from slipstream.parsing.verify_loops import verify_loop
 
@@ -31,6 +35,8 @@ def lint(engine: str, text: str) -> list[Finding]:
     return [NOT_RECOGNISED.finding(quote(text.strip().splitlines()[0]), engine=folder.name, looks=looks, fix=fix)]
 
 
+_BLOCK = re.compile(r"(?m)^[ \t]*```\w*[ \t]*\n(?P<text>(?:(?![ \t]*```)[^\n]{0,2000}\n){1,200})[ \t]*```")
+_MAX_BLOCKS = 50
 NOT_RECOGNISED = rule(
     "config-not-recognised",
     "unknown",
@@ -61,11 +67,33 @@ def lint_script(text: str) -> list[Finding]:
     return [ONE_BY_ONE.finding(f"line {LineNumbers(text).of(call.at)}: {quote(call.line)}")] if call else []
 
 
+def lint_blocks(text: str, engine: str | None = None) -> list[Finding]:
+    """The problems of configurations inside a text: blocks between lines of ```, as in a report of a failure.
+
+    Each kind of problem once. Blocks that are not clearly an engine's (or not `engine`'s) are skipped.
+    """
+    wanted = find_folder(engine).name if engine else None
+    found: dict[str, Finding] = {}
+    for block in islice(_BLOCK.finditer(text), _MAX_BLOCKS):
+        guessed, likeness = _likeliest(block["text"], "")
+        if likeness >= RELATED and wanted in (None, guessed):
+            line = LineNumbers(text).of(block.start("text"))
+            for finding in lint(guessed, block["text"]):
+                found.setdefault(finding.id, replace(finding, evidence=f"block at line {line}, {finding.evidence}"))
+    return list(found.values())
+
+
 def guess_engine(text: str, file_name: str = "") -> str | None:
     """The engine of a configuration, from its file name and its text; None if neither says."""
+    best, likeness = _likeliest(text, file_name)
+    return best if likeness else None
+
+
+def _likeliest(text: str, file_name: str) -> tuple[str, float]:
+    """The engine that a configuration is most likely for, and how likely; 0 if nothing speaks for it."""
     likeness = {folder.name: configuration.likeness(text, file_name) for folder, configuration in _configured()}
     best = max(likeness, key=lambda engine: likeness[engine])
-    return best if likeness[best] else None
+    return best, likeness[best]
 
 
 def _configured() -> list[tuple[EngineFolder, Configuration]]:

@@ -192,7 +192,8 @@ def _check_log(result: Diagnosis, say: Say) -> list[Finding]:
     say(f"reading {path}")
     text = _read(path)
     result.figures += figures(text)
-    return logs.explain(text, _named_engine(result.case))
+    engine = _named_engine(result.case)
+    return [*logs.explain(text, engine), *configs.lint_blocks(text, engine)]
 
 
 def _named_engine(case: Case) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 
 from slipstream.engines import find_folder
+from slipstream.engines.driver import method_like
 from slipstream.errors import UsageError
 from slipstream.tasks.export import export
 from slipstream.tasks.options import EngineChoice, ModelOptions
@@ -12,7 +13,7 @@ from slipstream.tasks.options import EngineChoice, ModelOptions
 _DRAFTER = "model"
 
 
-def pair_command(engine: str, target: str, draft: str, draft_length: int) -> str:
+def pair_command(engine: str, target: str, draft: str, draft_length: int, p_min: float) -> str:
     """The engine's own command; for an engine that is configured in a file, the command that writes it.
 
     For engines that are not started from here, and for weights that the engine does not read, it is Slipstream's.
@@ -20,8 +21,10 @@ def pair_command(engine: str, target: str, draft: str, draft_length: int) -> str
     folder, ours = find_folder(engine), ["slipstream", "generate", "--model", target, "--draft", draft, "Hello"]
     if folder.driver is None:
         return shlex.join(ours)
-    models = ModelOptions(target, draft, drafter=_DRAFTER, policy=f"fixed({draft_length})")
     try:
+        takes_p_min = method_like(folder.driver, _DRAFTER).takes_p_min
+        drafter = f"{_DRAFTER}(p_min={p_min:g})" if takes_p_min else _DRAFTER
+        models = ModelOptions(target, draft, drafter=drafter, policy=f"fixed({draft_length})")
         plan = export(EngineChoice(folder.name), models).plan
     except UsageError as error:
         return f"{shlex.join(ours)}  # not with {folder.name}: {error}"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from slipstream.diagnosis.configs import guess_engine, is_script, lint, lint_script
+from cpu_time import cpu_seconds
+from slipstream.diagnosis.configs import guess_engine, is_script, lint, lint_blocks, lint_script
 
 MODEL_AS_DRAFT = """from llama_cpp import Llama
 draft = Llama(model_path="Llama-3.2-1B-Instruct.Q4_K_M.gguf", n_gpu_layers=33)
@@ -110,3 +111,20 @@ def test_tabbyapi_names_a_missing_cache_size_and_exl2():
     assert cache.id == "config-cache-size" and "cache_size: 16384" in cache.fix
     assert exl2.id == "config-exl2" and "exl2-checkpoint" in exl2.fix and "speculative_ngram" in exl2.fix
     assert ids("tabbyapi", "model:\n  model_name: m-exl3\n  max_seq_len: 16384\n  cache_size: 16384\n") == []
+
+
+def test_configurations_inside_a_report_are_checked():
+    report = (
+        "# notes\n```yaml\ndraft:\n  draft_model_name: TinyLlama\n```\n\n```bash\nssh me@there\npip install vllm\n```\n"
+    )
+    [finding] = lint_blocks(report)
+    assert finding.id == "config-section" and finding.evidence == "block at line 3, draft:"
+    assert lint_blocks(report, "vllm") == []
+    assert lint_blocks("no blocks\n" * 1000) == lint_blocks("```\n" * 1000) == []
+
+
+def test_a_large_log_with_many_blocks_is_read_quickly():
+    started = cpu_seconds()
+    lint_blocks("x" * 50 + "\n``` not a fence\n" * 200_000)
+    lint_blocks("```yaml\n" + "a: b\n" * 1_000_000)
+    assert cpu_seconds() - started < 4

@@ -8,7 +8,7 @@ import shlex
 from slipstream.engines.llama_server.flags import FLAGS
 from slipstream.findings import Finding, rule
 from slipstream.parsing.config_checks import shorten
-from slipstream.parsing.configuration import NOT_MINE, FileConfiguration
+from slipstream.parsing.configuration import NOT_MINE, RELATED, FileConfiguration
 
 OTHER = rule(
     "config-other-project",
@@ -38,7 +38,6 @@ _SETTING = re.compile(
 _MODEL = re.compile(
     r"(?m)^[ \t]*[\"']?(?P<name>main_model|target_model|draft_model)[\"']?[ \t]*[:=][ \t]*[\"'](?P<value>[^\"'\n]+)"
 )
-_ALMOST_NOTHING = 0.005  # likeness: any flag of an engine says more
 
 
 def lint_settings(text: str) -> list[Finding]:
@@ -73,7 +72,7 @@ def _spec(name: str | None) -> str | None:
 
 
 def _likeness(text: str, file_name: str) -> float:
-    return _ALMOST_NOTHING if _SETTING.search(text) else NOT_MINE
+    return RELATED if _SETTING.search(text) else NOT_MINE
 
 
 CONFIGURATION = FileConfiguration(lint_settings, _likeness)
