@@ -74,7 +74,7 @@ def lint_blocks(text: str, engine: str | None = None) -> list[Finding]:
     """
     wanted = find_folder(engine).name if engine else None
     found: dict[str, Finding] = {}
-    for block in islice(_BLOCK.finditer(text), _MAX_BLOCKS):
+    for block in islice(_BLOCK.finditer(text), _MAX_BLOCKS) if "```" in text else ():
         guessed, likeness = _likeliest(block["text"], "")
         if likeness >= RELATED and wanted in (None, guessed):
             line = LineNumbers(text).of(block.start("text"))

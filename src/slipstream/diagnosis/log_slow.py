@@ -80,7 +80,7 @@ NEAR_ZERO_RATE, LOW_RATE = 0.1, 0.35  # runtime checks use the second too
 _MANY_PER_STEP = 2.0  # tokens per step from which a low rate is only a sign of long drafts
 _ENOUGH_DRAFTED = 100  # fewer drafted tokens do not show the rate
 _MIN_TOKENS = 8  # fewer tokens do not show the speed
-_MAX_SPEEDS = 5_000  # lines with speeds to compare
+_MAX_SPEEDS = 2_000  # lines with a unit of speed to look at
 
 
 def slow_runs(text: str) -> list[Located]:
@@ -109,7 +109,6 @@ _AVERAGE = re.compile(rf"(?i)\b(?:average|avg|mean|median|elapsed|took|latency)\
 _TOKENS_SAID = re.compile(r"(?i)\b(?P<tokens>\d{2,6})[ -]tokens?\b(?!/| per)")
 _SIZE = re.compile(r"(?:model|file) size\s*= *(?P<size>[\d.]+) (?P<unit>[MG])iB")
 _ON_GPU = re.compile(r"offloaded (?P<layers>[1-9]\d*)/\d+ layers to GPU")
-_PROSE_REACH = 40
 _TOKENS_REACH = 1_000  # characters around an average time in which the number of tokens is looked for
 
 
@@ -146,32 +145,37 @@ def _timings(text: str) -> Iterator[_Timing]:
     for hit in hits(text, "eval time =", _EVAL):
         yield from _timing(hit, hit.groups["ms"], "ms", hit.groups["tokens"])
     for piece in (" tokens in ", "s for ", "s per "):
-        for hit in _generation(text, piece, _PROSE, _PROSE_REACH):
+        for hit in _generation(text, piece, _PROSE):
             groups = {name.removesuffix("_in"): value for name, value in hit.groups.items() if value}
             yield from _timing(hit, groups["time"], groups["unit"], groups["tokens"])
     for piece in ("ms/", "ms per "):
-        for hit in _generation(text, piece, _PER_TOKEN, _PROSE_REACH):
+        for hit in _generation(text, piece, _PER_TOKEN):
             if ms := number(hit.groups["ms"]):
                 yield _Timing(hit, 1000 / ms, f"{ms:g} ms per token are {1000 / ms:.1f} tokens/s")
     for piece in _UNIT_PIECES:
-        for hit in _generation(text, piece, _RATE, _PROSE_REACH):
+        for hit in _generation(text, piece, _RATE):
             if rate := number(hit.groups["rate"]):
                 yield _Timing(hit, rate, f"The log says {rate:g} tokens/s")
     if first_hit(text, ("eval time =",), _EVAL) is None:  # where the engine's own timings are missing
         yield from _average_times(text)
 
 
-def _generation(text: str, piece: str, pattern: re.Pattern[str], reach: int) -> Iterator[Hit]:
+def _generation(text: str, piece: str, pattern: re.Pattern[str]) -> Iterator[Hit]:
     """Lines that are about generation that happened: prompts, expectations and sums over time are others."""
-    return (
-        hit for hit in islice(hits(text, piece, pattern, reach), _MAX_SPEEDS) if not _NOT_GENERATION.search(hit.line)
-    )
+    return (hit for hit in _matching(text, piece, pattern) if not _NOT_GENERATION.search(hit.line))
+
+
+def _matching(text: str, piece: str, pattern: re.Pattern[str]) -> Iterator[Hit]:
+    """The lines that match, of the first _MAX_SPEEDS with the piece: a log may have millions of them."""
+    for hit in islice(hits(text, piece, None), _MAX_SPEEDS):
+        if found := pattern.search(hit.line):
+            yield Hit(hit.at, hit.line, {name: value or "" for name, value in found.groupdict().items()})
 
 
 def _average_times(text: str) -> Iterator[_Timing]:
     """Times of an answer whose number of tokens stands elsewhere in the text."""
     for piece in ("ms", "s)", " s", "sec"):
-        for hit in _generation(text, piece, _AVERAGE, _PROSE_REACH):
+        for hit in _generation(text, piece, _AVERAGE):
             near = text[max(0, hit.at - _TOKENS_REACH) : hit.at + _TOKENS_REACH]
             tokens = _TOKENS_SAID.search(near)
             for timing in _timing(hit, hit.groups["time"], hit.groups["unit"], tokens["tokens"] if tokens else "0"):
@@ -216,7 +220,6 @@ _PLAIN_LABEL = re.compile(
     r"(?i)\b(?:baseline|plain|vanilla|without (?:spec\w*|drafts?|a draft)|no (?:spec\w*|draft))\b"
 )
 _SPEC_LABEL = re.compile(r"(?i)\b(?:speculat\w*|spec|with (?:a )?draft|drafting|eagle\d?|mtp|medusa|n-?gram)\b")
-_SPEED_REACH = 150  # characters of a line in which label and speed stand
 
 
 def slower_in(text: str) -> Iterator[Located]:
@@ -239,7 +242,7 @@ def slower_in(text: str) -> Iterator[Located]:
 
 def _slower_pair(text: str) -> tuple[Hit, float, float] | None:
     """The line with the speculative speed, the plain and the speculative speed, the first pair where it is lower."""
-    found = [hit for piece in _UNIT_PIECES for hit in islice(hits(text, piece, _RATE, _SPEED_REACH), _MAX_SPEEDS)]
+    found = [hit for piece in _UNIT_PIECES for hit in _matching(text, piece, _RATE)]
     plain = 0.0
     for hit in sorted(found, key=lambda hit: hit.at):
         label, speed = _label(hit), number(hit.groups["rate"])
