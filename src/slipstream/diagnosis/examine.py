@@ -114,7 +114,7 @@ def examine(case: Case, say: Say = lambda line: None) -> Diagnosis:
         say("comparing the vocabularies")
         result.findings += vocabulary.check_specs(case.target, case.draft, find_folder(case.engine).facts)
     elif case.target and case.draft:
-        result.findings += check_names(case.target, case.draft)
+        result.findings[:0] = check_names(case.target, case.draft)  # says more than that files are missing
     result.findings += _check_fit(result)
     result.findings += _check_config(case, say)
     result.findings += _check_log(result, say)
