@@ -116,7 +116,8 @@ def _show(result: Diagnosis) -> None:
 
     console = result_console()
     _show_machine(console, result.machine)
-    if not result.facts and not result.case.log and not result.case.config:
+    case = result.case
+    if not any((case.target, case.draft, case.log, case.config)):
         _show_models(console, result.machine)
     for role, facts in result.facts.items():
         size = f"{facts.weight_bytes / 1e9:.1f} GB" if facts.weight_bytes else "size unknown"

@@ -40,6 +40,7 @@ _PARTS = (
 )
 _BILLIONS = re.compile(r"(?<![\d.])(\d{1,3}(?:\.\d+)?)b(?![a-z])")
 _MAX_DRAFTS = 3  # to name
+_LEAST_SHARE = 0.01  # of the target's size: smaller drafts are seldom right
 
 
 def family_by_name(name: str) -> Family | None:
@@ -62,7 +63,8 @@ def check_names(target: str, draft: str) -> list[Finding]:
 def _drafts(target: str, family: Family) -> str:
     size = _BILLIONS.search(target.lower())
     members = family.drafts_for(float(size[1])) if size else []
-    names = ", ".join(member.repo for member in members[-_MAX_DRAFTS:])
+    large = [member for member in members if size and member.params_b >= _LEAST_SHARE * float(size[1])]
+    names = ", ".join(member.repo for member in (large or members[-1:])[:_MAX_DRAFTS])
     return f"Models with the target's vocabulary: {names}." if names else "Draft without a model (n-grams)."
 
 

@@ -37,6 +37,7 @@ def test_the_pairs_of_the_stories(target, draft, same):
 def test_drafts_with_the_targets_vocabulary_are_named():
     [finding] = check_names(MIQU, "Qwen2.5-0.5B")
     assert "Models with the target's vocabulary:" in finding.fix and "Qwen" not in finding.fix
+    assert "TinyLlama" in finding.fix and "llama-68m" not in finding.fix
 
 
 @pytest.mark.parametrize("name", ["my-model", "Llama-4-Scout", "Qwen3.5-4B", "gemma-3n-x", "llama-3000"])
