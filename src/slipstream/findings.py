@@ -28,6 +28,11 @@ class Finding:
     cause: str
     fix: str
 
+    @property
+    def title(self) -> str:
+        """The finding in one line: what its rule looks for."""
+        return RULES[self.id].title if self.id in RULES else self.cause
+
     def to_dict(self) -> dict[str, str]:
         return asdict(self)
 

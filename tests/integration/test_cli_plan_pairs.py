@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -153,6 +154,30 @@ def test_pairs_ranks_drafts_for_a_target(tmp_path: Path, stores: dict[str, str])
     assert "another vocabulary" in reasons["stranger.gguf"] and "can't be read" in reasons["broken.gguf"]
     shown = run(*arguments, **stores).stdout
     assert "predicted" in shown and "another vocabulary" in shown and "--drafter translate" in shown
+    assert "skipped, of 3 models found:" in shown and "broken.gguf: can't be read" in shown
+
+
+@pytest.mark.parametrize(
+    ("engine", "command"),
+    [
+        ("llama-cpp-python", "llama-server --model {big} --host 127.0.0.1 --port 8080 --metrics --slots --spec-type"),
+        (
+            "llama.cpp",
+            "llama-server --model {big} --host 127.0.0.1 --port 8080 --metrics --slots --spec-type draft-simple",
+        ),
+        ("slipstream", "slipstream generate --model {big} --draft {small} Hello"),
+        ("vllm", "slipstream generate --model {big} --draft {small} Hello  # not with vllm:"),
+    ],
+)
+def test_pairs_ends_with_the_command_to_run(tmp_path: Path, stores: dict[str, str], engine: str, command: str) -> None:
+    big = tiny_gguf.write(tmp_path / "big[1]:cat:.gguf", tiny_gguf.vocabulary(300, {}), layers=40, hidden=64)
+    small = tiny_gguf.write(tmp_path / "small.gguf", tiny_gguf.vocabulary(300, {}), layers=1)
+    arguments = ["pairs", "--target", str(big), "--search", str(tmp_path), "--engine", engine]
+    shown = run(*arguments, **stores).stdout
+    wanted = command.format(big=shlex.quote(str(big)), small=small)
+    assert shown.splitlines()[-1].startswith(wanted)
+    assert json.loads(run(*arguments, "--json", **stores).stdout)["command"].startswith(wanted)
+    assert "big[1]:cat:.gguf" in shown.splitlines()[0], "neither markup nor an emoji"
 
 
 def test_pairs_measures_what_it_predicts(tmp_path: Path, stores: dict[str, str]) -> None:

@@ -10,6 +10,9 @@ from typing import Annotated, Any
 import typer
 
 ENGINES_HELP = "vllm, llama-server, sglang, tabbyapi or ollama"
+ALL_ENGINES_HELP = (
+    "slipstream, llama-server (llama.cpp, llama-cpp-python), vllm, sglang, tabbyapi (exllama), ollama, transformers."
+)
 MODEL_HELP = (
     "The model that answers: a folder of safetensors, a .gguf file, a hub id (org/name), ollama:NAME:TAG, "
     "or the built-in smollm2-135m."

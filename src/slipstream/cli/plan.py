@@ -10,6 +10,7 @@ import typer
 from slipstream.cli import options as opt
 from slipstream.cli.groups import grouped
 from slipstream.cli.options import OptionSpec
+from slipstream.cli.terminal import result_console
 from slipstream.tasks.options import PlanOptions
 
 if TYPE_CHECKING:
@@ -39,9 +40,7 @@ _POSITIVE = {"min": 1}
     kv=OptionSpec("--kv", "How the KV cache is stored: f16, q8 or q4."),
     gpus=OptionSpec("--gpus", "Sizes of the GPUs as sold, for example 32,24. Default: the GPUs of this machine."),
     nodes=OptionSpec("--nodes", "Number of machines, each with these GPUs (vllm, sglang).", more=_POSITIVE),
-    engine=OptionSpec(
-        "--engine", "slipstream, llama-server (llama.cpp), vllm, sglang, tabbyapi (exllama), ollama, transformers."
-    ),
+    engine=OptionSpec("--engine", opt.ALL_ENGINES_HELP),
 )
 def plan(options: PlanOptions = PlanOptions(), as_json: opt.Json = False) -> None:
     """Plan the memory of a target and a draft: what fits, how to split it, and the longest context.
@@ -72,11 +71,10 @@ def plan(options: PlanOptions = PlanOptions(), as_json: opt.Json = False) -> Non
 
 def _print(result: PlanResult) -> None:
     from rich import box
-    from rich.console import Console
     from rich.table import Table
 
     made, main, helper = result.memory, result.target, result.draft
-    console = Console(highlight=False)
+    console = result_console()
     title = (
         f"{main.name}{f' with {helper.name}' if helper else ''}, {made.context:,} tokens, KV {made.kv}, {made.engine}"
     )
@@ -101,7 +99,7 @@ def _print(result: PlanResult) -> None:
             f"{expected.acceptance:.0%}"
         )
     for finding in result.findings:
-        console.print(f"{finding.id}: {finding.evidence}. {finding.fix}", markup=False)
+        console.print(f"{finding.title}: {finding.evidence}. {finding.fix}  ({finding.id})", markup=False)
     for note in result.notes:
         console.print(f"note: {note}", style="dim", markup=False)
 

@@ -11,6 +11,8 @@ from typing import Any, Literal
 from slipstream.core.sampling import Sampling
 from slipstream.diagnosis import configs, logs, machine_checks, pair_checks
 from slipstream.diagnosis.alternatives import Workload, alternatives
+from slipstream.diagnosis.log_figures import Figure, figures
+from slipstream.diagnosis.named_models import check_names
 from slipstream.diagnosis.support_checks import OWN, check_support, own_packages
 from slipstream.engines import find_folder
 from slipstream.errors import ModelError, UnsupportedModelError, UsageError
@@ -63,6 +65,7 @@ class Diagnosis:
     facts: dict[Role, ModelFacts] = field(default_factory=dict)
     prediction: Prediction | None = None
     checked: list[str] = field(default_factory=list)  # what was looked at, in words
+    figures: list[Figure] = field(default_factory=list)  # read from the log
 
     @property
     def is_blocked(self) -> bool:
@@ -109,6 +112,7 @@ class Diagnosis:
             "machine": asdict(self.machine),
             "models": {role: asdict(facts) for role, facts in self.facts.items()},
             "prediction": asdict(self.prediction) if self.prediction else None,
+            "figures": [figure.to_dict() for figure in self.figures],
         }
 
 
@@ -125,6 +129,8 @@ def examine(case: Case, say: Say = lambda line: None) -> Diagnosis:
         are_sound = are_sound and not blocks(found)
         result.findings += found + _check_model(result, role, spec, found)
         result.checked.append(f"the {role}'s files")
+    if case.target and case.draft and len(result.facts) < 2:
+        result.findings[:0] = check_names(case.target, case.draft)  # says more than that files are missing
     if are_sound:  # else all that follows from damaged files would be found too
         result.findings += _check_pair(result, say)
     result.findings += _check_config(result, say) + _check_log(result, say)
@@ -197,20 +203,24 @@ def _check_fit(result: Diagnosis) -> list[Finding]:
 
 def _check_config(result: Diagnosis, say: Say) -> list[Finding]:
     case = result.case
-    if not case.config:
+    if case.config is None:
         return []
-    say(f"reading {case.config}")
     text = _read(case.config, MAX_CONFIG_BYTES)
-    engine = _named_engine(case) or configs.guess_engine(text, case.config.name)
-    if engine is None:
+    guessed, is_script = configs.guess_engine(text, case.config.name), configs.is_script(text, case.config.name)
+    engine = guessed if is_script else _named_engine(case) or guessed
+    if engine is None and not is_script:
         raise UsageError(f"can't tell which engine {case.config} is for: name the engine with --engine")
-    result.checked.append(f"the configuration of {find_folder(engine).facts.title}")
-    return list(configs.lint(engine, text))
+    kind = f"the configuration of {find_folder(engine).facts.title}" if engine else "Python code"
+    say(f"reading {case.config} as {kind}")
+    result.checked.append(kind)
+    found = list(configs.lint(engine, text)) if engine else []
+    return [*found, *configs.lint_script(text)] if is_script else found
 
 
 def _check_log(result: Diagnosis, say: Say) -> list[Finding]:
+    """What the log shows. Its figures go into the result."""
     case = result.case
-    if not case.log:
+    if case.log is None:
         return []
     say(f"reading {case.log}")
     try:
@@ -219,9 +229,11 @@ def _check_log(result: Diagnosis, say: Say) -> list[Finding]:
         raise UsageError(f"can't read {case.log}: {error.strerror}") from error
     if not log.text.strip():
         raise UsageError(f"{case.log} is empty: give the log of a run")
-    report = logs.judge(log, _named_engine(case))
+    engine = _named_engine(case)
+    report = logs.judge(log, engine)
+    result.figures += figures(log)
     result.checked.append(report.checked)
-    return report.findings
+    return [*report.findings, *configs.lint_blocks(log, engine)]
 
 
 def _cleared_files(result: Diagnosis) -> list[Finding]:

@@ -243,37 +243,6 @@ PATTERNS.add(
     matches=r"User-specified (?:max_model_len|context_length) \((?P<asked>\d+)\) is greater than the derived "
     r"(?:max_model_len|context_length) \(\D{0,60}(?P<trained>\d+)",
 )
-PATTERNS.add(
-    rule(
-        "log-acceptance-low",
-        "slows",
-        "Few drafted tokens are accepted",
-        "Few of the drafted tokens are accepted here ({rate}), so drafting costs more time than it saves. The draft "
-        "may be made for another target (another version, a fine-tune, another quantisation), the draft may be too "
-        "long, or the sampling temperature too high.",
-        "Draft fewer tokens (3 to 4), use the target that the draft was made for, and compare with a run without "
-        "speculation: slipstream bench. slipstream doctor --target T --draft D checks the pair.",
-    ),
-    "accept len: 1.0",
-    "tokens accepted (",
-    "#acc tokens = ",
-    "raft Results - Success",
-    "raft_tokens_count",
-    "raftTokensCount",
-    "raft acceptance rate: ",
-    "draft acceptance = 0.0",
-    "draft acceptance rate = 0.0",
-    "accept rate: 0.0",
-    # Below 10 %, with at least 100 drafted tokens where the line has their number.
-    matches=r"(?:Drafted: \d{3,} tokens.{0,300}Avg Draft acceptance rate: (?=\d(?:\.\d+)?%)|"
-    r"Draft acceptance rate: (?=\d(?:\.\d+)?%.{0,250}Drafted: \d{3,} tokens|0\.0\d+, .{0,200}draft tokens: \d{3,})|"
-    r"draft acceptance(?: rate)? = (?=0\.0\d+ \(\s*\d+ accepted /\s*\d{3,} generated)|"
-    r"Draft: \d+ / \d{3,} tokens accepted \((?=\d(?:\.\d+)?%)|"
-    r"#token: \d{3,}.{0,120}accept rate: (?=0\.0\d))(?P<rate>[\d.]+%?)|"
-    r"#token: \d{3,}.{0,80}accept len: 1\.0\d|#gen tokens = +\d{3,}, #acc tokens = +\d\b|"
-    r"Draft Results - Success: ?\d, Failure: ?\d{3,}|"
-    r"total_?[dD]raft_?[tT]okens_?[cC]ount\W{1,4}\d{3,}.{0,80}accepted_?[dD]raft_?[tT]okens_?[cC]ount\W{1,4}\d\b",
-)
 PATTERNS.add_general(
     rule(
         "log-settings",

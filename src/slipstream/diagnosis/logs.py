@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from slipstream.diagnosis.log_figures import one_by_one_in, slow_as_a_cpu
 from slipstream.diagnosis.log_rules import PATTERNS
+from slipstream.diagnosis.log_slow import slow_runs
 from slipstream.diagnosis.log_stages import unfinished_start
 from slipstream.diagnosis.log_unknown import ErrorLine, last_errors, most_telling, speaks_of_earlier, unknown
 from slipstream.engines import EngineFolder, find_folder, folders
@@ -183,7 +183,7 @@ class _Judgement:
         return f"The log does not name its engine; this may be {title}."
 
     def _figures(self) -> Iterator[Located]:
-        for hit, make in (*slow_as_a_cpu(self.log.text), *one_by_one_in(self.log.text)):
+        for hit, make in slow_runs(self.log.text):
             if hit.at >= self.run.begin:
                 yield hit, make
 

@@ -78,9 +78,16 @@ class _ShellReader:
     variables: dict[str, str] = field(default_factory=dict)
 
 
-def statements(text: str) -> Iterator[list[Word]]:
-    """The commands of a shell text. Variables set in it are filled in. Raises ShellError for an open quote."""
+def read_shell(text: str) -> tuple[list[list[Word]], dict[str, str]]:
+    """The commands of a shell text, with its variables filled in, and the variables. Raises ShellError for an open
+    quote.
+    """
     reader = _ShellReader(text)
+    return list(_statements(reader)), reader.variables
+
+
+def _statements(reader: _ShellReader) -> Iterator[list[Word]]:
+    text = reader.text
     while reader.at < len(text):
         if _end_of_statement(reader):
             yield from _finished(reader)

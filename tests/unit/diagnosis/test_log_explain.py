@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cpu_time import cpu_seconds
-from slipstream.diagnosis.log_figures import one_by_one
 from slipstream.diagnosis.logs import explain
 
 BARE_BROADCAST = "ValueError: operands could not be broadcast together with shapes (0,) (82,)"
@@ -340,50 +339,6 @@ def test_hangs_of_other_engines():
     [sglang] = explain("server_args=ServerArgs(model_path='m')\nLoad weight begin. avail mem=70.1 GB\n", "sglang")
     assert "loading the weights" in sglang.cause
     assert explain("Load weight begin. avail mem=70.1 GB", "vllm") == []
-
-
-@pytest.mark.parametrize(
-    "text", [EVAL_TIME, "22.4 s for 100 tokens", "generated 100 tokens in 22.4 seconds", "22,390 ms per 100 tokens"]
-)
-def test_cpu_speed_is_recognised(text):
-    [finding] = explain(text)
-    assert finding.id == "log-cpu-speed"
-    assert "100 tokens in 22.4 s are 4.5 tokens/s" in finding.cause
-
-
-def test_cpu_speed_is_judged_by_bytes_where_the_size_is_known():
-    size = "print_info: file size   = 5.33 GiB (5.70 BPW)\n"
-    [finding] = explain(size + EVAL_TIME)
-    assert "26 GB/s" in finding.cause
-    small = "print_info: file size   = 250.00 MiB (5.70 BPW)\n"
-    quick = EVAL_TIME.replace("22390.00 ms", "  500.00 ms")  # 200 tokens/s
-    assert [f.id for f in explain(small + quick)] == ["log-cpu-speed"], "52 GB/s: a CPU with a small model"
-    assert explain(size + quick) == [], "1,100 GB/s: a GPU"
-    assert explain("load_tensors: offloaded 33/33 layers to GPU\n" + size + EVAL_TIME) == []
-
-
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("rounds=10 target_forwards=28 tokens=30 drafted=40", True),
-        ('{"target_forwards": 31, "tokens": 30, "drafted_tokens": 40}', True),
-        ("draft tokens: 40\ntarget forward passes: 30\ngenerated tokens: 30\n", True),
-        ("target_forwards=30 tokens=30 drafted=40 accepted=18", True),
-        ("target_forwards=12 tokens=30 drafted=40 accepted=18", False),
-        ("rounds=10 target_forwards=10 tokens=30 drafted=40", False),
-        ("target_forwards=30 tokens=30", False),  # no speculation: one forward a token is right
-    ],
-)
-def test_verification_one_by_one_is_seen_in_the_counters(text, found):
-    assert [finding.id for finding in explain(text)] == (["log-one-by-one"] if found else [])
-
-
-def test_counters_alone():
-    assert one_by_one(30, 30)
-    assert not one_by_one(29, 30)
-    assert one_by_one(28, 30, rounds=10)
-    assert not one_by_one(0, 0)
-    assert not one_by_one(30, 30, accepted=1), "nearly nothing accepted is slow, and no fault of the loop"
 
 
 def test_findings_come_in_the_order_of_the_log_and_once_each():
