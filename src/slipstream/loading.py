@@ -82,7 +82,7 @@ def check_model(spec: str | Path, backend: str = AUTO) -> list[Finding]:
     """
     try:
         path = local_place(spec).path
-        found = check_files(path)
+        found = _check_named(path)
         if not found:
             BACKENDS[choose_backend(path, backend).backend].check(path)
         return found
@@ -90,6 +90,12 @@ def check_model(spec: str | Path, backend: str = AUTO) -> list[Finding]:
         return [UNSUPPORTED.finding(without_advice(error))]
     except ModelError as error:
         return [finding_of(error)]
+
+
+def _check_named(path: Path) -> list[Finding]:
+    """A single safetensors file stands for its folder."""
+    is_file = path.suffix == ".safetensors" and path.is_file()
+    return check_files(path) or (check_files(path.parent) if is_file else [])
 
 
 def load_model(
@@ -106,7 +112,8 @@ def load_model(
     TURN.check_process()
     backend = BACKENDS[options.backend if options else choose_backend(spec).backend]
     if str(spec) not in BUILTIN_NAMES:  # their hash was checked
-        _refuse(check_files(locate(spec).path))
+        is_file = str(spec).endswith(".safetensors")
+        _refuse(_check_named((local_place(spec) if is_file else locate(spec)).path))
     try:
         model, tokenizer = backend.load(spec, options, report)
     except DamagedModelError as error:

@@ -109,7 +109,6 @@ def test_a_short_draft_context_is_warned_of(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--draft", "x.gguf"), "add --target"),
         (("--engine", "vlm", "--target", "smollm2-135m"), "engine"),
         (("--log", "/nowhere/log"), "can't read"),
     ],
