@@ -25,7 +25,8 @@ from slipstream.catalogue.pairs import Ranked
 from slipstream.core.stream import Limits
 from slipstream.diagnosis.examine import Case, Diagnosis, examine
 from slipstream.errors import CapacityError, SlipstreamError
-from slipstream.loading import ModelToLoad, load, refuse_too_large
+from slipstream.load_checks import ModelToLoad, refuse_too_large
+from slipstream.loading import load
 from slipstream.predict.gpus import Gpu, nominal_bandwidth, parse_nvidia_smi
 from slipstream.predict.machine import Machine
 from slipstream.predict.packages import InstalledPackage

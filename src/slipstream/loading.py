@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import gc
-import logging
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slipstream.backends import AUTO, BACKENDS, Report, choose_backend
+from slipstream.backends import BACKENDS, Report
 from slipstream.core.engine import Engine
 from slipstream.core.policy import Policy
 from slipstream.core.protocols import Model
@@ -18,27 +17,16 @@ from slipstream.core.stream import Drafter
 from slipstream.core.team import members_of
 from slipstream.core.turn import TURN
 from slipstream.drafters import DraftSources, ModelBackedDrafter, make_drafter, parse_drafter
-from slipstream.errors import CapacityError, DamagedModelError, ModelError, UnsupportedModelError, UsageError
-from slipstream.findings import BlockedError, Finding, rule
-from slipstream.host import ignores_memory
-from slipstream.model_files.local_models import local_place
-from slipstream.model_files.model_facts import describe
-from slipstream.model_files.weight_files import without_advice
-from slipstream.model_files.weights import check_files, finding_of
-from slipstream.models.builtin import BUILTIN_NAMES
-from slipstream.models.spec import locate
+from slipstream.errors import CapacityError, DamagedModelError, UsageError
+from slipstream.findings import BlockedError
+from slipstream.load_checks import ModelToLoad, refuse_damaged, refuse_too_large
+from slipstream.model_files.weights import finding_of
 from slipstream.models.tokenizer import Tokenizer, same_vocabulary
 from slipstream.policy import AutoPolicy, make_policy
-from slipstream.predict.memory import MemoryRoom, Need, check, plan
-from slipstream.predict.own_memory import own_engine
-from slipstream.predict.sizes import KvType, Sizes
 
 if TYPE_CHECKING:
     from slipstream.backends import BackendOptions
 
-
-log = logging.getLogger("slipstream")
-_KV_TYPES: dict[str, KvType] = {"q8_0": "q8", "q4_0": "q4"}  # llama.cpp's names
 
 # Rows that are measured before the first answer, as far as there is time; with more of it where a device runs ahead.
 _FIRST_SIZES = {False: (1, 4, 8, 2), True: (1, 4, 8, 2, 16, 32, 64)}
@@ -73,72 +61,6 @@ def _row_costs(model: Model) -> dict[int, float]:
     return {}
 
 
-UNSUPPORTED = rule(
-    "weights-unsupported",
-    "blocks",
-    "Slipstream can't run this model",
-    "The files are sound, but the model has an architecture, a value or a tensor that Slipstream's own backends can't "
-    "run; other engines may.",
-    "Use another engine (--engine vllm, llama-server, …), a GGUF file with the llama.cpp backend (--backend llamacpp), "
-    "or another model.",
-)
-
-
-def check_model(spec: str | Path, backend: str = AUTO) -> list[Finding]:
-    """What stands in the way of loading a model that is on this disk. `load_model` refuses with the same words.
-
-    Reads headers, the vocabulary and samples of the weights. Bad files raise nothing.
-    """
-    try:
-        path = local_place(spec).path
-        found = check_files(path)
-        if not found:
-            BACKENDS[choose_backend(path, backend).backend].check(path)
-        return found
-    except UnsupportedModelError as error:
-        return [UNSUPPORTED.finding(without_advice(error))]
-    except ModelError as error:
-        return [finding_of(error)]
-
-
-@dataclass(frozen=True, slots=True)
-class ModelToLoad:
-    """A model by its spec, and the backend's options; None: the backend that suits it."""
-
-    spec: str | Path
-    options: BackendOptions | None = None
-
-    @property
-    def backend(self) -> str:
-        return self.options.backend if self.options else choose_backend(self.spec).backend
-
-
-def refuse_too_large(target: ModelToLoad, draft: ModelToLoad | None = None) -> None:
-    """Raises CapacityError, with the doctor's finding, for models that do not fit in memory. Reads headers only.
-
-    A file that can't be read passes: loading it says what is wrong with it.
-    """
-    try:
-        sizes, helper = _sizes(target), _sizes(draft) if draft else None
-    except ModelError:
-        return
-    room = BACKENDS[target.backend].room(target.options)
-    asked = target.options.context_length if target.options else None
-    context = min(asked, sizes.context_length or asked) if asked else None
-    kv = _KV_TYPES.get(getattr(target.options, "kv_type", ""), "f16")
-    engine = own_engine(target.backend, room.weight_bytes, offloads=bool(room.gpus and room.main))
-    made = plan(sizes, helper, Need.of(sizes, context, kv), MemoryRoom(room.gpus, room.main), engine)
-    for finding in check(made) if made.is_refused else ():
-        message = f"{finding.id}: {finding.evidence}. {finding.cause} {finding.fix}"
-        if not ignores_memory():
-            raise CapacityError(message)
-        log.warning("loaded all the same: %s", message)
-
-
-def _sizes(model: ModelToLoad) -> Sizes:
-    return Sizes.of(describe(locate(model.spec).path))
-
-
 def load_model(
     spec: str | Path | LoadedModel,
     options: BackendOptions | None = None,
@@ -156,8 +78,7 @@ def load_model(
         )
     TURN.check_process()
     model_to_load = ModelToLoad(spec, options)
-    if str(spec) not in BUILTIN_NAMES:  # their hash was checked
-        _refuse(check_files(locate(spec).path))
+    refuse_damaged(spec)
     if not is_checked:
         refuse_too_large(model_to_load)
     try:
@@ -166,12 +87,6 @@ def load_model(
         raise BlockedError([finding_of(error)]) from error
     report(model.info.name, 1.0)
     return LoadedModel(model, tokenizer)
-
-
-def _refuse(found: list[Finding]) -> None:
-    blocking = [finding for finding in found if finding.severity == "blocks"]
-    if blocking:
-        raise BlockedError(blocking)
 
 
 def load(

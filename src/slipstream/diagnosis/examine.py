@@ -17,7 +17,7 @@ from slipstream.diagnosis.support_checks import OWN, check_support, own_packages
 from slipstream.engines import find_folder
 from slipstream.errors import ModelError, UnsupportedModelError, UsageError
 from slipstream.findings import Finding, blocks, worst_first
-from slipstream.loading import check_model
+from slipstream.load_checks import check_model
 from slipstream.model_files import weights
 from slipstream.model_files.model_facts import ModelFacts, describe
 from slipstream.model_files.tensor_probe import SOUND

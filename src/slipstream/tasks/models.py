@@ -11,7 +11,8 @@ from slipstream.core.engine import Engine
 from slipstream.core.verify import Verifier
 from slipstream.diagnosis.preflight import refuse_other_vocabulary
 from slipstream.drafters import needs_layers, parse_drafter
-from slipstream.loading import LoadedModel, ModelToLoad, freeze_loaded, load, load_model, refuse_too_large
+from slipstream.load_checks import ModelToLoad, refuse_too_large
+from slipstream.loading import LoadedModel, freeze_loaded, load, load_model
 from slipstream.measurement.synthetic import SyntheticSettings, forced_acceptance, random_model
 from slipstream.models import pull
 from slipstream.policy import make_policy

@@ -15,7 +15,7 @@ from slipstream import backends
 from slipstream.backends import choose_backend
 from slipstream.errors import CapacityError
 from slipstream.host import IGNORE_MEMORY
-from slipstream.loading import ModelToLoad, refuse_too_large
+from slipstream.load_checks import ModelToLoad, refuse_too_large
 from slipstream.model_files.model_facts import describe
 from slipstream.predict.machine import inspect
 from slipstream.predict.own_memory import BACKENDS, OWN_ENGINE

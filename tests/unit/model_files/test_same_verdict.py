@@ -14,7 +14,8 @@ from slipstream.backends.llamacpp.options import LlamaCppOptions
 from slipstream.backends.torch.options import TorchOptions
 from slipstream.errors import ModelError
 from slipstream.findings import Finding
-from slipstream.loading import check_model, load_model
+from slipstream.load_checks import check_model
+from slipstream.loading import load_model
 from unit.model_files import test_corrupted_files as corrupted
 from unit.models import model_files
 
