@@ -264,6 +264,8 @@ def test_slipstream_uses_a_gpu_that_its_packages_see() -> None:
     assert on(seeing, small, engine="slipstream").memory.held("target weights") == 2 * small.num_parameters
     made = on(blind, small, engine="slipstream").memory
     assert not made.gpus and made.held("target weights") == small.weight_bytes  # llama.cpp, on the CPU
+    metal = replace(seeing, gpus=(Gpu("Apple M2", "apple", 24 << 30, 20 << 30, None, 100e9, None),))
+    assert on(metal, small, engine="slipstream").memory.held("target weights") == small.weight_bytes  # llama.cpp too
 
 
 def test_the_split_is_told_in_the_words_of_the_engines() -> None:
