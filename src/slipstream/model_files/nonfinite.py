@@ -16,7 +16,7 @@ import numpy.typing as npt
 from slipstream.errors import UnsupportedModelError
 from slipstream.findings import Finding, rule
 from slipstream.models.gguf_header import GgufHeader, TensorInfo
-from slipstream.models.gguf_quant import block_sizes, check_storage, read_rows, to_raw_tensor
+from slipstream.models.gguf_quant import LINE_ELEMENTS, block_sizes, check_storage, read_rows, to_raw_tensor
 from slipstream.models.safetensors_file import FLOATS, StoredTensor
 
 SAMPLED_BYTES = 1 << 18  # of a tensor; smaller tensors are read whole
@@ -81,7 +81,7 @@ def _num_nonfinite(sample: Sample) -> int:
 
 def _stored_samples(tensor: StoredTensor) -> Iterator[Sample]:
     dtype = {"F32": np.float32, "F64": np.float64}.get(tensor.dtype, np.uint16)
-    for values in _pieces(np.frombuffer(tensor.data, dtype, math.prod(tensor.shape), tensor.start)):
+    for values in _pieces(np.frombuffer(tensor.data, dtype, math.prod(tensor.shape), tensor.start), SAMPLED_BYTES):
         yield Sample(tensor.name, values, tensor.dtype)
 
 
@@ -91,18 +91,21 @@ def _row_samples(header: GgufHeader, info: TensorInfo) -> Iterator[Sample]:
     except UnsupportedModelError:  # a type that can't be converted to floats here
         return
     num_elements, num_bytes = block_sizes()[info.type_id]
-    for blocks in _pieces(read_rows(header, info).reshape(-1, num_bytes)):
+    # Blocks have to become floats, which is quick for whole lines only: each piece is one.
+    line_bytes = LINE_ELEMENTS // num_elements * num_bytes
+    wanted = SAMPLED_BYTES if num_elements == 1 else _PIECES * line_bytes
+    for blocks in _pieces(read_rows(header, info).reshape(-1, num_bytes), wanted):
         with np.errstate(all="ignore"):
             raw = to_raw_tensor(blocks, (len(blocks), num_elements), info.type_id)
         yield Sample(info.name, raw.data, raw.kind)
 
 
-def _pieces(items: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
-    """Parts of an array with about SAMPLED_BYTES in all; the array itself if it is small."""
-    if items.nbytes <= SAMPLED_BYTES:
+def _pieces(items: npt.NDArray[Any], num_bytes: int) -> Iterator[npt.NDArray[Any]]:
+    """Parts of an array with about that many bytes in all; the array itself if it is small."""
+    if items.nbytes <= num_bytes:
         yield items
         return
-    length = SAMPLED_BYTES // _PIECES // (items.nbytes // len(items))
+    length = num_bytes // _PIECES // (items.nbytes // len(items))
     for piece in range(_PIECES):
         start = (len(items) - length) * piece // (_PIECES - 1)
         yield items[start : start + length]
