@@ -1,7 +1,7 @@
 """Damaged model files, configurations and logs: what do doctor and generate say?
 
     python tools/fuzz_files.py [--count 2000] [--seed 18] [--kinds gguf,log] [--jobs 2] [--keep FOLDER] [--json]
-    python tools/fuzz_files.py --only 1234 --keep FOLDER      # one case again, with what the commands printed
+    python tools/fuzz_files.py --only 12,34 --keep FOLDER     # these cases again, with what the commands printed
 
 Starts from small sound models, configurations and known logs, damages them (file_damage/), and runs the commands on
 them, each in a forked process with 5 s of processor time, 10 s and 500 MB of address space more than it starts with.
@@ -38,16 +38,16 @@ class SoundFilesRefusedError(Exception):
 def main() -> int:
     options = _options()
     kinds = tuple(options.kinds.split(","))
-    chosen = [options.only] if options.only is not None else numbers(options.count, kinds)
+    chosen = [int(number) for number in options.only.split(",")] if options.only else numbers(options.count, kinds)
     root = Path(tempfile.mkdtemp(prefix="fuzz-files-"))
     started = time.monotonic()
     try:
         prepare()
         models = SoundModels.write(root / "sound-models")
-        run = Run(options.seed, root, models, _measure_sound(root, models), show=options.only is not None)
+        run = Run(options.seed, root, models, _measure_sound(root, models), show=bool(options.only))
         judged = _run_all(chosen, run, options.jobs)
         if options.keep:
-            _keep(judged, root, options.keep, everything=options.only is not None)
+            _keep(judged, root, options.keep, everything=bool(options.only))
     except SoundFilesRefusedError as error:
         print(error, file=sys.stderr)
         return 2
@@ -64,7 +64,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=18)
     parser.add_argument("--kinds", default=",".join(KINDS), help="some of " + ",".join(KINDS))
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--only", type=int, help="run this case alone")
+    parser.add_argument("--only", help="run these cases alone: numbers with commas")
     parser.add_argument("--keep", type=Path, help="keep the files of cases with a violation here")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
