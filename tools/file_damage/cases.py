@@ -192,6 +192,7 @@ def _odd_name(case: Case, rng: random.Random, models: SoundModels) -> None:
     case.what = f"a sound model named {name!a}"
     if rng.random() < 0.5:
         path = case.folder / f"{name}.gguf"
+        path.parent.mkdir(exist_ok=True)  # some names have a slash: to a terminal the path looks like markup
         path.write_bytes(models.gguf.read_bytes())
         _examine_model(case, rng, path, models.gguf)
     else:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 CPU_LIMIT_S, WALL_LIMIT_S, MEMORY_LIMIT = 5.0, 10.0, 500 << 20
+_LOOK_AGAIN_S, _MAX_LOOKS = 5.0, 60
 _MAX_OUTPUT = 64 << 20  # a command that prints without end does not fill the disk
 # Whether Pythons that a command starts are started, or forked from the prepared process: nine times as fast.
 REAL_CHILDREN = "FUZZ_REAL_CHILDREN" in os.environ
@@ -112,12 +113,32 @@ def load_factor() -> float:
 
 
 def _wait(pid: int, seconds: float) -> bool:
-    """Whether it ended in time. Leaves it to be waited for."""
+    """Whether it ended in time. Leaves it to be waited for.
+
+    While it computes, its limit is processor time: on a busy machine that may take much longer.
+    """
     handle = os.pidfd_open(pid)
     try:
-        return bool(select.select([handle], [], [], seconds)[0])
+        used = -1.0
+        for limit in (seconds, *[_LOOK_AGAIN_S] * _MAX_LOOKS):
+            if select.select([handle], [], [], limit)[0]:
+                return True
+            before, used = used, _group_cpu_s(pid)
+            if used <= before:
+                return False
+        return False
     finally:
         os.close(handle)
+
+
+def _group_cpu_s(group: int) -> float:
+    """Processor time of all processes of a group."""
+    ticks = 0
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = file.read_text().rpartition(") ")[2].split()
+            ticks += int(fields[11]) + int(fields[12]) if int(fields[2]) == group else 0
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _kill_group(pid: int) -> None:
