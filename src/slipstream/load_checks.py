@@ -50,7 +50,7 @@ def check_model(spec: str | Path, backend: str = AUTO) -> list[Finding]:
         path = local_place(spec).path
         found = _check_named(path)
         if not found:
-            BACKENDS[choose_backend(path, backend).backend].check(path)
+            BACKENDS[choose_backend(path, backend).backend].open(path)
         return found
     except UnsupportedModelError as error:
         return [UNSUPPORTED.finding(without_advice(error))]

@@ -77,12 +77,14 @@ def load_model(
             f"got a {type(spec).__name__} as model; expected a spec, a path or a LoadedModel (see load_model)"
         )
     TURN.check_process()
-    model_to_load = ModelToLoad(spec, options)
     refuse_damaged(spec)
-    if not is_checked:
-        refuse_too_large(model_to_load)
+    wanted = ModelToLoad(spec, options)
+    backend = BACKENDS[wanted.backend]
     try:
-        model, tokenizer = BACKENDS[model_to_load.backend].load(spec, options, report)
+        opened = backend.open(spec)
+        if not is_checked:
+            refuse_too_large(wanted)
+        model, tokenizer = backend.load(opened, options, report)
     except DamagedModelError as error:
         raise BlockedError([finding_of(error)]) from error
     report(model.info.name, 1.0)

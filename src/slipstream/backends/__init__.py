@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from slipstream.errors import UsageError
 from slipstream.host import free_memory
@@ -51,8 +51,8 @@ class BackendRoom:
 @dataclass(frozen=True, slots=True)
 class Backend:
     options: Callable[[MachineOptions], BackendOptions]
-    check: Callable[[str | Path], object]  # opens a model and reads no weights; raises ModelError as `load` would
-    load: Callable[[str | Path, BackendOptions | None, Report], tuple[Model, Tokenizer]]
+    open: Callable[[str | Path], Any]  # reads and checks headers and the vocabulary, no weights. Raises ModelError
+    load: Callable[[Any, BackendOptions | None, Report], tuple[Model, Tokenizer]]  # what `open` gave
     room: Callable[[BackendOptions | None], BackendRoom]
 
 
@@ -79,10 +79,9 @@ def _open_checkpoint(spec: str | Path) -> Checkpoint:
     return open_checkpoint(spec)
 
 
-def _load_torch(spec: str | Path, options: BackendOptions | None, report: Report) -> tuple[Model, Tokenizer]:
+def _load_torch(checkpoint: Checkpoint, options: BackendOptions | None, report: Report) -> tuple[Model, Tokenizer]:
     from slipstream.backends.torch.load import load_model
 
-    checkpoint = _open_checkpoint(spec)
     model = load_model(checkpoint, options, lambda share: report(checkpoint.name, share))  # type: ignore[arg-type]
     return model, checkpoint.tokenizer
 
@@ -130,10 +129,9 @@ def _open_gguf(spec: str | Path) -> GgufFile:
     return file
 
 
-def _load_llamacpp(spec: str | Path, options: BackendOptions | None, report: Report) -> tuple[Model, Tokenizer]:
+def _load_llamacpp(file: GgufFile, options: BackendOptions | None, report: Report) -> tuple[Model, Tokenizer]:
     from slipstream.backends.llamacpp.load import load_model
 
-    file = _open_gguf(spec)
     model = load_model(file, options, lambda share: report(file.name, share))  # type: ignore[arg-type]
     return model, file.tokenizer
 

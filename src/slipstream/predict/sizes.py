@@ -17,6 +17,9 @@ KV_BYTES: dict[KvType, float] = {"f16": 2.0, "q8": 34 / 32, "q4": 18 / 32}
 ASSUMED_BITS = 4.85  # bits per weight if only a file's size is known: Q4_K_M, the most common quantisation
 
 
+LARGEST = 10_000_000  # layers, heads, widths, tokens of a vocabulary: far more than any model has
+
+
 @dataclass(frozen=True, slots=True)
 class Sizes:
     """The sizes of a model that the prediction needs. Zero or empty: unknown."""
@@ -43,6 +46,9 @@ class Sizes:
                 f"{facts.name}: its files do not say the size of weights, layers and KV heads. Check it with "
                 "slipstream doctor, or set the sizes: --weights-gb, --layers, --kv-heads, --head-dim."
             )
+        numbers = (facts.num_layers, facts.num_kv_heads, facts.head_dim, facts.vocab_size, facts.hidden_size)
+        if any(number and number > LARGEST for number in numbers):
+            raise UnsupportedModelError(f"{facts.name}: its files have sizes that no model has")
         shape = facts.kv_shape
         return cls(
             facts.name, facts.weight_bytes, facts.num_parameters or parameters_from(facts.weight_bytes),
