@@ -166,7 +166,6 @@ def test_pairs_ranks_drafts_for_a_target(tmp_path: Path, stores: dict[str, str])
             "llama-server --model {big} --host 127.0.0.1 --port 8080 --metrics --slots --spec-type draft-simple",
         ),
         ("slipstream", "slipstream generate --model {big} --draft {small} Hello"),
-        ("vllm", "slipstream generate --model {big} --draft {small} Hello  # not with vllm:"),
     ],
 )
 def test_pairs_ends_with_the_command_to_run(tmp_path: Path, stores: dict[str, str], engine: str, command: str) -> None:
@@ -178,6 +177,13 @@ def test_pairs_ends_with_the_command_to_run(tmp_path: Path, stores: dict[str, st
     assert shown.splitlines()[-1].startswith(wanted)
     assert json.loads(run(*arguments, "--json", **stores).stdout)["command"].startswith(wanted)
     assert "big[1]:cat:.gguf" in shown.splitlines()[0], "neither markup nor an emoji"
+
+
+def test_pairs_recommends_nothing_that_the_engine_can_not_read(tmp_path: Path, stores: dict[str, str]) -> None:
+    big = tiny_gguf.write(tmp_path / "big.gguf", tiny_gguf.vocabulary(300, {}), layers=40, hidden=64)
+    tiny_gguf.write(tmp_path / "small.gguf", tiny_gguf.vocabulary(300, {}), layers=1)
+    result = run("pairs", "--target", str(big), "--search", str(tmp_path), "--engine", "vllm", **stores)
+    assert "no model here can draft for it" in result.stdout and "weights-quantisation" in result.stdout
 
 
 def test_pairs_measures_what_it_predicts(tmp_path: Path, stores: dict[str, str]) -> None:

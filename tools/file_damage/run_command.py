@@ -61,8 +61,8 @@ def prepare() -> None:
     from slipstream.predict import machine
 
     machine.copy_bandwidth()
-    about_llama_cpp = machine._llama_cpp()  # another process for each question
-    machine._llama_cpp = lambda: about_llama_cpp
+    about_llama_cpp = machine.installed_llama_cpp()  # another process for each question
+    machine.installed_llama_cpp = lambda: about_llama_cpp
 
 
 def import_like(arguments: tuple[str, ...], folder: Path) -> None:

@@ -35,6 +35,13 @@ def check_models(target: str | None, draft: str | None, engine: EngineFacts, gpu
     return [*(vocabulary.check_specs(target, draft, engine) if target and draft else []), *support]
 
 
+def usual_engine(weights: str | None) -> str:
+    """The engine that is assumed where none was named, by the format of the target's weights: Slipstream for folders,
+    llama.cpp for GGUF files and for models that are not here.
+    """
+    return OWN if weights == "safetensors" else "llama-server"
+
+
 def own_packages(machine: Machine, engine: EngineFacts) -> Packages | None:
     """Slipstream's own packages, for its own engine; None for another, which has an environment of its own."""
     return Packages(machine.torch, machine.llama_cpp) if engine.name == OWN else None

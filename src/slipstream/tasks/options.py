@@ -327,7 +327,7 @@ class PlanOptions:
     kv: str = "f16"  # how the KV cache is stored: f16, q8 or q4
     gpus: str | None = None  # sizes in GiB, for example "32,24"; None: the GPUs of this machine
     nodes: int = 1  # machines with these GPUs each
-    engine: str = "llama.cpp"
+    engine: str | None = None  # None: Slipstream for folders, else llama.cpp
 
 
 @dataclass(frozen=True, slots=True)

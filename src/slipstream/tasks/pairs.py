@@ -10,7 +10,7 @@ from slipstream.catalogue.model_scan import FoundModel
 from slipstream.catalogue.pairs import PairJudge, Ranked, candidate, find, groups, rank, suggestions
 from slipstream.core.stream import Limits
 from slipstream.diagnosis import machine_checks
-from slipstream.diagnosis.support_checks import check_models, own_packages
+from slipstream.diagnosis.support_checks import OWN, check_models, own_packages, usual_engine
 from slipstream.engines import find_folder
 from slipstream.engines.facts import EngineFacts
 from slipstream.errors import SlipstreamError, UsageError
@@ -23,7 +23,6 @@ from slipstream.tasks.models import load_models
 from slipstream.tasks.options import ModelOptions, PairsOptions, WorkloadOptions, check_search
 from slipstream.tasks.reporter import SILENT, Reporter
 
-OWN = "slipstream"
 NUM_MEASURED = 3  # drafts that `measure` runs
 _WORKLOAD = WorkloadOptions(limit=4, max_tokens=48)
 
@@ -143,15 +142,10 @@ def pairs(options: PairsOptions = PairsOptions(), *, reporter: Reporter = SILENT
     if options.target is None:
         return ModelGroups(groups(found), [entry for entry in found if entry.problem])
     wanted, machine = candidate(options.target), inspect()
-    engine = find_folder(options.engine or _usual_engine(wanted, options.measure)).facts
+    engine = find_folder(options.engine or (OWN if options.measure else usual_engine(wanted.format))).facts
     ranked = rank(wanted, found, judge_of(machine, engine, options.context))
     measured = _measure(wanted, ranked, reporter) if options.measure else []
     return RankedDrafts(wanted, ranked, machine, engine.title, measured)
-
-
-def _usual_engine(wanted: FoundModel, is_measured: bool) -> str:
-    """Where none was named: llama.cpp for GGUF files, which are all that it reads, else Slipstream."""
-    return "llama-server" if wanted.format == "gguf" and not is_measured else OWN
 
 
 def _measure(wanted: FoundModel, ranked: list[Ranked], reporter: Reporter) -> list[MeasuredPair]:

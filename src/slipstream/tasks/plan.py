@@ -9,7 +9,7 @@ from typing import Any
 
 from slipstream.catalogue.stated_sizes import Stated, sizes_from
 from slipstream.diagnosis import machine_checks
-from slipstream.diagnosis.support_checks import check_models, own_packages
+from slipstream.diagnosis.support_checks import check_models, own_packages, usual_engine
 from slipstream.engines import find_folder
 from slipstream.engines.facts import EngineFacts
 from slipstream.errors import UsageError
@@ -75,7 +75,7 @@ def plan(options: PlanOptions) -> PlanResult:
     if target is None:
         raise UsageError("name the target with --target, or set the size of its weights with --weights-gb")
     need = Need.of(target, options.context, kv)
-    engine = find_folder(options.engine).facts
+    engine = find_folder(options.engine or usual_engine(target.format)).facts
     machine = None if options.gpus is not None or options.nodes > 1 else inspect()
     found = _check_files(options, engine, machine.gpus if machine else ())
     if machine is None:
