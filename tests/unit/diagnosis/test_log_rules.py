@@ -16,7 +16,7 @@ from slipstream.engines import FOLDERS, folders
 from slipstream.findings import RULES
 
 KNOWN_FAILURES = doctor_recall.read("failures", "known")
-LABELLED = [entry for entry in KNOWN_FAILURES if entry["rule"] != "none"]
+LABELLED = [entry for entry in KNOWN_FAILURES if entry.get("rule", "none") != "none"]
 ALL_PATTERNS = [*PATTERNS, *(pattern for folder in folders() if folder.log for pattern in folder.log.patterns)]
 
 
