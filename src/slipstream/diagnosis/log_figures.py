@@ -68,7 +68,7 @@ _TOTALS = (  # counted from the start: the last line has them all
 _RATES = (
     ("cceptance rate:", r"raft acceptance rate: (?P<rate>[\d.]+)(?P<percent>%?)"),
     ("accept rate:", r"accept rate: (?P<rate>[\d.]+)(?P<percent>)"),
-    ("accept    =", r"^accept {4}= (?P<rate>[\d.]+)(?P<percent>%)"),
+    ("accept  ", r"^accept +=\s*(?P<rate>[\d.]+)(?P<percent>%)"),
 )
 _LENGTHS = (
     ("ean acceptance length", r"ean acceptance length\s*[:=]\s*(?P<length>\d+(?:\.\d+)?)"),

@@ -245,7 +245,7 @@ MACHINE.add(
         "little memory. Kernels run later than the code that starts them, so the traceback may point elsewhere.",
         "Update the engine. To find what triggers it, start once without speculation, once without CUDA graphs (vLLM "
         "--enforce-eager, SGLang --disable-cuda-graph), once with another attention backend, and with "
-        "CUDA_LAUNCH_BLOCKING=1.",
+        'CUDA_LAUNCH_BLOCKING=1. Choose the GPU with CUDA_VISIBLE_DEVICES, not with device="cuda:1".',
     ),
     "illegal memory access was encountered",
     "cudaErrorIllegalAddress",

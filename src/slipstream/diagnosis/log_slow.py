@@ -60,8 +60,7 @@ NEAR_ZERO = rule(
     "slows",
     "Almost no drafted token is accepted",
     "{rate} of the drafted tokens are accepted{counts}: nearly all drafting is wasted, and this is slower than without "
-    "a draft. It still verifies correctly. Usual causes: a draft of another family or version, a draft whose precision "
-    "or template differs from what it was made for, or far too many drafted tokens per step.",
+    "a draft. It still verifies correctly. {causes}",
     "Check the pair: slipstream doctor --target T --draft D. Draft fewer tokens per step (2 to 4). If acceptance stays "
     "near zero, use another draft (slipstream pairs --target T) or none.",
 )
@@ -74,6 +73,25 @@ LOW = rule(
     "Draft fewer tokens per step (2 to 4), or use a smaller draft. Compare with a run without a draft: "
     "slipstream bench --target T --draft D.",
 )
+MANY_AT_ONCE = rule(
+    "log-many-requests",
+    "slows",
+    "Speculation runs with many requests at a time",
+    "{running} requests run at the same time, with drafting. The GPU is then busy with the requests themselves, and "
+    "verifying drafts takes time from them: speculation may be slower than plain decoding here, even with good "
+    "acceptance ({rate}).",
+    "Compare with a run without speculation at this load. Speculate only with few requests at a time (vLLM: "
+    "--max-num-seqs; older versions: speculative_disable_by_batch_size), or leave speculation out on busy servers.",
+)
+_CAUSES = (
+    "Usual causes: a draft of another family or version, a draft whose precision or template differs from what it was "
+    "made for, or far too many drafted tokens per step."
+)
+_CAUSES_OF_ZERO = (
+    "A draft that is only weak still guesses some tokens. None at all means that the draft works with wrong input: "
+    "the engine does not hand it the target's state (prefill and decoding on separate machines, a method or runner "
+    "that does not fit this draft, a fault of this version), its weights are damaged, or its vocabulary is another one."
+)
 CPU_TOKENS_PER_S = 8.0  # below this, a model of unknown size is assumed to run on the CPU
 CPU_BANDWIDTH_GB = 130.0  # desktop memory reads 20 to 100 GB/s, GPUs 200 and more
 NEAR_ZERO_RATE, LOW_RATE = 0.1, 0.35  # runtime checks use the second too
@@ -85,7 +103,8 @@ _MAX_SPEEDS = 2_000  # lines with a unit of speed to look at
 
 def slow_runs(text: str) -> list[Located]:
     """What makes the run of this log slow: one explanation for drafting, and whether the CPU does the work."""
-    drafting = next((found for find in (one_by_one_in, acceptance_in, slower_in) if (found := list(find(text)))), [])
+    finders = (one_by_one_in, acceptance_in, slower_in, many_requests_in)
+    drafting = next((found for find in finders if (found := list(find(text)))), [])
     return [*slow_as_a_cpu(text), *drafting]
 
 
@@ -205,13 +224,36 @@ def acceptance_in(text: str) -> Iterator[Located]:
     found = acceptance(text)
     if found is None or found.hit is None or (found.drafted is not None and found.drafted < _ENOUGH_DRAFTED):
         return
-    per_step = tokens_per_step(text)
-    if found.rate >= LOW_RATE or (found.rate >= NEAR_ZERO_RATE and (per_step or 0.0) >= _MANY_PER_STEP):
+    has_long_drafts = (tokens_per_step(text) or 0.0) >= _MANY_PER_STEP
+    if found.rate >= LOW_RATE or (found.rate >= NEAR_ZERO_RATE and has_long_drafts):
         return
-    kind = NEAR_ZERO if found.rate < NEAR_ZERO_RATE else LOW
+    kind = NEAR_ZERO if found.rate < NEAR_ZERO_RATE and not has_long_drafts else LOW
     counts = f" ({found.accepted:,} of {found.drafted:,})" if found.drafted else ""
     rate = f"{found.rate:.1%}"
-    yield found.hit, lambda evidence: kind.finding(evidence, rate=rate, counts=counts)
+    causes = _CAUSES if found.rate else _CAUSES_OF_ZERO
+    yield found.hit, lambda evidence: kind.finding(evidence, rate=rate, counts=counts, causes=causes)
+
+
+# -- many requests ----------------------------------------------------------------------------------------------------
+
+_RUNNING = re.compile(r"Running: (?P<running>\d+) reqs|#running-req: (?P<running_2>\d+)")
+_MANY_REQUESTS = 128  # at a time: a safe bound, since reports of slower runs have hundreds
+_MAX_RUNNING = 200  # lines to look at, from the first: the load of a benchmark does not change much
+
+
+def many_requests_in(text: str) -> Iterator[Located]:
+    """Drafting with so many requests at a time that it can hardly pay off: in most lines that tell the load."""
+    found = acceptance(text)
+    if found is None or found.hit is None:
+        return
+    lines = [
+        hit for piece in ("Running: ", "#running-req: ") for hit in islice(hits(text, piece, _RUNNING), _MAX_RUNNING)
+    ]
+    loads = sorted(int(hit.groups["running"] or hit.groups["running_2"]) for hit in lines)
+    running = loads[len(loads) // 2] if loads else 0
+    if running >= _MANY_REQUESTS:
+        rate = f"{found.rate:.1%}"
+        yield found.hit, lambda evidence: MANY_AT_ONCE.finding(evidence, running=running, rate=rate)
 
 
 # -- slower than plain ------------------------------------------------------------------------------------------------
@@ -220,6 +262,9 @@ _PLAIN_LABEL = re.compile(
     r"(?i)\b(?:baseline|plain|vanilla|without (?:spec\w*|drafts?|a draft)|no (?:spec\w*|draft))\b"
 )
 _SPEC_LABEL = re.compile(r"(?i)\b(?:speculat\w*|spec|with (?:a )?draft|drafting|eagle\d?|mtp|medusa|n-?gram)\b")
+_SLOWER = 0.95  # of the plain speed: less difference may be noise
+_MAX_PARAGRAPHS = 200  # speeds to compare by their headings
+_HEADING_REACH, _LONGEST_HEADING = 600, 80  # characters
 
 
 def slower_in(text: str) -> Iterator[Located]:
@@ -242,15 +287,41 @@ def slower_in(text: str) -> Iterator[Located]:
 
 def _slower_pair(text: str) -> tuple[Hit, float, float] | None:
     """The line with the speculative speed, the plain and the speculative speed, the first pair where it is lower."""
-    found = [hit for piece in _UNIT_PIECES for hit in _matching(text, piece, _RATE)]
+    found = sorted((hit for piece in _UNIT_PIECES for hit in _matching(text, piece, _RATE)), key=lambda hit: hit.at)
     plain = 0.0
-    for hit in sorted(found, key=lambda hit: hit.at):
+    for hit in found:
         label, speed = _label(hit), number(hit.groups["rate"])
         if label == "plain":
             plain = speed
-        elif label == "speculative" and plain and 0 < speed < 0.95 * plain:
+        elif label == "speculative" and plain and 0 < speed < _SLOWER * plain:
             return hit, plain, speed
+    return _slower_paragraph(text, found)
+
+
+def _slower_paragraph(text: str, found: list[Hit]) -> tuple[Hit, float, float] | None:
+    """The same from two paragraphs with the same line, of which only the first lines tell what was measured: "7b:" and
+    "spec 7b".
+    """
+    plain: dict[str, float] = {}
+    for hit in found[:_MAX_PARAGRAPHS]:
+        said, speed = hit.line.partition(hit.groups["rate"])[0], number(hit.groups["rate"])
+        heading = _heading(text, hit.at)
+        if not heading or not said.strip() or _NOT_GENERATION.search(said):
+            continue
+        if not _SPEC_LABEL.search(heading) or _PLAIN_LABEL.search(heading):
+            plain[said] = speed
+        elif 0 < speed < _SLOWER * plain.get(said, 0.0):
+            return hit, plain[said], speed
     return None
+
+
+def _heading(text: str, at: int) -> str:
+    """The first line of the paragraph of a place; empty for the place's own line and for lines of a server's log."""
+    begin = text.rfind("\n\n", max(0, at - _HEADING_REACH), at)
+    if begin < 0 and at > _HEADING_REACH:
+        return ""
+    heading, _, rest = text[begin + 2 if begin >= 0 else 0 : at].partition("\n")
+    return heading if rest and len(heading) <= _LONGEST_HEADING else ""
 
 
 def _label(hit: Hit) -> str | None:

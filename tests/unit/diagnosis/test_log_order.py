@@ -119,7 +119,7 @@ def test_a_rule_states_its_phase():
     assert ids(BEGIN + option) == ["log-option-unknown"]
     assert ids(BEGIN + READY + option) == ["log-unknown"], "not of this start: the server already listens"
     pages = "AssertionError: Job requires 33 pages (only 32 available) and cannot be enqueued\n"
-    assert ids("exllamav3 version: 0.0.10\n" + pages) == ["log-unknown"], "no request was served yet"
+    assert ids("exllamav3 version: 0.0.10\n" + pages) == ["log-refused"], "no request was served yet"
     assert ids("exllamav3 version: 0.0.10\n" + READY + pages) == ["log-cache-too-small"]
 
 
