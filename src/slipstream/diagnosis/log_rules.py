@@ -273,7 +273,7 @@ PATTERNS.add_general(
     "ssistant model",
     matches=r"(?P<reason>(?:[Ss]peculative [Dd]ecod(?:ing|e)|[Dd]raft(?:er| model|ing)|[Aa]ssistant model)\b"
     r"(?:(?! and )[^.,;\n]){0,80}?(?:\bnot (?:be )?(?:used|supported|compatible|available|loaded)|(?:does not|doesn't) "
-    r"(?:match|fit|support)|\bincompatible|\bmismatch|turned off|switched off|(?:is|was|been|being|be) "
+    r"(?:match|fit)|\bincompatible|\bmismatch|turned off|switched off|(?:is|was|been|being|be) "
     r"disabled|malfunction).{0,80})",
 )
 PATTERNS.add_general(

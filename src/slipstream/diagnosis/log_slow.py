@@ -95,6 +95,7 @@ _CAUSES_OF_ZERO = (
 CPU_TOKENS_PER_S = 8.0  # below this, a model of unknown size is assumed to run on the CPU
 CPU_BANDWIDTH_GB = 130.0  # desktop memory reads 20 to 100 GB/s, GPUs 200 and more
 NEAR_ZERO_RATE, LOW_RATE = 0.1, 0.35  # runtime checks use the second too
+_ONE_PER_STEP = 1.1  # with 3 drafted tokens, less than 4 % of them are accepted
 _MANY_PER_STEP = 2.0  # tokens per step from which a low rate is only a sign of long drafts
 _ENOUGH_DRAFTED = 100  # fewer drafted tokens do not show the rate
 _MIN_TOKENS = 8  # fewer tokens do not show the speed
@@ -221,10 +222,13 @@ def _model_gb(text: str) -> float:
 
 def acceptance_in(text: str) -> Iterator[Located]:
     """Acceptance that is near zero, or so low that drafting may not pay off. Nothing for few drafted tokens."""
-    found = acceptance(text)
+    found, length = acceptance(text), tokens_per_step(text)
+    if found is None and length and 1 <= length[0] < _ONE_PER_STEP:  # earlier SGLang prints no rate
+        counts = f" ({length[0]:g} tokens per step)"
+        yield length[1], lambda evidence: NEAR_ZERO.finding(evidence, rate="Almost none", counts=counts, causes=_CAUSES)
     if found is None or found.hit is None or (found.drafted is not None and found.drafted < _ENOUGH_DRAFTED):
         return
-    has_long_drafts = (tokens_per_step(text) or 0.0) >= _MANY_PER_STEP
+    has_long_drafts = length is not None and length[0] >= _MANY_PER_STEP
     if found.rate >= LOW_RATE or (found.rate >= NEAR_ZERO_RATE and has_long_drafts):
         return
     kind = NEAR_ZERO if found.rate < NEAR_ZERO_RATE and not has_long_drafts else LOW
@@ -263,7 +267,8 @@ _PLAIN_LABEL = re.compile(
 )
 _SPEC_LABEL = re.compile(r"(?i)\b(?:speculat\w*|spec|with (?:a )?draft|drafting|eagle\d?|mtp|medusa|n-?gram)\b")
 _SLOWER = 0.95  # of the plain speed: less difference may be noise
-_MAX_PARAGRAPHS = 200  # speeds to compare by their headings
+_MAX_MEASURED = 20  # speeds that someone measured and compares; a server's log has more
+_FIGURES = re.compile(r"[\d.,]+|\s+")  # and spaces before them
 _HEADING_REACH, _LONGEST_HEADING = 600, 80  # characters
 
 
@@ -287,46 +292,62 @@ def slower_in(text: str) -> Iterator[Located]:
 
 def _slower_pair(text: str) -> tuple[Hit, float, float] | None:
     """The line with the speculative speed, the plain and the speculative speed, the first pair where it is lower."""
-    found = sorted((hit for piece in _UNIT_PIECES for hit in _matching(text, piece, _RATE)), key=lambda hit: hit.at)
+    found = sorted(_speeds(text), key=lambda pair: pair[0].at)
     plain = 0.0
-    for hit in found:
-        label, speed = _label(hit), number(hit.groups["rate"])
+    for hit, speed in found:
+        label = _label(hit)
         if label == "plain":
             plain = speed
         elif label == "speculative" and plain and 0 < speed < _SLOWER * plain:
             return hit, plain, speed
-    return _slower_paragraph(text, found)
+    return _slower_by_heading(text, found) if len(found) <= _MAX_MEASURED else None
 
 
-def _slower_paragraph(text: str, found: list[Hit]) -> tuple[Hit, float, float] | None:
-    """The same from two paragraphs with the same line, of which only the first lines tell what was measured: "7b:" and
-    "spec 7b".
-    """
+def _speeds(text: str) -> Iterator[tuple[Hit, float]]:
+    """Tokens/s, as the log says it or from a time for tokens."""
+    for piece in _UNIT_PIECES:
+        for hit in _matching(text, piece, _RATE):
+            yield hit, number(hit.groups["rate"])
+    for piece in (" tokens in ", "s for "):
+        for hit in _matching(text, piece, _PROSE):
+            groups = {name.removesuffix("_in"): value for name, value in hit.groups.items() if value}
+            yield from ((hit, timing.rate) for timing in _timing(hit, groups["time"], groups["unit"], groups["tokens"]))
+
+
+def _slower_by_heading(text: str, found: list[tuple[Hit, float]]) -> tuple[Hit, float, float] | None:
+    """The same from two lines of the same form, of which lines above tell what was measured: "7b:" and "spec 7b"."""
     plain: dict[str, float] = {}
-    for hit in found[:_MAX_PARAGRAPHS]:
-        said, speed = hit.line.partition(hit.groups["rate"])[0], number(hit.groups["rate"])
-        heading = _heading(text, hit.at)
-        if not heading or not said.strip() or _NOT_GENERATION.search(said):
+    for hit, speed in found:
+        form, heading = _FIGURES.sub("0", _said(hit)), _heading(text, hit.at)
+        if not heading or not form.strip() or _NOT_GENERATION.search(form):
             continue
         if not _SPEC_LABEL.search(heading) or _PLAIN_LABEL.search(heading):
-            plain[said] = speed
-        elif 0 < speed < _SLOWER * plain.get(said, 0.0):
-            return hit, plain[said], speed
+            plain[form] = speed
+        elif 0 < speed < _SLOWER * plain.get(form, 0.0):
+            return hit, plain[form], speed
     return None
 
 
 def _heading(text: str, at: int) -> str:
-    """The first line of the paragraph of a place; empty for the place's own line and for lines of a server's log."""
-    begin = text.rfind("\n\n", max(0, at - _HEADING_REACH), at)
-    if begin < 0 and at > _HEADING_REACH:
-        return ""
-    heading, _, rest = text[begin + 2 if begin >= 0 else 0 : at].partition("\n")
-    return heading if rest and len(heading) <= _LONGEST_HEADING else ""
+    """The nearest short line above a place that names a way of decoding, else the first line of its paragraph."""
+    above = text[max(0, at - _HEADING_REACH) : at].split("\n")[:-1]
+    short = [line for line in above if len(line) <= _LONGEST_HEADING]
+    named = [line for line in short if _SPEC_LABEL.search(line) or _PLAIN_LABEL.search(line)]
+    if named:
+        return named[-1]
+    paragraph = above[len(above) - above[::-1].index("") :] if "" in above else above if at < _HEADING_REACH else []
+    return paragraph[0] if paragraph and paragraph[0] in short else ""
+
+
+def _said(hit: Hit) -> str:
+    """The words of a line before its figure."""
+    figures = (hit.groups[name] for name in ("rate", "tokens_in", "time") if hit.groups.get(name))
+    return hit.line.partition(next(figures))[0]
 
 
 def _label(hit: Hit) -> str | None:
     """Whether a line gives a plain or a speculative speed that was measured; None if it does not say."""
-    before = hit.line.partition(hit.groups["rate"])[0]
+    before = _said(hit)
     is_plain, is_speculative = _PLAIN_LABEL.search(before), _SPEC_LABEL.search(before)
     if before.rstrip(" *").endswith(("~", "-", "≈")) or _NOT_GENERATION.search(before):
         return None

@@ -60,7 +60,8 @@ _HARMLESS = re.compile(
     r"\b(?:WARNING|WARN|INFO|DEBUG|NOTICE|TRACE)\b|\[(?:warn|warning|info|debug)\]|(?:^|\s)[\d.]+ [WIDN] |^File |"
     r"[Ww]arning: |Exception ignored in|\b[Ii]gnor(?:e|ing) |\bexit(?:ed)?(?: with)? (?:code|status):? 0\b|"
     r"(?i:\b(?:no|0|zero) (?:errors?|failures?)\b|\b(?:errors?|failed|failures?)\W{1,3}(?:0|none|null|false|nil)\b)|"
-    r"[Uu]nable to register cu\w+ factory|computation_placer already registered"
+    r"\bwarn(?:ings\.warn)?\(|of pinned memory|[Uu]nable to register cu\w+ factory|"
+    r"computation_placer already registered"
 )
 # It goes on without what failed.
 _MILD = re.compile(
@@ -90,12 +91,15 @@ _GENERAL = re.compile(
     r"(?i)(?:failed|unable|error) (?:to )?(?:load(?:ing)?|create|open|initiali[sz]e)(?: the| draft)? ?"
     r"(?:model|context|llama context|llama server)(?! architecture)(?:[.,'\"\s]|$)|model loading error|"
     r"error loading model\.?$|failed to load model from|output_handler failed|Application startup failed|"
-    r"\braise [\w.]+\(|validation errors? for \w+$|\| 50\d \||\" 50\d\b|^\s*Aborting\b"
+    r"\braise [\w.]+\(|validation errors? for \w+$|^\s*Aborting\b"
 )
+# An answer to a request: uvicorn, gin, llama-server. 503 is what a server answers while it loads.
+_SERVER_ERROR = re.compile(r"\"POST \S+ HTTP/[\d.]+\" 50[0124]\b|\| 50[0124] \|.*\bPOST\b|request: POST .* 50[0124]$")
 _EXCEPTION = re.compile(
     r"(?:^|[\s\]|:'\"])(?:\w+\.)*\w*(?:Error|Exception|Failure|NotFound|Exit)(?::\s*(?P<said>\S.*)|$)|"
     r"^\s*(?:\(\w+ pid=\d+\) +)?(?P<value>Value error, .+)|"
-    r"(?:^|[\s:])(?P<repr>\w+(?:Error|Exception)\(['\"].+)|^\s*(?P<other>Uncaught .+|Unhandled .+|Caused by: .+)"
+    r"(?:^|[\s:])(?P<repr>\w+(?:Error|Exception)\(['\"].+)|"
+    r"^\s*(?P<other>Uncaught (?!Exception:?$).+|Unhandled .+|Caused by: .+)"
 )
 _CAUSE = re.compile(
     r"GGML_ASSERT|CUDA error|[Aa]ssertion .*failed|panicked at|[Ff]atal (?:Python )?(?:error|exception)|what\(\):|"
@@ -134,6 +138,8 @@ _ASSERT = re.compile(r"(?:^|\s)assert \S")
 
 def kind_of(line: str) -> Kind | None:
     """What a line, without colours, says of a failure; None for one that is no error."""
+    if _SERVER_ERROR.search(line):
+        return Kind.GENERAL
     level = _level_of(line)
     if level in _CALM_LEVELS or _HARMLESS.search(line) or _TRACEBACK in line:
         return None
@@ -219,6 +225,7 @@ class _Reader:
         kind, is_headed = kind_of(line), self._is_headed and bool(line)
         self._is_headed &= not is_headed
         if self._is_stopped and _AFTER_STOP.search(line):
+            self._last = None
             return None
         return Kind.LOGGED if is_headed and kind is None and not _MILD.search(line) else kind
 
@@ -238,6 +245,8 @@ class _Reader:
         self._errors.append(ErrorLine(kind, at, line))
 
     def finish(self) -> list[ErrorLine]:
+        if self._is_stopped:
+            self._errors = [error for error in self._errors if not _AFTER_STOP.search(error.line)]
         if self._last:  # the log ends in a traceback
             self._errors.append(ErrorLine(Kind.GENERAL, *self._last))
         return self._errors
@@ -269,4 +278,4 @@ def is_consequence(line: str) -> bool:
 def speaks_of_earlier(text: str, start: int) -> bool:
     """Whether lines from `start` on speak of a failure before them."""
     lines = (line[:LONGEST] for line in text[max(start, len(text) - TAIL) :].splitlines())
-    return any(_CONSEQUENCE.search(line) and not _HARMLESS.search(line) for line in lines)
+    return any(_CONSEQUENCE.search(line) and not _HARMLESS.search(line) and not _STOPPED.search(line) for line in lines)

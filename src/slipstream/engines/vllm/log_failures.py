@@ -234,6 +234,18 @@ FAILURES.add(
 )
 FAILURES.add(
     rule(
+        "log-preempted",
+        "slows",
+        "vLLM: requests are interrupted because the KV cache is full",
+        "Requests do not fit the KV cache together, so vLLM interrupts some and computes them again later.",
+        "Lower --max-num-seqs or --max-model-len, raise --gpu-memory-utilization, quantise the cache "
+        "(--kv-cache-dtype fp8), or use a smaller draft.",
+    ),
+    "is preempted by ",
+    matches=r"is preempted by .{0,80}not enough KV cache",
+)
+FAILURES.add(
+    rule(
         "log-prompt-dropped",
         "slows",
         "vLLM: a prompt was too long and got no answer",
