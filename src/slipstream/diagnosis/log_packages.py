@@ -277,7 +277,7 @@ PACKAGES.add(
     "mat1 and mat2 shapes cannot be multiplied",
     "is invalid for input of size",
     "Cannot broadcast array of shape",
-    "shape mismatch: value tensor",
+    "shape mismatch: ",
     matches=r"(?:Error|Exception): (?P<reason>(?:The size of tensor a|Sizes of tensors|The expanded size|mat1 and "
     r"mat2|shape .{0,40}is invalid|Cannot broadcast|shape mismatch).{0,120})",
 )

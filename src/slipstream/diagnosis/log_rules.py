@@ -261,6 +261,21 @@ PATTERNS.add(
 )
 PATTERNS.add_general(
     rule(
+        "log-vocab-differs",
+        "blocks",
+        "Draft and target have different vocabularies",
+        "The engine refuses the pair because the vocabularies of draft and target differ: {reason}.",
+        "Use a draft of the target's family: slipstream pairs --target TARGET. What differs: slipstream doctor "
+        "--target T --draft D.",
+    ),
+    "raft",
+    "ssistant",
+    matches=r"(?:Error|Exception|ERROR|\[error\]|error:)(?P<reason>.{0,80}(?:[Dd]raft|[Aa]ssistant).{0,80}(?:vocab|"
+    r"okenizer).{0,80}(?:mismatch|not match|n't match|differ|ncompatib|not compatib|same).{0,60})",
+    instead_of=("log-refused",),
+)
+PATTERNS.add_general(
+    rule(
         "log-draft-warning",
         "slows",
         "The engine warns that the draft is not used or does not fit",
@@ -271,7 +286,8 @@ PATTERNS.add_general(
     "raft",
     "peculative ",
     "ssistant model",
-    matches=r"(?P<reason>(?:[Ss]peculative [Dd]ecod(?:ing|e)|[Dd]raft(?:er| model|ing)|[Aa]ssistant model)\b"
+    matches=r"(?m)^(?!.*(?:Error|Exception|ERROR|error)\b).*?"
+    r"(?P<reason>(?:[Ss]peculative [Dd]ecod(?:ing|e)|[Dd]raft(?:er| model|ing)|[Aa]ssistant model)\b"
     r"(?:(?! and )[^.,;\n]){0,80}?(?:\bnot (?:be )?(?:used|supported|compatible|available|loaded)|(?:does not|doesn't) "
     r"(?:match|fit)|\bincompatible|\bmismatch|turned off|switched off|(?:is|was|been|being|be) "
     r"disabled|malfunction).{0,80})",

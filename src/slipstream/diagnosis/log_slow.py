@@ -162,7 +162,7 @@ def _slow_maker(timing: _Timing, bandwidth: str) -> Callable[[str], Finding]:
 
 def _timings(text: str) -> Iterator[_Timing]:
     """The timings of generation, the most precise kinds first."""
-    for hit in hits(text, "eval time =", _EVAL):
+    for hit in islice(hits(text, "eval time =", _EVAL), _MAX_SPEEDS):
         yield from _timing(hit, hit.groups["ms"], "ms", hit.groups["tokens"])
     for piece in (" tokens in ", "s for ", "s per "):
         for hit in _generation(text, piece, _PROSE):

@@ -226,7 +226,7 @@ class _Judgement:
         matches = pattern.matches
         if not any(piece in error.line and (not matches or matches.search(error.line)) for piece in pattern.pieces):
             return False
-        return self._fits(pattern, Hit(error.at, error.line, {}))
+        return self._fits(pattern, Hit(error.at, error.line, {})) and self._has_company(pattern)
 
 
 def _engines_by_marks(text: str) -> list[EngineFolder]:

@@ -223,6 +223,13 @@ def test_other_lines_are_no_errors(log):
     assert ids(log) == []
 
 
+def test_a_line_that_a_rule_is_about_but_does_not_explain_is_unknown():
+    line = "IndexError: index 2048 is out of bounds for axis 0 with size 2048\n"
+    other = 'Traceback (most recent call last):\n  File "my.py", line 7, in f\n'
+    assert ids(other + line, "llama-cpp-python") == ["log-unknown"]
+    assert ids(line, "llama-cpp-python") == ["log-context-overrun"]
+
+
 def test_a_failure_is_history_if_the_program_says_how_it_works_on():
     failed = "E ggml_cuda: cudaMalloc failed: out of memory\nE graph_reserve: failed to allocate compute buffers\n"
     again = "W sched_reserve: compute buffer allocation failed, retrying without pipeline parallelism\n"

@@ -255,11 +255,12 @@ GGUF.add_general(
         "Check it: slipstream doctor --draft FILE. Start without -md to see whether the target alone works; lower -c "
         "or use a smaller draft.",
     ),
-    "failed to load draft model",
+    "ailed to load draft model",
+    "failed to create draft context",
     "failed to create MTP context",
     "failed to load speculative decoding draft model",
-    matches=r"failed to load (?:speculative decoding )?draft model,? ?'?(?P<path>[^'\n]{0,120})|failed to create MTP "
-    r"context",
+    matches=r"ailed to load (?:speculative decoding )?draft model,? ?'?(?P<path>[^'\n]{0,120})|failed to create "
+    r"(?:MTP|draft) context",
 )
 GGUF.add(
     rule(

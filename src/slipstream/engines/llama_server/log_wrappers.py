@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slipstream.findings import rule
-from slipstream.parsing.log_patterns import Patterns
+from slipstream.parsing.log_patterns import LinePlace, Patterns
 
 WRAPPERS = Patterns()
 WRAPPERS.add(
@@ -30,7 +30,7 @@ WRAPPERS.add(
     ),
     "is out of bounds for axis 0 with size",
     matches=r"index (?P<size>\d+) is out of bounds for axis 0 with size (?P=size)\b",
-    only_with=("llama_cpp",),
+    place=LinePlace(frames=("llama_cpp",)),
 )
 WRAPPERS.add(
     rule(
@@ -134,7 +134,7 @@ WRAPPERS.add(
     ),
     "could not broadcast input array from shape",
     matches=r"ValueError: could not broadcast input array from shape",
-    only_with=("llama_cpp",),
+    place=LinePlace(frames=("llama_cpp",)),
 )
 WRAPPERS.add(
     rule(

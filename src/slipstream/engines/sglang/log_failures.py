@@ -179,6 +179,16 @@ FAILURES.add(
 )
 FAILURES.add(
     rule(
+        "log-sglang-retracted",
+        "slows",
+        "SGLang: requests are interrupted because the KV cache is full",
+        "Requests do not fit the KV cache together, so SGLang interrupts some and computes them again later.",
+        "Lower --max-running-requests, raise --mem-fraction-static, or shorten the context or the answers.",
+    ),
+    "KV cache pool is full. Retract requests",
+)
+FAILURES.add(
+    rule(
         "log-graph-memory",
         "blocks",
         "SGLang: no memory is left for CUDA graphs",

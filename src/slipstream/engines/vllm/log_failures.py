@@ -149,12 +149,12 @@ FAILURES.add(
     "support: ",
     "not supported yet on V1",
     "Speculative decoding is not supported",
-    "peculative decoding with draft model is not supported",
+    "peculative decoding with draft model",
     "is only supported with EAGLE/MTP",
     matches=r"(?:Error|Exception|Value error|error)[:,] (?P<reason>.{0,160}?(?:[Uu]nsupported speculative method|"
     r"Unknown speculative decoding method|support: [^\[\n]{0,60}(?:speculat|draft|EAGLE|"
     r"MTP)|[Ss]peculative decoding (?:with "
-    r"draft model )?is not supported|only supported with EAGLE|[Ss]peculative.{0,60}not supported yet on V1)(?:(?! "
+    r"draft models? )?is not supported|only supported with EAGLE|[Ss]peculative.{0,60}not supported yet on V1)(?:(?! "
     r"\[type).){0,120})",
 )
 FAILURES.add_general(
