@@ -49,17 +49,19 @@ class ErrorLine:
         return self.kind in (Kind.END, Kind.BARE, Kind.CAUSE)
 
 
-# The level of a line where it has a field for it: JSON, logfmt (Ollama), glog (`E0512 10:00:00.1 7 file.cc:9]`).
+# The level of a line where it has a field for it: JSON, logfmt (Ollama), glog (`E0512 10:00:00.1 7 file.cc:9]`) and
+# torch (`[W512 10:00:00.1 socket.cpp:755]`).
 _LEVEL = re.compile(
     r"""(?:\b(?:level|lvl|severity)=|["'](?:level|severity|levelname|log\.level)["']:\s*)["']?(?P<field>[A-Za-z]+)|"""
-    r"""^(?P<glog>[EFIW])\d{4} \d\d:\d\d:"""
+    r"""(?:^|\[)(?P<glog>[EFIW])\d{3,4} \d\d:\d\d:"""
 )
 _CALM_LEVELS = ("info", "debug", "trace", "notice", "warn", "warning", "i", "w")
 _ERROR_LEVELS = ("error", "eror", "err", "fatal", "crit", "critical", "panic", "alert", "emerg", "e", "f")
 _HARMLESS = re.compile(
     r"\b(?:WARNING|WARN|INFO|DEBUG|NOTICE|TRACE)\b|\[(?:warn|warning|info|debug)\]|(?:^|\s)[\d.]+ [WIDN] |^File |"
     r"[Ww]arning: |Exception ignored in|\b[Ii]gnor(?:e|ing) |\bexit(?:ed)?(?: with)? (?:code|status):? 0\b|"
-    r"(?i:\b(?:no|0|zero) (?:errors?|failures?)\b|\b(?:errors?|failed|failures?)\W{1,3}(?:0|none|null|false|nil)\b)|"
+    r"(?i:\b(?:no|0|zero) (?:errors?|failures?)\b|"
+    r"\b(?:errors?|failed|failures?|error rate)\W{1,3}(?:0|none|null|false|nil)\b)|"
     r"\bwarn(?:ings\.warn)?\(|of pinned memory|[Uu]nable to register cu\w+ factory|"
     r"computation_placer already registered"
 )
@@ -67,7 +69,8 @@ _HARMLESS = re.compile(
 _MILD = re.compile(
     r"(?i)\b(?:instead|retry(?:ing)?|ignored?|unavailable|forcing off|fall(?:ing|s)? back|fallback|by default|"
     r"default(?:ing)? to|disabl(?:ed|ing)|skipp(?:ed|ing)|failed to fit params|failed to find a memory slot|is normal|"
-    r"sub-?optimal|deprecated|optional|will be set|anyway)\b"
+    r"sub-?optimal|deprecated|optional|will be set|anyway|please set|can yield|may (?:not|be|cause|result|affect|lead)|"
+    r"might)\b"
 )
 # After this line it works on without what failed.
 RECOVERS = re.compile(
@@ -195,6 +198,7 @@ class _Reader:
         self._last: tuple[int, str] | None = None  # a traceback whose end is missing: its last line
         self._is_headed = False  # whether the line before said only that an error follows
         self._has_recovered = self._is_stopped = False
+        self._is_warned = False  # whether the line before said only that a warning follows
 
     def read(self, at: int, line: str, text: str) -> None:
         if _TRACEBACK in line or self._last:
@@ -219,6 +223,10 @@ class _Reader:
         self._is_stopped |= bool(_STOPPED.search(line))
 
     def _kind_here(self, line: str) -> Kind | None:
+        if self._is_warned and line:
+            self._is_warned = False
+            return None
+        self._is_warned |= line.endswith("Warning:")
         if _HEADING.search(line):
             self._is_headed = True
             return None

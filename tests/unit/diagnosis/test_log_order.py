@@ -213,6 +213,9 @@ def test_the_line_that_tells_the_cause_is_quoted(log, quoted):
         "UserWarning: Can't initialize NVML\n  warnings.warn(\"Can't initialize NVML\")\n",
         "2026-07-04 [ERROR]\n Unexpected endpoint or method. (GET /favicon.ico). Returning 200 anyway\n",
         'INFO:     10.0.0.1:1 - "GET /health HTTP/1.1" 503 Service Unavailable\n',
+        "[W1001 10:00:00.1 socket.cpp:755] [c10d] The client socket cannot be initialized to connect to [localhost]\n",
+        "x.py:9: UserWarning: \n Unable to import deep_gemm\n",
+        "You are using a model of type a for b. This is not supported for all configurations and can yield errors.\n",
         # Ended by its user.
         f"{READY}^C{TRACEBACK}KeyboardInterrupt\n",
         f"{TRACEBACK}asyncio.exceptions.CancelledError\n\nDuring handling of the above exception, another exception "
