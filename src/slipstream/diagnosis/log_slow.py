@@ -263,9 +263,11 @@ def many_requests_in(text: str) -> Iterator[Located]:
 # -- slower than plain ------------------------------------------------------------------------------------------------
 
 _PLAIN_LABEL = re.compile(
-    r"(?i)\b(?:baseline|plain|vanilla|without (?:spec\w*|drafts?|a draft)|no (?:spec\w*|draft))\b"
+    r"(?i)\b(?:baseline|plain|vanilla|without (?:an? )?(?:spec\w*|drafts?|assist\w*)|no (?:spec\w*|draft|assist\w*))\b"
 )
-_SPEC_LABEL = re.compile(r"(?i)\b(?:speculat\w*|spec|with (?:a )?draft|drafting|eagle\d?|mtp|medusa|n-?gram)\b")
+_SPEC_LABEL = re.compile(
+    r"(?i)\b(?:speculat\w*|spec|with (?:an? )?(?:draft|assist\w*)|assisted|drafting|eagle\d?|mtp|medusa|n-?gram)\b"
+)
 _SLOWER = 0.95  # of the plain speed: less difference may be noise
 _MAX_MEASURED = 20  # speeds that someone measured and compares; a server's log has more
 _FIGURES = re.compile(r"[\d.,]+|\s+")  # and spaces before them

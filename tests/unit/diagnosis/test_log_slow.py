@@ -176,6 +176,7 @@ def test_no_accepted_token_at_all_has_other_causes():
         "7b:\noutput: 1000\ndecode speed:  69.7 token/s\n\nspec 7b\noutput: 947\ndecode speed: 61.7 token/s",
         "no draft:\n eval time = 10000.0 ms / 500 tokens ( 20.00 ms per token, 50.00 tokens per second)\n"
         "with draft model:\n eval time = 20000.0 ms / 500 tokens ( 40.00 ms per token, 25.00 tokens per second)\n",
+        "without an assistant: 20 tokens/s\nwith assistant: 14 tokens/s\n",
         "plain decode: 100 tokens in 2.0 s\nspeculative decode: 100 tokens in 3.1 s\n",
     ],
 )
