@@ -61,14 +61,16 @@ _TOTALS = (  # counted from the start: the last line has them all
         "Number of draft tokens:",
         r"Number of accepted tokens: (?P<accepted>\d+), Number of draft tokens: (?P<drafted>\d+)",
     ),
-    ("#gen tokens", r"#gen tokens = (?P<drafted>\d+), #acc tokens = (?P<accepted>\d+)"),
+    ("accepted_tokens", r"accepted_tokens\W{1,4}(?P<accepted>\d+)\W.{0,40}draft(?:ed)?_tokens\W{1,4}(?P<drafted>\d+)"),
+    ("rafted", r"(?i)\bdrafted\W{1,3}(?P<drafted>\d+)(?: tokens)?\W{1,3}(?:and )?accepted\W{1,3}(?P<accepted>\d+)"),
+    ("#gen tokens", r"#gen tokens =\s*(?P<drafted>\d+), #acc tokens =\s*(?P<accepted>\d+)"),
 )
 # SGLang: `accept len: 2.1, accept rate: 0.4`; vLLM: `Avg Draft acceptance rate: 62.5%`; llama-speculative: `accept =
 # 34.320%`.
 _RATES = (
-    ("cceptance rate:", r"raft acceptance rate: (?P<rate>[\d.]+)(?P<percent>%?)"),
+    ("cceptance", r"(?i)(?<!position )\bacceptance[ _]rate\s*[:=]\s*(?P<rate>\d*\.?\d+)\s*(?P<percent>%?)"),
     ("accept rate:", r"accept rate: (?P<rate>[\d.]+)(?P<percent>)"),
-    ("accept    =", r"^accept {4}= (?P<rate>[\d.]+)(?P<percent>%)"),
+    ("accept  ", r"^accept +=\s*(?P<rate>[\d.]+)(?P<percent>%)"),
 )
 _LENGTHS = (
     ("ean acceptance length", r"ean acceptance length\s*[:=]\s*(?P<length>\d+(?:\.\d+)?)"),
@@ -157,10 +159,10 @@ def acceptance(text: str) -> Accepted | None:
     return None
 
 
-def tokens_per_step(text: str) -> float | None:
-    """As the log says it; None if it does not."""
+def tokens_per_step(text: str) -> tuple[float, Hit] | None:
+    """As the log says it, and the line; None if it does not."""
     hit = _last(text, _LENGTHS)
-    return number(hit.groups["length"]) if hit else None
+    return (number(hit.groups["length"]), hit) if hit else None
 
 
 def _summed(counted: list[Hit]) -> Accepted | None:

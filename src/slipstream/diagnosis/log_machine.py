@@ -122,6 +122,7 @@ MACHINE.add(
     "failed to initialize CUDA",
     "no ROCm-capable device is detected",
     "failed to initialize ROCm",
+    "no compatible GPUs were discovered",
 )
 MACHINE.add(
     rule(
@@ -245,7 +246,7 @@ MACHINE.add(
         "little memory. Kernels run later than the code that starts them, so the traceback may point elsewhere.",
         "Update the engine. To find what triggers it, start once without speculation, once without CUDA graphs (vLLM "
         "--enforce-eager, SGLang --disable-cuda-graph), once with another attention backend, and with "
-        "CUDA_LAUNCH_BLOCKING=1.",
+        'CUDA_LAUNCH_BLOCKING=1. Choose the GPU with CUDA_VISIBLE_DEVICES, not with device="cuda:1".',
     ),
     "illegal memory access was encountered",
     "cudaErrorIllegalAddress",
@@ -305,12 +306,14 @@ MACHINE.add_general(
         "--enforce-eager) to see what triggers it; CUDA_LAUNCH_BLOCKING=1 shows the operation.",
     ),
     "CUDA error: ",
+    ": CUDA error",
     "CUBLAS_STATUS_",
     "CUDNN_STATUS_",
     "HIP error: ",
     "ROCm error: ",
     "Triton Error [CUDA]: ",
-    matches=r"(?P<reason>(?:(?:CUDA|HIP|ROCm) error: .{3,100}|Triton Error \[CUDA\]: .{3,100}|CU(?:BLAS|"
+    matches=r"(?P<reason>(?:(?:CUDA|HIP|ROCm) error: .{3,100}|\.cuh?:\d+: CUDA error|"
+    r"Triton Error \[CUDA\]: .{3,100}|CU(?:BLAS|"
     r"DNN)_STATUS_\w+))",
 )
 MACHINE.add(
@@ -356,9 +359,10 @@ MACHINE.add(
     "Library not loaded:",
     "Could not find module '",
     "Failed to load shared library",
+    "Shared library with base name",
     matches=r"(?:(?:ImportError|OSError|RuntimeError|error while loading shared libraries)[^\n]{0,40}?: "
     r"?(?P<library>[\w./+-]{1,80}): cannot open shared object|DLL load failed.{0,60}|Could not load any common_ops|"
-    r"Library not loaded: |Could not find module '|Failed to load shared library )",
+    r"Library not loaded: |Could not find module '|Failed to load shared library |Shared library with base name)",
     instead_of=("log-file-missing", "log-module-missing"),
 )
 MACHINE.add(

@@ -99,8 +99,8 @@ PACKAGES.add(
         "The engine does not support the model's architecture",
         "The engine has no code for the architecture {name} of target or draft: this version is older than the model, "
         "or the engine has no draft class of this kind.",
-        "Update the engine. For a draft: use one whose architecture the engine lists, or another method (n-gram, MTP). "
-        'Check "architectures" in config.json.',
+        "Update the engine. For a draft: name the method that it was made for (eagle is not eagle3), use one whose "
+        'architecture the engine lists, or another method (n-gram, MTP). Check "architectures" in config.json.',
     ),
     "Unknown gguf model_type",
     "are not supported for now",
@@ -110,8 +110,9 @@ PACKAGES.add(
     "are not supported by vLLM",
     "Unknown architecture ",
     "Could not find the model architecture",
+    "is not a registered model",
     matches=r"(?:Model architectures? |architecture )\[?'?(?P<name>[\w., ']{1,80}?)'?\]?,? (?:are|is|has|failed|in)\b|"
-    r"(?P<name_2>\w+) has no (?:vLLM|SGLang) implementation",
+    r"'?(?P<name_2>\w+)'? (?:has no (?:vLLM|SGLang) implementation|is not a registered model)",
 )
 PACKAGES.add(
     rule(
@@ -213,11 +214,25 @@ PACKAGES.add(
         "blocks",
         "A function does not know an argument",
         "{function} does not know the argument {name}. The installed version is older or newer than the code that "
-        "calls it.",
-        "Update the package, or install the version that the caller was written for (pip check lists conflicts).",
+        "calls it; if both belong to the engine, it is a fault of this version.",
+        "Update the engine, and let it choose its packages (pip check lists conflicts); or install the version that "
+        "the caller was written for.",
     ),
     "got an unexpected keyword argument",
     matches=r"TypeError: (?P<function>[\w.]{1,80})\(\) got an unexpected keyword argument '(?P<name>\w{1,60})'",
+)
+PACKAGES.add(
+    rule(
+        "log-extension-missing",
+        "blocks",
+        "The compiled part of a package could not be loaded",
+        "{name} is the compiled part of a package, and it could not be loaded before: the wheel does not fit the "
+        "installed torch, CUDA or Python.",
+        "Reinstall the package with the wheel for this torch, CUDA and Python (pip install --force-reinstall), or "
+        "build it here. The first import error above this line says what does not fit.",
+    ),
+    "NameError: name '",
+    matches=r"NameError: name '(?P<name>\w+_(?:ext|cuda|kernels?|ops|C|lib))' is not defined",
 )
 PACKAGES.add(
     rule(
@@ -262,7 +277,7 @@ PACKAGES.add(
     "mat1 and mat2 shapes cannot be multiplied",
     "is invalid for input of size",
     "Cannot broadcast array of shape",
-    "shape mismatch: value tensor",
+    "shape mismatch: ",
     matches=r"(?:Error|Exception): (?P<reason>(?:The size of tensor a|Sizes of tensors|The expanded size|mat1 and "
     r"mat2|shape .{0,40}is invalid|Cannot broadcast|shape mismatch).{0,120})",
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from slipstream.diagnosis.log_machine import MACHINE
 from slipstream.diagnosis.log_packages import PACKAGES
 from slipstream.findings import rule
-from slipstream.parsing.log_patterns import WHILE_STARTING, Patterns
+from slipstream.parsing.log_patterns import WHILE_SERVING, WHILE_STARTING, Patterns
 
 PATTERNS = Patterns([*MACHINE, *PACKAGES])
 PATTERNS.add(
@@ -182,8 +182,9 @@ PATTERNS.add(
     "flag provided but not defined:",
     "ambiguous option:",
     matches=r"(?:unrecognized arguments: |invalid argument: |unknown argument:? |unexpected argument |No such option: |"
-    r"unknown flag: |not defined: |ambiguous option: |(?=.*the argument has been removed))'?(?P<option>[^\s']{0,60})",
-    instead_of=("log-settings",),
+    r"unknown flag: |not defined: |ambiguous option: )'?(?P<option>[^\s']{0,60})|argument \"(?P<option_2>[^\s\"]{1,60})"
+    r"\": the argument has been removed|the argument has been removed",
+    instead_of=("log-settings", "log-option-value"),
     place=WHILE_STARTING,
 )
 PATTERNS.add(
@@ -242,6 +243,54 @@ PATTERNS.add(
     "is greater than the derived",
     matches=r"User-specified (?:max_model_len|context_length) \((?P<asked>\d+)\) is greater than the derived "
     r"(?:max_model_len|context_length) \(\D{0,60}(?P<trained>\d+)",
+)
+PATTERNS.add(
+    rule(
+        "log-request-json",
+        "blocks",
+        "A request is not valid JSON",
+        "A client sent a request that is not valid JSON: {reason}. The server is not the cause.",
+        "Correct the request; `python -m json.tool FILE` shows where it is wrong. In a shell, put single quotes around "
+        "it (curl -d '{{…}}'); on Windows use a file (curl -d @FILE).",
+    ),
+    "with invalid JSON",
+    "JSON decode error",
+    "json.exception.parse_error",
+    matches=r"(?P<reason>with invalid JSON.{0,120}|JSON decode error.{0,80}|json\.exception\.parse_error.{0,120})",
+    place=WHILE_SERVING,
+)
+PATTERNS.add_general(
+    rule(
+        "log-vocab-differs",
+        "blocks",
+        "Draft and target have different vocabularies",
+        "The engine refuses the pair because the vocabularies of draft and target differ: {reason}.",
+        "Use a draft of the target's family: slipstream pairs --target TARGET. What differs: slipstream doctor "
+        "--target T --draft D.",
+    ),
+    "raft",
+    "ssistant",
+    matches=r"(?:Error|Exception|ERROR|\[error\]|error:)(?P<reason>.{0,80}(?:[Dd]raft|[Aa]ssistant).{0,80}(?:vocab|"
+    r"okenizer).{0,80}(?:mismatch|not match|n't match|differ|ncompatib|not compatib|same).{0,60})",
+    instead_of=("log-refused",),
+)
+PATTERNS.add_general(
+    rule(
+        "log-draft-warning",
+        "slows",
+        "The engine warns that the draft is not used or does not fit",
+        "The engine says that speculation does not work as asked: {reason}. It may run without the draft.",
+        "Look whether later lines report acceptance. Check the pair: slipstream doctor --target T --draft D; drafts "
+        "that fit: slipstream pairs --target T.",
+    ),
+    "raft",
+    "peculative ",
+    "ssistant model",
+    matches=r"(?m)^(?!.*(?:Error|Exception|ERROR|error)\b).*?"
+    r"(?P<reason>(?:[Ss]peculative [Dd]ecod(?:ing|e)|[Dd]raft(?:er| model|ing)|[Aa]ssistant model)\b"
+    r"(?:(?! and )[^.,;\n]){0,80}?(?:\bnot (?:be )?(?:used|supported|compatible|available|loaded)|(?:does not|doesn't) "
+    r"(?:match|fit)|\bincompatible|\bmismatch|turned off|switched off|(?:is|was|been|being|be) "
+    r"disabled|malfunction).{0,80})",
 )
 PATTERNS.add_general(
     rule(

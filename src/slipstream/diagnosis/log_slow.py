@@ -60,8 +60,7 @@ NEAR_ZERO = rule(
     "slows",
     "Almost no drafted token is accepted",
     "{rate} of the drafted tokens are accepted{counts}: nearly all drafting is wasted, and this is slower than without "
-    "a draft. It still verifies correctly. Usual causes: a draft of another family or version, a draft whose precision "
-    "or template differs from what it was made for, or far too many drafted tokens per step.",
+    "a draft. It still verifies correctly. {causes}",
     "Check the pair: slipstream doctor --target T --draft D. Draft fewer tokens per step (2 to 4). If acceptance stays "
     "near zero, use another draft (slipstream pairs --target T) or none.",
 )
@@ -74,9 +73,29 @@ LOW = rule(
     "Draft fewer tokens per step (2 to 4), or use a smaller draft. Compare with a run without a draft: "
     "slipstream bench --target T --draft D.",
 )
+MANY_AT_ONCE = rule(
+    "log-many-requests",
+    "slows",
+    "Speculation runs with many requests at a time",
+    "{running} requests run at the same time, with drafting. The GPU is then busy with the requests themselves, and "
+    "verifying drafts takes time from them: speculation may be slower than plain decoding here, even with good "
+    "acceptance ({rate}).",
+    "Compare with a run without speculation at this load. Speculate only with few requests at a time (vLLM: "
+    "--max-num-seqs; older versions: speculative_disable_by_batch_size), or leave speculation out on busy servers.",
+)
+_CAUSES = (
+    "Usual causes: a draft of another family or version, a draft whose precision or template differs from what it was "
+    "made for, or far too many drafted tokens per step."
+)
+_CAUSES_OF_ZERO = (
+    "A draft that is only weak still guesses some tokens. None at all means that the draft works with wrong input: "
+    "the engine does not hand it the target's state (prefill and decoding on separate machines, a method or runner "
+    "that does not fit this draft, a fault of this version), its weights are damaged, or its vocabulary is another one."
+)
 CPU_TOKENS_PER_S = 8.0  # below this, a model of unknown size is assumed to run on the CPU
 CPU_BANDWIDTH_GB = 130.0  # desktop memory reads 20 to 100 GB/s, GPUs 200 and more
 NEAR_ZERO_RATE, LOW_RATE = 0.1, 0.35  # runtime checks use the second too
+_ONE_PER_STEP = 1.1  # with 3 drafted tokens, less than 4 % of them are accepted
 _MANY_PER_STEP = 2.0  # tokens per step from which a low rate is only a sign of long drafts
 _ENOUGH_DRAFTED = 100  # fewer drafted tokens do not show the rate
 _MIN_TOKENS = 8  # fewer tokens do not show the speed
@@ -85,7 +104,8 @@ _MAX_SPEEDS = 2_000  # lines with a unit of speed to look at
 
 def slow_runs(text: str) -> list[Located]:
     """What makes the run of this log slow: one explanation for drafting, and whether the CPU does the work."""
-    drafting = next((found for find in (one_by_one_in, acceptance_in, slower_in) if (found := list(find(text)))), [])
+    finders = (one_by_one_in, acceptance_in, slower_in, many_requests_in)
+    drafting = next((found for find in finders if (found := list(find(text)))), [])
     return [*slow_as_a_cpu(text), *drafting]
 
 
@@ -142,7 +162,7 @@ def _slow_maker(timing: _Timing, bandwidth: str) -> Callable[[str], Finding]:
 
 def _timings(text: str) -> Iterator[_Timing]:
     """The timings of generation, the most precise kinds first."""
-    for hit in hits(text, "eval time =", _EVAL):
+    for hit in islice(hits(text, "eval time =", _EVAL), _MAX_SPEEDS):
         yield from _timing(hit, hit.groups["ms"], "ms", hit.groups["tokens"])
     for piece in (" tokens in ", "s for ", "s per "):
         for hit in _generation(text, piece, _PROSE):
@@ -202,24 +222,56 @@ def _model_gb(text: str) -> float:
 
 def acceptance_in(text: str) -> Iterator[Located]:
     """Acceptance that is near zero, or so low that drafting may not pay off. Nothing for few drafted tokens."""
-    found = acceptance(text)
+    found, length = acceptance(text), tokens_per_step(text)
+    if found is None and length and 1 <= length[0] < _ONE_PER_STEP:  # earlier SGLang prints no rate
+        counts = f" ({length[0]:g} tokens per step)"
+        yield length[1], lambda evidence: NEAR_ZERO.finding(evidence, rate="Almost none", counts=counts, causes=_CAUSES)
     if found is None or found.hit is None or (found.drafted is not None and found.drafted < _ENOUGH_DRAFTED):
         return
-    per_step = tokens_per_step(text)
-    if found.rate >= LOW_RATE or (found.rate >= NEAR_ZERO_RATE and (per_step or 0.0) >= _MANY_PER_STEP):
+    has_long_drafts = length is not None and length[0] >= _MANY_PER_STEP
+    if found.rate >= LOW_RATE or (found.rate >= NEAR_ZERO_RATE and has_long_drafts):
         return
-    kind = NEAR_ZERO if found.rate < NEAR_ZERO_RATE else LOW
+    kind = NEAR_ZERO if found.rate < NEAR_ZERO_RATE and not has_long_drafts else LOW
     counts = f" ({found.accepted:,} of {found.drafted:,})" if found.drafted else ""
     rate = f"{found.rate:.1%}"
-    yield found.hit, lambda evidence: kind.finding(evidence, rate=rate, counts=counts)
+    causes = _CAUSES if found.rate else _CAUSES_OF_ZERO
+    yield found.hit, lambda evidence: kind.finding(evidence, rate=rate, counts=counts, causes=causes)
+
+
+# -- many requests ----------------------------------------------------------------------------------------------------
+
+_RUNNING = re.compile(r"Running: (?P<running>\d+) reqs|#running-req: (?P<running_2>\d+)")
+_MANY_REQUESTS = 128  # at a time: a safe bound, since reports of slower runs have hundreds
+_MAX_RUNNING = 200  # lines to look at, from the first: the load of a benchmark does not change much
+
+
+def many_requests_in(text: str) -> Iterator[Located]:
+    """Drafting with so many requests at a time that it can hardly pay off: in most lines that tell the load."""
+    found = acceptance(text)
+    if found is None or found.hit is None:
+        return
+    lines = [
+        hit for piece in ("Running: ", "#running-req: ") for hit in islice(hits(text, piece, _RUNNING), _MAX_RUNNING)
+    ]
+    loads = sorted(int(hit.groups["running"] or hit.groups["running_2"]) for hit in lines)
+    running = loads[len(loads) // 2] if loads else 0
+    if running >= _MANY_REQUESTS:
+        rate = f"{found.rate:.1%}"
+        yield found.hit, lambda evidence: MANY_AT_ONCE.finding(evidence, running=running, rate=rate)
 
 
 # -- slower than plain ------------------------------------------------------------------------------------------------
 
 _PLAIN_LABEL = re.compile(
-    r"(?i)\b(?:baseline|plain|vanilla|without (?:spec\w*|drafts?|a draft)|no (?:spec\w*|draft))\b"
+    r"(?i)\b(?:baseline|plain|vanilla|without (?:an? )?(?:spec\w*|drafts?|assist\w*)|no (?:spec\w*|draft|assist\w*))\b"
 )
-_SPEC_LABEL = re.compile(r"(?i)\b(?:speculat\w*|spec|with (?:a )?draft|drafting|eagle\d?|mtp|medusa|n-?gram)\b")
+_SPEC_LABEL = re.compile(
+    r"(?i)\b(?:speculat\w*|spec|with (?:an? )?(?:draft|assist\w*)|assisted|drafting|eagle\d?|mtp|medusa|n-?gram)\b"
+)
+_SLOWER = 0.95  # of the plain speed: less difference may be noise
+_MAX_MEASURED = 20  # speeds that someone measured and compares; a server's log has more
+_FIGURES = re.compile(r"[\d.,]+|\s+")  # and spaces before them
+_HEADING_REACH, _LONGEST_HEADING = 600, 80  # characters
 
 
 def slower_in(text: str) -> Iterator[Located]:
@@ -242,20 +294,62 @@ def slower_in(text: str) -> Iterator[Located]:
 
 def _slower_pair(text: str) -> tuple[Hit, float, float] | None:
     """The line with the speculative speed, the plain and the speculative speed, the first pair where it is lower."""
-    found = [hit for piece in _UNIT_PIECES for hit in _matching(text, piece, _RATE)]
+    found = sorted(_speeds(text), key=lambda pair: pair[0].at)
     plain = 0.0
-    for hit in sorted(found, key=lambda hit: hit.at):
-        label, speed = _label(hit), number(hit.groups["rate"])
+    for hit, speed in found:
+        label = _label(hit)
         if label == "plain":
             plain = speed
-        elif label == "speculative" and plain and 0 < speed < 0.95 * plain:
+        elif label == "speculative" and plain and 0 < speed < _SLOWER * plain:
             return hit, plain, speed
+    return _slower_by_heading(text, found) if len(found) <= _MAX_MEASURED else None
+
+
+def _speeds(text: str) -> Iterator[tuple[Hit, float]]:
+    """Tokens/s, as the log says it or from a time for tokens."""
+    for piece in _UNIT_PIECES:
+        for hit in _matching(text, piece, _RATE):
+            yield hit, number(hit.groups["rate"])
+    for piece in (" tokens in ", "s for "):
+        for hit in _matching(text, piece, _PROSE):
+            groups = {name.removesuffix("_in"): value for name, value in hit.groups.items() if value}
+            yield from ((hit, timing.rate) for timing in _timing(hit, groups["time"], groups["unit"], groups["tokens"]))
+
+
+def _slower_by_heading(text: str, found: list[tuple[Hit, float]]) -> tuple[Hit, float, float] | None:
+    """The same from two lines of the same form, of which lines above tell what was measured: "7b:" and "spec 7b"."""
+    plain: dict[str, float] = {}
+    for hit, speed in found:
+        form, heading = _FIGURES.sub("0", _said(hit)), _heading(text, hit.at)
+        if not heading or not form.strip() or _NOT_GENERATION.search(form):
+            continue
+        if not _SPEC_LABEL.search(heading) or _PLAIN_LABEL.search(heading):
+            plain[form] = speed
+        elif 0 < speed < _SLOWER * plain.get(form, 0.0):
+            return hit, plain[form], speed
     return None
+
+
+def _heading(text: str, at: int) -> str:
+    """The nearest short line above a place that names a way of decoding, else the first line of its paragraph."""
+    above = text[max(0, at - _HEADING_REACH) : at].split("\n")[:-1]
+    short = [line for line in above if len(line) <= _LONGEST_HEADING]
+    named = [line for line in short if _SPEC_LABEL.search(line) or _PLAIN_LABEL.search(line)]
+    if named:
+        return named[-1]
+    paragraph = above[len(above) - above[::-1].index("") :] if "" in above else above if at < _HEADING_REACH else []
+    return paragraph[0] if paragraph and paragraph[0] in short else ""
+
+
+def _said(hit: Hit) -> str:
+    """The words of a line before its figure."""
+    figures = (hit.groups[name] for name in ("rate", "tokens_in", "time") if hit.groups.get(name))
+    return hit.line.partition(next(figures))[0]
 
 
 def _label(hit: Hit) -> str | None:
     """Whether a line gives a plain or a speculative speed that was measured; None if it does not say."""
-    before = hit.line.partition(hit.groups["rate"])[0]
+    before = _said(hit)
     is_plain, is_speculative = _PLAIN_LABEL.search(before), _SPEC_LABEL.search(before)
     if before.rstrip(" *").endswith(("~", "-", "≈")) or _NOT_GENERATION.search(before):
         return None

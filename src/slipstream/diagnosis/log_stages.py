@@ -31,7 +31,7 @@ def unfinished_start(
     if run.ready is not None or not run.has_beginning or any(text.find(end, run.begin) >= 0 for end in _ENDED):
         return
     for engine in engines:
-        begins = engine.log.start.begins if engine.log else ()
+        begins = engine.log.start.first_marks if engine.log else ()
         stages = engine.log.start.stages if engine.log and any(mark in text for mark in begins) else ()
         reached = [
             (at, mark, stage) for stage in stages for mark in stage.marks if (at := text.rfind(mark, run.begin)) >= 0

@@ -10,23 +10,35 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 
 from slipstream.diagnosis.log_rules import PATTERNS
 from slipstream.diagnosis.log_slow import slow_runs
 from slipstream.diagnosis.log_stages import unfinished_start
-from slipstream.diagnosis.log_unknown import ErrorLine, last_errors, most_telling, speaks_of_earlier, unknown
+from slipstream.diagnosis.log_unknown import (
+    ErrorLine,
+    is_consequence,
+    is_survived,
+    last_errors,
+    most_telling,
+    speaks_of_earlier,
+    unknown,
+)
 from slipstream.engines import EngineFolder, find_folder, folders
 from slipstream.findings import Finding
 from slipstream.parsing.log_index import SignIndex
 from slipstream.parsing.log_patterns import Pattern, StartLog
 from slipstream.parsing.log_reading import Log, condensed
 from slipstream.parsing.log_runs import LastRun, last_run
-from slipstream.parsing.log_scan import Hit, first_hit, hits, quote
+from slipstream.parsing.log_scan import Hit, first_hit, hits, line_at, quote
 
 Located = tuple[Hit, Callable[[str], Finding]]  # the place in the log, and a function from evidence to finding
 _BEFORE_END = 64_000  # characters before the last answer in which the cause of a later end may be
 _TRACEBACK = 32_000  # characters before an exception in which its traceback begins
+_MAX_BETTER = 20  # lines of the same kind to look at for one that tells more
 _CODE = re.compile(r"\braise [\w.]+\(")
+_FRAME = re.compile(r'File "[^"\n]+", line \d+, in ')
+_RAISED = re.compile(r"(?m)^(?:\w+\.)*\w+(?:Error|Exception)\b.*$")
 # How uvicorn and TabbyAPI log what is no error, prompts too; and the first level in a line.
 _NO_FAILURE = re.compile(r"\b(?:INFO|DEBUG):\s")
 _LEVEL = re.compile(r"\b(?:ERROR|CRITICAL|FATAL|WARN(?:ING)?|\w*Warning|(?<!level=)INFO)\b")
@@ -69,7 +81,7 @@ def judge(log: Log, engine: str | None = None) -> LogReport:
 def marks_to_keep() -> list[str]:
     """Texts that decide how a log is judged."""
     starts = [folder.log.start for folder in folders() if folder.log]
-    return [mark for start in starts for mark in (*start.begins, *start.ready)]
+    return [mark for start in starts for mark in (*start.first_marks, *start.ready)]
 
 
 @dataclass
@@ -116,15 +128,22 @@ class _Judgement:
     def _told(self, located: list[Located]) -> list[Finding]:
         """In the order of the log, with line numbers."""
         in_order = sorted(located, key=lambda pair: pair[0].at)
-        return [make(f"line {self.log.line_number(hit.at)}: {quote(hit.line)}") for hit, make in in_order]
+        quoted = [(_exception_of(self.log.text, hit), make) for hit, make in in_order]
+        return [make(f"line {self.log.line_number(hit.at)}: {quote(hit.line)}") for hit, make in quoted]
 
     def _known_failures(self, failed_after: int) -> Iterator[Located]:
         """What blocks is looked for from `failed_after` on, the rest in the whole run."""
         for pattern in self.patterns:
             start = failed_after if pattern.rule.severity == "blocks" else self.run.begin
             hit = next(self._hits(pattern, start), None)
-            if hit and (not pattern.only_with or first_hit(self.log.text, pattern.only_with, None)):
+            if hit and self._has_company(pattern):
                 yield hit, self._maker(pattern, hit)
+
+    def _has_company(self, pattern: Pattern) -> bool:
+        """Whether the rest of the log allows the rule."""
+        if pattern.only_with and not first_hit(self.log.text, pattern.only_with, None):
+            return False
+        return not (pattern.unless and first_hit(self.log.text, pattern.unless, None))
 
     def _hits(self, pattern: Pattern, start: int) -> Iterator[Hit]:
         """The first fitting line of each piece, the first in the log before others."""
@@ -132,21 +151,23 @@ class _Judgement:
         yield from sorted((hit for hit in found if hit), key=lambda hit: hit.at)
 
     def _first_fitting(self, pattern: Pattern, piece: str, start: int) -> Hit | None:
-        """A line of code that a traceback shows is only taken where its message does not follow."""
+        """A line of code that a traceback shows, or one that repeats an earlier error, is only taken where no better
+        line follows.
+        """
         fitting = (
             h
             for h in hits(self.log.text, piece, pattern.matches, start=start, index=self.index)
             if self._fits(pattern, h)
         )
         first = next(fitting, None)
-        if first and _CODE.search(first.line):
-            return next((hit for hit in fitting if not _CODE.search(hit.line)), first)
+        if first and _tells_little(first.line):
+            return next((hit for hit in islice(fitting, _MAX_BETTER) if not _tells_little(hit.line)), first)
         return first
 
     def _fits(self, pattern: Pattern, hit: Hit) -> bool:
         if pattern.place.phase not in ("any", *self.run.phases(hit.at)):
             return False
-        if pattern.rule.severity == "blocks" and _is_no_failure(hit.line):
+        if pattern.rule.severity == "blocks" and (_is_no_failure(hit.line) or is_survived(self.log.text, hit.at)):
             return False
         return self._has_frames(pattern, hit) or self._may_have_frames(hit)
 
@@ -205,12 +226,25 @@ class _Judgement:
         matches = pattern.matches
         if not any(piece in error.line and (not matches or matches.search(error.line)) for piece in pattern.pieces):
             return False
-        return self._fits(pattern, Hit(error.at, error.line, {}))
+        return self._fits(pattern, Hit(error.at, error.line, {})) and self._has_company(pattern)
 
 
 def _engines_by_marks(text: str) -> list[EngineFolder]:
     """Those whose marks are in the log."""
     return [folder for folder in folders() if folder.log and any(mark in text for mark in folder.log.start.marks)]
+
+
+def _tells_little(line: str) -> bool:
+    return bool(_CODE.search(line)) or is_consequence(line)
+
+
+def _exception_of(text: str, hit: Hit) -> Hit:
+    """The exception at the end of the traceback whose code a hit is; else the hit."""
+    begin = text.rfind("\n", 0, hit.at)
+    if not _FRAME.search(text, max(0, text.rfind("\n", 0, max(begin, 0))), max(begin, 0)):
+        return hit
+    found = _RAISED.search(text, hit.at, hit.at + _TRACEBACK)
+    return Hit(found.start(), line_at(text, found.start()), hit.groups) if found else hit
 
 
 def _blocks(located: Located) -> bool:

@@ -29,7 +29,8 @@ class Pattern:
     """`pieces`: exact texts, one of which is in the line. `matches`: a pattern for the line; its groups fill in the
     rule.
 
-    `only_with`: texts elsewhere in the log, one of which is needed too. `instead_of`: less precise rules that this one
+    `only_with`: texts elsewhere in the log, one of which is needed too; `unless`: those that show that the line is
+    harmless. `instead_of`: less precise rules that this one
     replaces. `general`: the rule can do little more than repeat the message; any other explanation replaces it.
     """
 
@@ -40,6 +41,7 @@ class Pattern:
     instead_of: tuple[str, ...] = ()
     place: LinePlace = ANYWHERE
     general: bool = False
+    unless: tuple[str, ...] = ()
 
 
 class Patterns(list[Pattern]):
@@ -51,8 +53,10 @@ class Patterns(list[Pattern]):
         only_with: tuple[str, ...] = (),
         instead_of: tuple[str, ...] = (),
         place: LinePlace = ANYWHERE,
+        unless: tuple[str, ...] = (),
     ) -> None:
-        self.append(Pattern(rule, pieces, re.compile(matches) if matches else None, only_with, instead_of, place))
+        pattern = re.compile(matches) if matches else None
+        self.append(Pattern(rule, pieces, pattern, only_with, instead_of, place, unless=unless))
 
     def add_general(self, rule: Rule, *pieces: str, matches: str, instead_of: tuple[str, ...] = ()) -> None:
         self.append(Pattern(rule, pieces, re.compile(matches), instead_of=instead_of, general=True))
@@ -79,6 +83,11 @@ class StartLog:
     ready: tuple[str, ...] = ()  # texts that show that it was ready
     verbose: str = ""  # a setting that makes it print more
     works: tuple[tuple[str, ...], ...] = ()  # texts of one line that shows an answer, or the end of an offline run
+
+    @property
+    def first_marks(self) -> tuple[str, ...]:
+        """Texts that show the beginning of a start: those of its first stage where none are named."""
+        return self.begins or (self.stages[0].marks if self.stages else ())
 
     def stage_of(self, line: str) -> str | None:
         """The stage that a line of the log shows, or None."""

@@ -43,7 +43,7 @@ def last_run(text: str, starts: Iterable[StartLog]) -> LastRun:
 
 def _beginning(text: str, start: StartLog) -> int:
     """Where the last start begins, or -1: each of its marks is in the log once a start."""
-    found = [at for mark in start.begins if (at := _last_place(text, (mark,), 0)) >= 0]
+    found = [at for mark in start.first_marks if (at := _last_place(text, (mark,), 0)) >= 0]
     return min(found, default=-1)
 
 

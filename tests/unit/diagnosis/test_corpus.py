@@ -8,8 +8,8 @@ import doctor_recall
 
 # Of 112 known failures and 48 healthy logs, 56 and 24 held back. Better figures belong here.
 BOUNDS = {
-    "known": {"explained": 105, "quoted": 105, "all-clear": 1, "blamed": 0},
-    "held back": {"explained": 42, "quoted": 47, "all-clear": 5, "blamed": 1},
+    "known": {"explained": 107, "quoted": 107, "all-clear": 0, "blamed": 0},
+    "held back": {"explained": 54, "quoted": 54, "all-clear": 0, "blamed": 0},
 }
 
 

@@ -84,7 +84,7 @@ KNOWN = [
     ),
     (
         "srv    load_model: failed to initialize speculative decoding context: draft model is not eagle3",
-        "log-speculation-off",
+        "log-draft-kind",
         "not eagle3",
     ),
     (

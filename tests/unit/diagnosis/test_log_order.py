@@ -119,7 +119,7 @@ def test_a_rule_states_its_phase():
     assert ids(BEGIN + option) == ["log-option-unknown"]
     assert ids(BEGIN + READY + option) == ["log-unknown"], "not of this start: the server already listens"
     pages = "AssertionError: Job requires 33 pages (only 32 available) and cannot be enqueued\n"
-    assert ids("exllamav3 version: 0.0.10\n" + pages) == ["log-unknown"], "no request was served yet"
+    assert ids("exllamav3 version: 0.0.10\n" + pages) == ["log-refused"], "no request was served yet"
     assert ids("exllamav3 version: 0.0.10\n" + READY + pages) == ["log-cache-too-small"]
 
 
@@ -166,6 +166,23 @@ CAUSES = [
     ("Killed\n", "Killed"),
     ("process exited with code 137\n", "137"),
     ("container exited with status 1\n", "status 1"),
+    ("Uncaught Exception:\nError: spawn UNKNOWN\n    at spawn (node:1)\n", "spawn UNKNOWN"),
+    ("fatal error: all goroutines are asleep - deadlock!\n\ngoroutine 1 [chan receive]:\n", "fatal error"),
+    ("libc++abi: terminating due to uncaught exception of type std::runtime_error: bad\n", "uncaught exception"),
+    ("Windows fatal exception: access violation\n", "access violation"),
+    ("double free or corruption (!prev)\n", "double free"),
+    ("zsh: abort      ./llama-server -m x.gguf\n", "zsh: abort"),
+    ("server.exe exited with code 3221225477\n", "3221225477"),
+    ("ollama.service: Main process exited, code=dumped, status=6/ABRT\n", "Main process exited"),
+    ("Back-off restarting failed container vllm in pod vllm-0\n", "Back-off"),
+    # Levels in fields, and in a line of its own.
+    ('{"level":"error","ts":1.5,"msg":"model backend gone away"}\n', "gone away"),
+    ('{"levelname": "CRITICAL", "message": "kv transfer stalled"}\n', "stalled"),
+    ("E0512 10:00:00.123456   123 runner.cc:55] bad things\n", "bad things"),
+    ("2026-05-04 14:06:10 [ERROR]\n Model unloaded\n", "Model unloaded"),
+    ('INFO:     10.0.0.1:1 - "POST /v1/chat/completions HTTP/1.1" 500 Internal Server Error\n', "500"),
+    # Only words.
+    ("bash: vllm: command not found\n", "command not found"),
     # With and without a colon, and cut off.
     ("    assert a == b\nAssertionError\n", "assert a == b … AssertionError"),
     ("torch.cuda.OutOfThings.AcceleratorError\n", "AcceleratorError"),
@@ -183,10 +200,58 @@ def test_the_line_that_tells_the_cause_is_quoted(log, quoted):
 
 
 @pytest.mark.parametrize(
-    "log", ["process exited with code 0\n", "0.1 W srv: unable to find x\n", "using CPU instead, cannot use GPU\n"]
+    "log",
+    [
+        "process exited with code 0\n",
+        "0.1 W srv: unable to find x\n",
+        "using CPU instead, cannot use GPU\n",
+        "Successful requests: 1000\nFailed requests:  0\n",
+        '{"level":"info","msg":"request failed over to the cache"}\n{"level":"warn","msg":"could not find config"}\n',
+        'time=2025 level=WARN msg="amdgpu version file missing" error="stat: no such file or directory"\n',
+        "2025-01-01: E external/local_xla/cuda_fft.cc:485] Unable to register cuFFT factory: Attempting\n",
+        "ggml_cuda_host_malloc: failed to allocate 512.00 MiB of pinned memory: out of memory\n",
+        "UserWarning: Can't initialize NVML\n  warnings.warn(\"Can't initialize NVML\")\n",
+        "2026-07-04 [ERROR]\n Unexpected endpoint or method. (GET /favicon.ico). Returning 200 anyway\n",
+        'INFO:     10.0.0.1:1 - "GET /health HTTP/1.1" 503 Service Unavailable\n',
+        "[W1001 10:00:00.1 socket.cpp:755] [c10d] The client socket cannot be initialized to connect to [localhost]\n",
+        "x.py:9: UserWarning: \n Unable to import deep_gemm\n",
+        "You are using a model of type a for b. This is not supported for all configurations and can yield errors.\n",
+        # Ended by its user.
+        f"{READY}^C{TRACEBACK}KeyboardInterrupt\n",
+        f"{TRACEBACK}asyncio.exceptions.CancelledError\n\nDuring handling of the above exception, another exception "
+        f"occurred:\n\n{TRACEBACK}KeyboardInterrupt\n",
+    ],
 )
 def test_other_lines_are_no_errors(log):
     assert ids(log) == []
+
+
+def test_a_line_that_a_rule_is_about_but_does_not_explain_is_unknown():
+    line = "IndexError: index 2048 is out of bounds for axis 0 with size 2048\n"
+    other = 'Traceback (most recent call last):\n  File "my.py", line 7, in f\n'
+    assert ids(other + line, "llama-cpp-python") == ["log-unknown"]
+    assert ids(line, "llama-cpp-python") == ["log-context-overrun"]
+
+
+def test_a_failure_is_history_if_the_program_says_how_it_works_on():
+    failed = "E ggml_cuda: cudaMalloc failed: out of memory\nE graph_reserve: failed to allocate compute buffers\n"
+    again = "W sched_reserve: compute buffer allocation failed, retrying without pipeline parallelism\n"
+    assert ids(failed + again + "I srv load_model: initializing, n_slots = 1\n") == []
+    assert ids(failed + again) == ["log-cuda-memory"], "the log ends there"
+    assert ids(failed + again + failed) == ["log-cuda-memory"]
+    assert ids(f"Error: no kernel\nfalling back to the CPU\n{BEGIN}") == ids(BEGIN)
+
+
+def test_the_exception_is_quoted_and_not_the_code_that_shows_its_cause():
+    frame = '  File "sglang/a.py", line 203, in prepare\n    cpu = req_pool_indices.cpu()\n'
+    [finding] = explain(f"Traceback (most recent call last):\n{frame}AttributeError: 'NoneType' x\n", "sglang")
+    assert finding.id == "log-sglang-pool" and "AttributeError" in finding.evidence
+
+
+def test_the_error_is_quoted_and_not_the_line_that_repeats_it():
+    repeated = f"ERROR MQEngineDeadError: Inspect the stacktrace to find the original error: {MEMORY}"
+    [finding] = explain(repeated + MEMORY)
+    assert finding.evidence.startswith("line 2: ")
 
 
 def test_an_unknown_failure_says_how_to_see_more():

@@ -27,7 +27,8 @@ def rules_in(log: str, engine: str | None) -> list[str]:
 
 @pytest.mark.parametrize("entry", LABELLED, ids=lambda entry: entry["id"])
 def test_a_known_failure_is_explained_by_its_rule(entry):
-    assert rules_in(entry["log"], entry["engine"]) == [entry["rule"]]
+    found = rules_in(entry["log"], entry["engine"])
+    assert [rule for rule in found if rule != "log-cpu-speed"] == [entry["rule"]], "a slow CPU may be true besides"
 
 
 def test_nine_of_ten_known_failures_have_a_rule():
@@ -172,11 +173,45 @@ LINES = [
     ("tabbyapi", "WARNING: Could not find model path /models/x. Skipping inline model load.", "tabby-path"),
     ("vllm", "_pickle.UnpicklingError: Weights only load failed. This file can still be loaded", "torch-load"),
     ("sglang", "[TP0] Decode batch. #running-req: 1, #token: 900, token usage: 0.0, accept len: 1.02, gen: 9",
-     "acceptance-low"),
-    ("tabbyapi", "Metrics (ID: 1): 400 tokens generated, Draft: 12 / 800 tokens accepted (1.5%))", "acceptance-low"),
+     "acceptance-near-zero"),
+    ("tabbyapi", "Metrics (ID: 1): 400 tokens generated, Draft: 12 / 800 tokens accepted (1.5%))",
+     "acceptance-near-zero"),
     ("llama-server", "statistics draft: #calls = 9, #gen tokens =   1447, #acc tokens = 3",
-     "acceptance-low"),
-    ("llama-server", "draft acceptance = 0.01562 (    2 accepted /   128 generated), mean len = 1", "acceptance-low"),
+     "acceptance-near-zero"),
+    ("llama-server", "draft acceptance = 0.01562 (    2 accepted /   128 generated), mean len = 1",
+     "acceptance-near-zero"),
+    ("koboldcpp", "WARNING: Draft model vocab of (151936) does not match base vocab of (32000).", "kobold-draft"),
+    ("vllm", "WARNING 10-01 [config.py:1] Draft model vocab size mismatch", "draft-warning"),
+    ("lm-studio", "[INFO] [LM STUDIO SERVER] Stopping server..", "lmstudio-stopped"),
+    ("ollama", '[GIN] 2024/12/11 - 09:58:58 | 500 |  29m59s |  10.0.0.1 | POST  "/api/chat"', "request-ended"),
+    ("ollama", 'neo/shared/source/os.h\nlevel=ERROR msg="llama runner process has terminated: exit status 2"',
+     "intel-driver"),
+    ("sglang", "max_total_tokens=131072 is larger than the profiled value -561981. Use the profiled value instead.",
+     "sglang-memory"),
+    ("sglang", "Exception: Capture cuda graph failed: CUDA out of memory. Tried to allocate 448.00 MiB.",
+     "graph-memory"),
+    ("sglang", "[2025-08-01] KV cache pool is full. Retract requests. #retracted_reqs: 1", "sglang-retracted"),
+    ("tabbyapi", "ValueError: Draft model vocabulary size mismatch: 32000 vs 32256", "vocab-differs"),
+    ("llama-cpp-python", "FileNotFoundError: Shared library with base name 'llama' not found", "library-missing"),
+    ("llama-server", "ggml-cuda/ggml-cuda.cu:88: CUDA error", "cuda-error"),
+    ("tabbyapi", "!! Warning, unknown architecture: Gemma2ForCausalLM", "exllama-architecture"),
+    ("tabbyapi", "NameError: name 'exllamav2_ext' is not defined", "extension-missing"),
+    ("vllm", '  File "vllm/v1/core.py"\nValueError: could not broadcast input array from shape (256,) into shape (76,)',
+     "draft-overrun"),
+    ("vllm", "WARNING 01 [scheduler.py:7] Sequence group 1 is preempted by PreemptionMode.RECOMPUTE mode because there "
+     "is not enough KV cache space.", "preempted"),
+    ("vllm", "Value error, Model Runner V2 does not yet support: parallel drafting for EAGLE [type=value_error]",
+     "spec-method"),
+    ("lm-studio", "[LM STUDIO SERVER] Received request for /api/v1/chat with invalid JSON: Expected ','",
+     "request-json"),
+    ("llama-server", "load_model: failed to initialize speculative decoding context: draft model is not eagle3 (got 0)",
+     "draft-kind"),
+    ("llama-server", "W srv load_model: speculative decoding not supported by this context", "context-no-rollback"),
+    ("llama-server", "srv  update_slots: Invalid input batch. i = 0, n_batch = 2048, ret = -1", "slot-positions"),
+    ("llama-server", "gguf_init_from_file: invalid magic characters 'tjgg'", "gguf-format"),
+    ("llama-server", "loading m.gguf.part1of2\nerror loading model: tensor 'b' data is not within the file bounds, "
+     "model is corrupted or incomplete", "gguf-parts"),
+    ("llama-server", 'error while handling argument "--draft-max": the argument has been removed.', "option-unknown"),
 ]  # fmt: skip
 
 
@@ -223,6 +258,7 @@ def test_a_harmless_line_is_no_failure(line, engine):
 ELSEWHERE = {
     *("log-start-unfinished", "log-cpu-speed", "log-one-by-one", "log-draft-unused", "log-unknown"),  # log_explain
     *("log-no-mtp-layers", "log-one-stream"),  # engines/test_ollama_methods.py
+    *("log-one-by-one-suspected", "log-slower-than-plain", "log-many-requests", "log-acceptance-low"),  # log_slow
 }
 
 

@@ -94,8 +94,9 @@ def test_cpu_speed_is_judged_by_bytes_where_the_size_is_known():
         ("target_forwards=12 tokens=30 drafted=40 accepted=18", None),
         ("rounds=10 target_forwards=10 tokens=30 drafted=40", None),
         ("target_forwards=30 tokens=30", None),  # no speculation: one forward a token is right
-        ("target_forwards=100 tokens=100 drafted=400 accepted=0", None),  # nothing accepted: one round for each token
-        ("target_forwards=100 tokens=100 drafted=400 accepted=0 rounds=100", None),
+        # Nothing is accepted: one round for each token is right.
+        ("target_forwards=100 tokens=100 drafted=400 accepted=0", "log-acceptance-near-zero"),
+        ("target_forwards=100 tokens=100 drafted=400 accepted=0 rounds=100", "log-acceptance-near-zero"),
     ],
 )
 def test_verification_one_by_one_is_seen_in_the_counters(text, found):
@@ -146,6 +147,12 @@ def test_two_speeds_alone_are_slower_than_plain_and_a_loop_alone_is_nothing():
         ("Decode batch. accept len: 1.05, accept rate: 0.02, cuda graph: True", "near-zero"),
         ("Draft: 5 / 400 tokens accepted (1.25%))", "near-zero"),
         ("n_drafted = 912\nn_accept  = 313\naccept    = 34.320%", "low"),
+        ("Decode batch. accept len: 1.02, gen throughput (token/s): 9", "near-zero"),
+        ("num_accepted_tokens: 12, num_draft_tokens: 1200", "near-zero"),
+        ("drafted 1200 tokens, accepted 12 tokens (1.0%)", "near-zero"),
+        ("Acceptance rate: 2.1%", "near-zero"),
+        # Long drafts: few of the tokens, but more than two a step.
+        ("SpecDecoding metrics: Mean acceptance length: 2.37, Accepted: 89 tokens, Drafted: 975 tokens", "low"),
         ("Draft: 0 / 4 tokens accepted (0.00%))", None),  # too few
         ("SpecDecoding metrics: Mean acceptance length: 2.87, Accepted: 489 tokens, Drafted: 1572 tokens", None),
         ("draft acceptance rate = 0.57576 (  171 accepted /   297 generated)", None),
@@ -155,6 +162,38 @@ def test_acceptance_near_zero_is_a_finding_with_its_line(text, found):
     findings = explain(text)
     assert [finding.id for finding in findings] == ([f"log-acceptance-{found}"] if found else [])
     assert all(finding.evidence.startswith("line ") for finding in findings)
+
+
+def test_no_accepted_token_at_all_has_other_causes():
+    line = "SpecDecoding metrics: Accepted: {} tokens, Drafted: 900 tokens\n"
+    assert "wrong input" in explain(line.format(0))[0].cause
+    assert "another family" in explain(line.format(9))[0].cause
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "7b:\noutput: 1000\ndecode speed:  69.7 token/s\n\nspec 7b\noutput: 947\ndecode speed: 61.7 token/s",
+        "no draft:\n eval time = 10000.0 ms / 500 tokens ( 20.00 ms per token, 50.00 tokens per second)\n"
+        "with draft model:\n eval time = 20000.0 ms / 500 tokens ( 40.00 ms per token, 25.00 tokens per second)\n",
+        "without an assistant: 20 tokens/s\nwith assistant: 14 tokens/s\n",
+        "plain decode: 100 tokens in 2.0 s\nspeculative decode: 100 tokens in 3.1 s\n",
+    ],
+)
+def test_two_speeds_are_compared_by_the_lines_above_them(text):
+    assert ids(text) == ["log-slower-than-plain"]
+
+
+def test_headings_are_not_looked_for_in_the_log_of_a_server():
+    speeds = "".join(f"spec step\neval: {40 - n} tokens/s\nplain\neval: 50 tokens/s\n" for n in range(30))
+    assert "log-slower-than-plain" not in ids(speeds)
+
+
+def test_drafting_with_hundreds_of_requests_may_be_slower():
+    metrics = "SpecDecoding metrics: Mean acceptance length: 2.46, Accepted: 725 tokens, Drafted: 1488 tokens\n"
+    busy, quiet = (f"Avg generation throughput: 826.0 tokens/s, Running: {n} reqs, Waiting: 2 reqs\n" for n in (600, 4))
+    assert ids(busy + metrics) == ["log-many-requests"]
+    assert ids(quiet + metrics) == [] and ids(busy) == [] and ids(quiet * 9 + busy + metrics) == []
 
 
 def test_acceptance_is_that_of_all_lines_and_not_of_one():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from slipstream.findings import rule
 from slipstream.parsing.log_patterns import Patterns
 
+_OLD_MAGICS = ("tjgg", "fmgg", "lmgg", "algg", "ggjt", "ggmf", "ggml", "ggla")  # of formats before GGUF
 GGUF = Patterns()
 GGUF.add(
     rule(
@@ -69,7 +70,23 @@ GGUF.add(
     "this GGUF file version",
     "has invalid ggml type",
     "unsupported file format",
-    matches=r"\(magic, version\)|GGML file|GGUF|invalid ggml type|error.{0,40}unsupported file format",
+    *(f"invalid magic characters{between}'{magic}'" for between in (": ", " ") for magic in _OLD_MAGICS),
+    matches=r"\(magic, version\)|GGML file|GGUF|invalid ggml type|error.{0,40}unsupported file format|magic characters",
+    instead_of=("log-gguf-damaged",),
+)
+GGUF.add(
+    rule(
+        "log-gguf-parts",
+        "blocks",
+        "Only a part of the model file was loaded",
+        "The name of the file says that it is one of several parts, cut without llama.cpp's own tool. Such parts must "
+        "be joined before they are loaded.",
+        "Join them in order: cat MODEL.gguf.part* > MODEL.gguf (Windows: copy /b PART1 + PART2 MODEL.gguf). Or use a "
+        "model whose parts are named …-00001-of-0000N.gguf: these are loaded by the first one.",
+    ),
+    "data is not within the file bounds",
+    "is corrupted or incomplete",
+    only_with=(".part1of", ".part-1", ".part01", ".gguf.part", ".gguf-part", ".gguf-split-"),
     instead_of=("log-gguf-damaged",),
 )
 GGUF.add(
@@ -117,11 +134,11 @@ GGUF.add(
     rule(
         "log-mtp-as-draft",
         "blocks",
-        "A draft head is loaded as an ordinary draft model",
-        "The draft could not be loaded or used. It may be a head for multi-token prediction (MTP) that the program "
-        "treats as an ordinary draft model.",
-        "Run it with llama-server -m TARGET -md DRAFT --spec-type draft-mtp, or update the program that wraps "
-        "llama.cpp.",
+        "The program can't load or use this draft",
+        "The program expects another kind of draft or file. Either the draft is a head for multi-token prediction "
+        "(MTP) that the program treats as an ordinary draft model, or its llama.cpp does not fit the file.",
+        "Update the program (LM Studio: its runtime). An MTP head: llama-server -m TARGET -md DRAFT --spec-type "
+        "draft-mtp. An ordinary draft: try it alone, or use another one (slipstream pairs --target TARGET).",
     ),
     "failed to process speculative batch",
     "invalid vector subscript",
@@ -189,6 +206,19 @@ GGUF.add(
 )
 GGUF.add(
     rule(
+        "log-slot-positions",
+        "blocks",
+        "llama-server's cache and its record of it differ",
+        "The server wants to continue at a position that the KV cache of the sequence does not have. This is a fault "
+        "of the server, met with reused prompts, several slots or drafts; the model is not the cause.",
+        "Restart the server and update it. Until then try --parallel 1, and requests with cache_prompt false.",
+    ),
+    "Invalid input batch",
+    "have inconsistent sequence positions",
+    instead_of=("log-kv-slot",),
+)
+GGUF.add(
+    rule(
         "log-batch-size",
         "blocks",
         "A batch is too large for a kernel",
@@ -225,11 +255,12 @@ GGUF.add_general(
         "Check it: slipstream doctor --draft FILE. Start without -md to see whether the target alone works; lower -c "
         "or use a smaller draft.",
     ),
-    "failed to load draft model",
+    "ailed to load draft model",
+    "failed to create draft context",
     "failed to create MTP context",
     "failed to load speculative decoding draft model",
-    matches=r"failed to load (?:speculative decoding )?draft model,? ?'?(?P<path>[^'\n]{0,120})|failed to create MTP "
-    r"context",
+    matches=r"ailed to load (?:speculative decoding )?draft model,? ?'?(?P<path>[^'\n]{0,120})|failed to create "
+    r"(?:MTP|draft) context",
 )
 GGUF.add(
     rule(

@@ -94,10 +94,38 @@ SPECULATION.add(
     "the target and draft vocabs are not compatible",
     "is not compatible with the target model",
     "draft model vocab type must match target model to use speculation (",
-    "speculative decoding not supported by this context",
     matches=r"(?P<reason>failed to initialize speculative decoding context.{0,100}|the target and draft vocabs are "
     r"not compatible|the draft model .{0,100} is not compatible with the target model|draft model vocab type must "
     r"match.{0,100}|speculative decod\w+ (?:is )?not supported.{0,60})",
+)
+SPECULATION.add(
+    rule(
+        "log-draft-kind",
+        "slows",
+        "llama.cpp: the draft is of another kind than --spec-type",
+        "The type of speculation that was asked for does not fit the draft: {reason}. llama.cpp runs without "
+        "speculation.",
+        "An ordinary draft model needs --spec-type draft-simple, an EAGLE-3 head draft-eagle3, a model with layers for "
+        "multi-token prediction draft-mtp. Or use a draft of the type that was asked for.",
+    ),
+    "draft model is not ",
+    matches=r"(?P<reason>draft model is not (?!comp|support).{3,100})",
+    instead_of=("log-speculation-off",),
+)
+SPECULATION.add(
+    rule(
+        "log-context-no-rollback",
+        "slows",
+        "llama.cpp: the target can't take back drafted tokens",
+        "The cache of the target can't forget single tokens (a recurrent or hybrid model such as Mamba, a sliding "
+        "window, or the settings of the cache), so rejected drafts can't be removed. llama.cpp runs without "
+        "speculation.",
+        "Update llama.cpp: newer builds keep checkpoints for such models. Else use a target with an ordinary KV "
+        "cache; with a sliding window try --swa-full.",
+    ),
+    "speculative decoding not supported by this context",
+    "does not support partial sequence removal",
+    instead_of=("log-speculation-off",),
 )
 SPECULATION.add(
     rule(
@@ -162,19 +190,4 @@ SPECULATION.add(
     ),
     "no implementations specified for speculative decoding",
     only_with=("loading draft model",),  # without a draft the warning is harmless
-)
-SPECULATION.add(
-    rule(
-        "log-draft-wasted",
-        "slows",
-        "Most drafted tokens are thrown away",
-        "Only {rate} % of the drafted tokens were accepted. Verifying and drafting the rest may cost more than "
-        "speculation saves, above all on a CPU and with mixture-of-experts models.",
-        "Draft fewer tokens (--draft-max 4 to 8, newer builds --spec-draft-n-max), use a smaller draft model, and "
-        "compare with a run without a draft: slipstream bench.",
-    ),
-    "accept    = ",
-    "accept  = ",
-    matches=r"(?m)^.{0,40}\baccept +=  *(?P<rate>[0-4]?\d\.\d+)%",
-    only_with=("n_drafted",),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slipstream.findings import rule
-from slipstream.parsing.log_patterns import Patterns
+from slipstream.parsing.log_patterns import LinePlace, Patterns
 
 WRAPPERS = Patterns()
 WRAPPERS.add(
@@ -30,7 +30,7 @@ WRAPPERS.add(
     ),
     "is out of bounds for axis 0 with size",
     matches=r"index (?P<size>\d+) is out of bounds for axis 0 with size (?P=size)\b",
-    only_with=("llama_cpp",),
+    place=LinePlace(frames=("llama_cpp",)),
 )
 WRAPPERS.add(
     rule(
@@ -80,6 +80,18 @@ WRAPPERS.add(
     "Model type ",
     matches=r"No LM Runtime found|Failed to load LLM engine|Error: Model type \S{1,60} not supported",
 )
+WRAPPERS.add(
+    rule(
+        "log-lmstudio-stopped",
+        "unknown",
+        "LM Studio: the server stopped before it listened",
+        "The server stopped, and the log does not say that it listened before. The log does not tell why; the port "
+        "may be in use by another program.",
+        "Use another port in the server's settings (lms server start --port 1235), and switch verbose logs on.",
+    ),
+    "[LM STUDIO SERVER] Stopping server",
+    unless=("listening on port", "Success! HTTP server", "Server started", "Received request"),
+)
 WRAPPERS.add_general(
     rule(
         "log-lmstudio-crash",
@@ -106,7 +118,7 @@ WRAPPERS.add(
     "Error: Speculative decoding cannot be used",
     "peculative decoding cannot be used!",
     "raft model vocab of",
-    matches=r"Error: (?P<reason>(?:Speculative decoding cannot be used|Draft model vocab of).{0,140})|"
+    matches=r"(?:Error|WARNING): (?P<reason>(?:Speculative decoding cannot be used|Draft model vocab of).{0,140})|"
     r"(?P<reason_2>[^\n]{0,120}peculative decoding cannot be used!)",
     instead_of=("log-vocab-size",),
 )
@@ -122,7 +134,7 @@ WRAPPERS.add(
     ),
     "could not broadcast input array from shape",
     matches=r"ValueError: could not broadcast input array from shape",
-    only_with=("llama_cpp",),
+    place=LinePlace(frames=("llama_cpp",)),
 )
 WRAPPERS.add(
     rule(

@@ -40,6 +40,33 @@ _FAILURES.add_general(
 )
 _FAILURES.add(
     rule(
+        "log-intel-driver",
+        "blocks",
+        "The Intel GPU driver aborted",
+        "The compute layer of the Intel GPU driver aborted, and with it the process that runs the model.",
+        "Use a driver and a container image that fit the GPU and the kernel of the host (/dev/dri must be passed in), "
+        "or run on the CPU (num_gpu 0).",
+    ),
+    "llama runner process has terminated",
+    only_with=("neo/shared/source",),
+    instead_of=("log-runner-ended",),
+)
+_FAILURES.add(
+    rule(
+        "log-request-ended",
+        "blocks",
+        "Ollama: a request ran for minutes and got no answer",
+        "A request ran for {time} and ended with status 500, without an answer. The client gave up, or the process "
+        "that runs the model hangs. A model that never ends its answer looks the same.",
+        "Limit the answer (num_predict 1000), stream it, and raise the client's time limit. ollama ps shows whether "
+        "the model runs on the CPU; OLLAMA_DEBUG=1 shows what the process does.",
+    ),
+    "| 500 |",
+    matches=r"\| 500 \| +(?P<time>(?:\d+h)?\d+m[\d.]+s)",
+    instead_of=("log-runner-ended",),
+)
+_FAILURES.add(
+    rule(
         "log-one-stream",
         "note",
         "Ollama answers one request at a time with this architecture",
@@ -105,6 +132,7 @@ _FAILURES.add(
     "pull model manifest: file does not exist",
     "not found, try pulling it first",
     "couldn't find model \"",
+    instead_of=("log-registry-offline",),  # the registry answered
 )
 _FAILURES.add(
     rule(

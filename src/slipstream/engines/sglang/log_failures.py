@@ -19,7 +19,8 @@ FAILURES.add(
     "Not enough memory. Please try to increase --mem-fraction-static",
     "or increase --mem-fraction-static",
     "Raise --mem-fraction-static above",
-    matches=r"(?:Error|Exception).{0,300}--mem-fraction-static",
+    "is larger than the profiled value -",  # of tokens: the room for the cache is negative
+    matches=r"(?:Error|Exception).{0,300}--mem-fraction-static|profiled value -\d",
 )
 FAILURES.add(
     rule(
@@ -117,9 +118,10 @@ FAILURES.add(
         "log-sglang-target-class",
         "blocks",
         "SGLang: this version can't draft for the model",
-        "The class {name} of this version has no function that drafting needs: the release is older than the support "
-        "of such drafts for this model.",
-        "Update SGLang. If the newest has it neither, use NGRAM, or a plain draft model (STANDALONE).",
+        "The class {name} of this version has no function that this way of drafting needs: the release is older than "
+        "the support of such drafts for this model, or the settings lead to another way than the one made for it.",
+        "Start once without --quantization: a quantised pair may take another path of drafting. Update SGLang. If the "
+        "newest has it neither, use NGRAM, or a plain draft model (STANDALONE).",
     ),
     "has no attribute 'get_embed_and_head'",
     "has no attribute 'set_embed_and_head'",
@@ -166,12 +168,36 @@ FAILURES.add(
         "SGLang: the scheduler hangs",
         "The scheduler did not finish a step in the time allowed, and its watchdog ended it. A kernel or the "
         "communication between GPUs hangs, or one step is very long (compilation, a huge batch).",
-        "Look at the stacks that the watchdog printed. Try --disable-cuda-graph, --disable-custom-all-reduce, a "
-        "smaller --chunked-prefill-size, and a longer --watchdog-timeout for slow first steps.",
+        "Look at the stacks that the watchdog printed: they name the function. Start once without speculation and once "
+        "without --enable-hierarchical-cache, since the two together may hang. Then try --disable-cuda-graph, "
+        "--disable-custom-all-reduce, fewer requests at a time, and a longer --watchdog-timeout for slow steps.",
     ),
     "Watchdog timeout (",
     "watchdog timeout (",
     "Scheduler watchdog timeout",
+    instead_of=("log-killed",),  # the parent kills the others
+)
+FAILURES.add(
+    rule(
+        "log-sglang-retracted",
+        "slows",
+        "SGLang: requests are interrupted because the KV cache is full",
+        "Requests do not fit the KV cache together, so SGLang interrupts some and computes them again later.",
+        "Lower --max-running-requests, raise --mem-fraction-static, or shorten the context or the answers.",
+    ),
+    "KV cache pool is full. Retract requests",
+)
+FAILURES.add(
+    rule(
+        "log-graph-memory",
+        "blocks",
+        "SGLang: no memory is left for CUDA graphs",
+        "Weights and cache pool leave too little GPU memory for recording CUDA graphs.",
+        "Lower --mem-fraction-static by 0.05 to 0.1, record fewer sizes (--cuda-graph-max-bs 8), or start with "
+        "--disable-cuda-graph.",
+    ),
+    "Capture cuda graph failed: CUDA out of memory",
+    instead_of=("log-cuda-memory", "log-capture"),
 )
 FAILURES.add(
     rule(

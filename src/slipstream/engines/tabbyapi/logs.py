@@ -98,6 +98,20 @@ _FAILURES.add(
 )
 _FAILURES.add(
     rule(
+        "log-exllama-architecture",
+        "slows",
+        "ExLlama does not know the model's architecture",
+        "This version of ExLlama does not know the architecture {name} and loads the model as Llama. That fails, or "
+        "the answers make no sense.",
+        "Update ExLlama and TabbyAPI (start with --update-deps). If the newest does not know it either, use another "
+        "model or engine.",
+    ),
+    "unknown architecture: ",
+    "nknown architecture ",
+    matches=r"(?:Warning|Error|ERROR|WARNING).{0,60}nknown architecture:? '?(?P<name>\w{1,80})",
+)
+_FAILURES.add(
+    rule(
         "log-exllama-split",
         "blocks",
         "ExLlama: a manual split and a reserve are given at once",

@@ -90,7 +90,7 @@ _FAILURES.add_general(
         "Change what the message names. Draft and target must be of the same kind (both decoders, or both "
         "encoder-decoders).",
     ),
-    "ssisted generat",
+    "ssisted",
     "ssistant",
     "candidate generator",
     matches=r"(?:Error|Exception): (?P<reason>.{0,160}(?:[Aa]ssisted|[Aa]ssistant|candidate generator).{0,160})",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slipstream.findings import rule
-from slipstream.parsing.log_patterns import Patterns
+from slipstream.parsing.log_patterns import LinePlace, Patterns
 
 FAILURES = Patterns()
 FAILURES.add(
@@ -134,7 +134,6 @@ FAILURES.add(
     ),
     "cannot be other value than 1 or target model tensor_parallel_size",
     "'draft_tensor_parallel_size' and 'tensor_parallel_size' must be the same",
-    "'tensor_parallel_size' is not a valid argument in the speculative_config",
 )
 FAILURES.add(
     rule(
@@ -147,15 +146,15 @@ FAILURES.add(
     ),
     "Unsupported speculative method",
     "Unknown speculative decoding method",
-    "support: speculative method",
-    "does not support: dspark speculative decoding",
+    "support: ",
     "not supported yet on V1",
     "Speculative decoding is not supported",
-    "peculative decoding with draft model is not supported",
+    "peculative decoding with draft model",
     "is only supported with EAGLE/MTP",
     matches=r"(?:Error|Exception|Value error|error)[:,] (?P<reason>.{0,160}?(?:[Uu]nsupported speculative method|"
-    r"Unknown speculative decoding method|support: speculative method|support: dspark|[Ss]peculative decoding (?:with "
-    r"draft model )?is not supported|only supported with EAGLE|[Ss]peculative.{0,60}not supported yet on V1)(?:(?! "
+    r"Unknown speculative decoding method|support: [^\[\n]{0,60}(?:speculat|draft|EAGLE|"
+    r"MTP)|[Ss]peculative decoding (?:with "
+    r"draft models? )?is not supported|only supported with EAGLE|[Ss]peculative.{0,60}not supported yet on V1)(?:(?! "
     r"\[type).){0,120})",
 )
 FAILURES.add_general(
@@ -175,6 +174,20 @@ FAILURES.add_general(
     r"\[type).){0,160}?(?:[Ss]peculati|[Dd]raft|prompt_lookup|num_spec|n_predict|EAGLE|eagle|\bMTP\b|\bmtp\b|"
     r"[Mm]edusa|suffix_decoding)(?:(?! \[type).){0,160})",
     instead_of=("log-refused", "log-settings"),
+)
+FAILURES.add(
+    rule(
+        "log-draft-overrun",
+        "blocks",
+        "vLLM: a draft runs over the end of the context",
+        "{drafted} tokens were to be written where {room} fit: a draft, or a request near the end of the context, is "
+        "longer than the room that is left. Newer versions cut drafts there.",
+        "Lower num_speculative_tokens, limit the answer (max_tokens) so that prompt, answer and draft fit "
+        "--max-model-len, or update vLLM.",
+    ),
+    "could not broadcast input array from shape (",
+    matches=r"from shape \((?P<drafted>\d+),\) into shape \((?P<room>\d+),\)",
+    place=LinePlace(frames=("vllm",)),
 )
 FAILURES.add(
     rule(
@@ -218,6 +231,18 @@ FAILURES.add(
     ),
     "No available shared memory broadcast block found",
     "No available block found in 60 second",
+)
+FAILURES.add(
+    rule(
+        "log-preempted",
+        "slows",
+        "vLLM: requests are interrupted because the KV cache is full",
+        "Requests do not fit the KV cache together, so vLLM interrupts some and computes them again later.",
+        "Lower --max-num-seqs or --max-model-len, raise --gpu-memory-utilization, quantise the cache "
+        "(--kv-cache-dtype fp8), or use a smaller draft.",
+    ),
+    "is preempted by ",
+    matches=r"is preempted by .{0,80}not enough KV cache",
 )
 FAILURES.add(
     rule(
