@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
+from pathlib import Path
 
-from slipstream.diagnosis.log_rules import PATTERNS
 from slipstream.diagnosis.log_slow import slow_runs
 from slipstream.diagnosis.log_stages import unfinished_start
 from slipstream.diagnosis.log_unknown import (
@@ -26,12 +26,14 @@ from slipstream.diagnosis.log_unknown import (
 )
 from slipstream.engines import EngineFolder, find_folder, folders
 from slipstream.findings import Finding
+from slipstream.parsing.failure_files import read_failures
 from slipstream.parsing.log_index import SignIndex
 from slipstream.parsing.log_patterns import Pattern, StartLog
 from slipstream.parsing.log_reading import Log, condensed
 from slipstream.parsing.log_runs import LastRun, last_run
 from slipstream.parsing.log_scan import Hit, first_hit, hits, line_at, quote
 
+ANY_ENGINE = read_failures(Path(__file__).with_name("failures"))  # what any engine may print
 Located = tuple[Hit, Callable[[str], Finding]]  # the place in the log, and a function from evidence to finding
 _BEFORE_END = 64_000  # characters before the last answer in which the cause of a later end may be
 _TRACEBACK = 32_000  # characters before an exception in which its traceback begins
@@ -102,7 +104,7 @@ class _Judgement:
     def patterns(self) -> list[Pattern]:
         """Those of any engine and of these, each once: Ollama has llama.cpp's too."""
         own = [pattern for engine in self.engines if engine.log for pattern in engine.log.patterns]
-        return list({pattern.rule.id: pattern for pattern in [*PATTERNS, *own]}.values())
+        return list({pattern.rule.id: pattern for pattern in [*ANY_ENGINE, *own]}.values())
 
     @cached_property
     def starts(self) -> list[StartLog]:
@@ -198,7 +200,7 @@ class _Judgement:
         if not self._has_frames(pattern, hit):
             frames = " or ".join(pattern.place.frames)
             return f"The log has no traceback, so this may come from {frames} or from another program."
-        if self.is_certain or pattern in PATTERNS:
+        if self.is_certain or pattern in ANY_ENGINE:
             return ""
         title = next(one.facts.title for one in self.engines if one.log and pattern in one.log.patterns)
         return f"The log does not name its engine; this may be {title}."

@@ -21,7 +21,7 @@ class LinePlace:
     frames: tuple[str, ...] = ()
 
 
-ANYWHERE, WHILE_STARTING, WHILE_SERVING = LinePlace(), LinePlace("start"), LinePlace("serving")
+ANYWHERE = LinePlace()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,24 +42,6 @@ class Pattern:
     place: LinePlace = ANYWHERE
     general: bool = False
     unless: tuple[str, ...] = ()
-
-
-class Patterns(list[Pattern]):
-    def add(
-        self,
-        rule: Rule,
-        *pieces: str,
-        matches: str = "",
-        only_with: tuple[str, ...] = (),
-        instead_of: tuple[str, ...] = (),
-        place: LinePlace = ANYWHERE,
-        unless: tuple[str, ...] = (),
-    ) -> None:
-        pattern = re.compile(matches) if matches else None
-        self.append(Pattern(rule, pieces, pattern, only_with, instead_of, place, unless=unless))
-
-    def add_general(self, rule: Rule, *pieces: str, matches: str, instead_of: tuple[str, ...] = ()) -> None:
-        self.append(Pattern(rule, pieces, re.compile(matches), instead_of=instead_of, general=True))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,14 +10,13 @@ from pathlib import Path
 import pytest
 
 import doctor_recall
-from slipstream.diagnosis.log_rules import PATTERNS
-from slipstream.diagnosis.logs import explain
+from slipstream.diagnosis.logs import ANY_ENGINE, explain
 from slipstream.engines import FOLDERS, folders
 from slipstream.findings import RULES
 
 KNOWN_FAILURES = doctor_recall.read("failures", "known")
 LABELLED = [entry for entry in KNOWN_FAILURES if entry.get("rule", "none") != "none"]
-ALL_PATTERNS = [*PATTERNS, *(pattern for folder in folders() if folder.log for pattern in folder.log.patterns)]
+ALL_ANY_ENGINE = [*ANY_ENGINE, *(pattern for folder in folders() if folder.log for pattern in folder.log.patterns)]
 
 
 def rules_in(log: str, engine: str | None) -> list[str]:
@@ -268,7 +267,7 @@ def test_every_log_rule_has_a_text_that_it_explains():
     assert {rule for rule in RULES if rule.startswith("log-")} - explained == set()
 
 
-@pytest.mark.parametrize("pattern", ALL_PATTERNS, ids=lambda pattern: pattern.rule.id)
+@pytest.mark.parametrize("pattern", ALL_ANY_ENGINE, ids=lambda pattern: pattern.rule.id)
 def test_a_rule_names_only_what_its_pattern_finds(pattern):
     texts = pattern.rule.cause + pattern.rule.fix
     named = {name for _, name, _, _ in string.Formatter().parse(texts) if name}

@@ -1,11 +1,11 @@
-"""llama.cpp's log: the stages of a start. Its failures are in `log_speculation`, `log_gguf` and `log_wrappers`."""
+"""llama.cpp's log: the stages of a start. Its failures are in failures/."""
 
 from __future__ import annotations
 
-from slipstream.engines.llama_server.log_gguf import GGUF
-from slipstream.engines.llama_server.log_speculation import SPECULATION
-from slipstream.engines.llama_server.log_wrappers import WRAPPERS
-from slipstream.parsing.log_patterns import EngineLog, Patterns, Stage, StartLog
+from pathlib import Path
+
+from slipstream.parsing.failure_files import read_failures
+from slipstream.parsing.log_patterns import EngineLog, Stage, StartLog
 
 _VERBOSE = "start with --verbose to see what it waits for"
 START = StartLog(
@@ -53,5 +53,5 @@ START = StartLog(
     ),
 )
 
-FAILURES = Patterns([*SPECULATION, *GGUF, *WRAPPERS])
-LOG = EngineLog(START, tuple(FAILURES))
+FAILURES = read_failures(Path(__file__).with_name("failures"))
+LOG = EngineLog(START, FAILURES)

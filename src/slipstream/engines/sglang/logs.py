@@ -1,8 +1,10 @@
-"""SGLang's log: the stages of a start. Its failures are in `log_failures`."""
+"""SGLang's log: the stages of a start. Its failures are in failures.toml."""
 
 from __future__ import annotations
 
-from slipstream.engines.sglang.log_failures import FAILURES
+from pathlib import Path
+
+from slipstream.parsing.failure_files import read_failures
 from slipstream.parsing.log_patterns import EngineLog, Stage, StartLog
 
 _LEVEL = "start with --log-level debug to see what it waits for"
@@ -49,4 +51,4 @@ START = StartLog(
         Stage("listening", ("The server is fired up and ready to roll",)),
     ),
 )
-LOG = EngineLog(START, tuple(FAILURES))
+LOG = EngineLog(START, read_failures(Path(__file__).with_name("failures.toml")))

@@ -1,8 +1,10 @@
-"""vLLM's log: the stages of a start. Its failures are in `log_failures`."""
+"""vLLM's log: the stages of a start. Its failures are in failures.toml."""
 
 from __future__ import annotations
 
-from slipstream.engines.vllm.log_failures import FAILURES
+from pathlib import Path
+
+from slipstream.parsing.failure_files import read_failures
 from slipstream.parsing.log_patterns import EngineLog, Stage, StartLog
 
 _DEBUG = "start with VLLM_LOGGING_LEVEL=DEBUG to see what it waits for"
@@ -94,4 +96,4 @@ START = StartLog(
     ),
 )
 
-LOG = EngineLog(START, tuple(FAILURES))
+LOG = EngineLog(START, read_failures(Path(__file__).with_name("failures.toml")))
