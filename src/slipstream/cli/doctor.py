@@ -173,7 +173,7 @@ def verdict_line(result: Diagnosis, width: int) -> str:
     """The verdict in one line: its first words, and the title of the worst finding in place of the whole cause."""
     from slipstream.findings import worst_first
 
-    words, worst = re.split(r"[:.] ", result.verdict)[0], worst_first(result.findings)[:1]
+    words, worst = re.split(r"[:.] | \(", result.verdict)[0], worst_first(result.findings)[:1]
     if worst and worst[0].severity != "note":
         words = f"{words}: {worst[0].title}"
         if len(words) + len(worst[0].evidence) + 3 <= width:

@@ -16,7 +16,7 @@ from slipstream.diagnosis.named_models import check_names
 from slipstream.diagnosis.support_checks import OWN, check_support, own_packages
 from slipstream.engines import find_folder
 from slipstream.errors import ModelError, UnsupportedModelError, UsageError
-from slipstream.findings import Finding, blocks, worst_first
+from slipstream.findings import Finding, blocks, rule, worst_first
 from slipstream.load_checks import check_model
 from slipstream.model_files import weights
 from slipstream.model_files.model_facts import ModelFacts, describe
@@ -33,6 +33,14 @@ from slipstream.vocabularies import checks as vocabulary
 from slipstream.vocabularies.rules import TRANSLATE
 
 READ_FAILED = "log-tensor-read"
+NO_SIGN = rule(
+    "log-no-sign",
+    "note",
+    "The log does not show that the engine worked",
+    "No known failure is in the log, and no line says that the engine was ready or that it answered: this may be a "
+    "part of a log, or of a program that the doctor does not know.",
+    "Give the whole log, to its last line, and name the engine with --engine.",
+)
 Role = Literal["target", "draft"]
 Say = Callable[[str], None]
 
@@ -87,7 +95,10 @@ class Diagnosis:
         gain = self._gain()
         if any(finding.severity == "slows" for finding in worst):
             return f"works, but slower than possible: {worst[0].cause}{gain}"
-        return f"no problems found (checked: {', '.join(self.checked)}){gain}"
+        found = "no problems found"
+        if any(finding.id == NO_SIGN.id for finding in worst):
+            found += ", but the log does not show that the engine worked"
+        return f"{found} (checked: {', '.join(self.checked)}){gain}"
 
     def _gain(self) -> str:
         p = self.prediction
@@ -233,7 +244,8 @@ def _check_log(result: Diagnosis, say: Say) -> list[Finding]:
     report = logs.judge(log, engine)
     result.figures += figures(log)
     result.checked.append(report.checked)
-    return [*report.findings, *configs.lint_blocks(log, engine)]
+    found = [*report.findings, *configs.lint_blocks(log, engine)]
+    return found if found or report.shows_work else [NO_SIGN.finding(report.checked)]
 
 
 def _cleared_files(result: Diagnosis) -> list[Finding]:

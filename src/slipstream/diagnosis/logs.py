@@ -56,6 +56,7 @@ class LogReport:
     is_certain: bool  # whether the log is known to be from these engines
     num_rules: int
     num_lines: int
+    shows_work: bool = False  # a line says that the engine was ready, or that it answered
 
     @property
     def checked(self) -> str:
@@ -77,7 +78,14 @@ def judge(log: Log, engine: str | None = None) -> LogReport:
     """With `engine`, failures of other engines are skipped; without, the log's own marks decide whose it is."""
     judgement = _Judgement(log, engine)
     titles = tuple(one.facts.title for one in judgement.engines if one.log)
-    return LogReport(judgement.findings(), titles, judgement.is_certain, len(judgement.patterns), log.num_lines)
+    return LogReport(
+        findings=judgement.findings(),
+        engines=titles,
+        is_certain=judgement.is_certain,
+        num_rules=len(judgement.patterns),
+        num_lines=log.num_lines,
+        shows_work=judgement.run.ready is not None,
+    )
 
 
 def marks_to_keep() -> list[str]:
