@@ -138,7 +138,7 @@ def test_a_script_and_its_timings_name_the_true_cause(tmp_path: Path) -> None:
 
 
 def test_names_of_models_that_are_not_here_are_judged_by_their_names() -> None:
-    result = doctor("--target", "Meta-Llama-3.1-8B-Instruct-Q5_K_M.gguf", "--draft", "Llama-3.2-1B.Q4_K_M.gguf", code=1)
+    result = doctor("--target", "Meta-Llama-3.1-8B-Instruct-Q5_K_M.gguf", "--draft", "Llama-3.2-1B.Q4_K_M.gguf")
     assert "vocabulary-by-name" in ids(result)
 
 
@@ -203,3 +203,24 @@ def test_start_up_refuses_with_the_doctors_findings(tmp_path: Path) -> None:
 def test_the_page_of_rules_is_up_to_date() -> None:
     written = Path(__file__).parents[2] / "docs" / "doctor-rules.md"
     assert written.read_text() == page(), "run: python tools/doctor_rules.py > docs/doctor-rules.md"
+
+
+def test_a_log_without_a_sign_of_work_gets_no_all_clear(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    log.write_text("all is well\n")
+    lines = shown("--log", log, columns=100)
+    assert lines[-1] == "no problems found, but the log does not show that the engine worked"
+    assert any("log-no-sign" in line for line in lines)
+    log.write_text("INFO: vLLM API server version 0.11.0\nINFO:     Application startup complete.\n")
+    assert shown("--log", log, columns=100)[-1] == "no problems found"
+
+
+def test_prose_of_a_report_is_no_error(tmp_path: Path) -> None:
+    report = tmp_path / "report.md"
+    prose = (
+        "# Report\n\n## Risks\n\n1. **Tokenizer mismatch**: it failed\n\n```cpp\nreturn false; // Cannot use it\n```\n"
+    )
+    report.write_text(prose)
+    assert shown("--log", report, columns=100)[-1].startswith("no problems found, but")
+    report.write_text(prose + "\n```\nOddError: the moon is full\n```\n")
+    assert shown("--log", report, columns=100)[-1].startswith("unknown")

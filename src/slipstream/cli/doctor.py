@@ -145,9 +145,16 @@ def _show_finding(console: Console, finding: Finding) -> None:
     head = Text(f"{finding.severity}  ", style=_COLOURS[finding.severity])
     console.print(head.append(finding.title, style="bold").append(f"  {finding.id}", style="dim"))
     for text in (f"found: {finding.evidence}", finding.cause, f"to do: {finding.fix}"):
-        for line in Text(text).wrap(console, console.width - len(_INDENT)):
-            line.rstrip()
-            console.print(Text(_INDENT).append_text(line))
+        _show_text(console, text, _INDENT)
+
+
+def _show_text(console: Console, text: str, indent: str) -> None:
+    """Wrapped, without spaces at the end of lines."""
+    from rich.text import Text
+
+    for line in Text(text).wrap(console, console.width - len(indent)):
+        line.rstrip()
+        console.print(Text(indent).append_text(line))
 
 
 def _show_figures(console: Console, figures: list[Figure]) -> None:
@@ -158,8 +165,9 @@ def _show_figures(console: Console, figures: list[Figure]) -> None:
 
 
 def _show_verdict(console: Console, result: Diagnosis) -> None:
-    """One line that fits, and the prediction below it."""
+    """What was checked, one line that fits, and the prediction below it."""
     console.print()
+    _show_text(console, f"checked: {', '.join(result.checked)}", "")
     console.print(verdict_line(result, min(console.width, MAX_VERDICT)), style="bold")
     if (p := result.prediction) and not result.is_blocked:
         plural = "" if p.n_draft == 1 else "s"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +21,7 @@ from slipstream.load_checks import check_model
 from slipstream.model_files import weights
 from slipstream.model_files.model_facts import ModelFacts, describe
 from slipstream.model_files.tensor_probe import SOUND
+from slipstream.model_files.weight_files import NOT_HERE
 from slipstream.parsing.log_reading import read_log
 from slipstream.predict.forecast import ASSUMED, forecast
 from slipstream.predict.machine import Machine, inspect
@@ -139,14 +140,21 @@ def examine(case: Case, say: Say = lambda line: None) -> Diagnosis:
         found = _check_files(case, spec)
         are_sound = are_sound and not blocks(found)
         result.findings += found + _check_model(result, role, spec, found)
-        result.checked.append(f"the {role}'s files")
+        result.checked.append(f"the {role}'s files" if role in result.facts else f"the {role}'s name")
     if case.target and case.draft and len(result.facts) < 2:
-        result.findings[:0] = check_names(case.target, case.draft)  # says more than that files are missing
+        result.findings = _with_names(result.findings, check_names(case.target, case.draft))
     if are_sound:  # else all that follows from damaged files would be found too
         result.findings += _check_pair(result, say)
     result.findings += _check_config(result, say) + _check_log(result, say)
     result.findings += _cleared_files(result)
     return result
+
+
+def _with_names(found: list[Finding], by_name: list[Finding]) -> list[Finding]:
+    """What names say is more than that the models are not here."""
+    if not by_name:
+        return found
+    return [*by_name, *(replace(f, severity="note") if f.id == NOT_HERE.id else f for f in found)]
 
 
 def _models(case: Case) -> Iterator[tuple[Role, str]]:

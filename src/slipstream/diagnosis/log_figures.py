@@ -68,7 +68,10 @@ _TOTALS = (  # counted from the start: the last line has them all
 # SGLang: `accept len: 2.1, accept rate: 0.4`; vLLM: `Avg Draft acceptance rate: 62.5%`; llama-speculative: `accept =
 # 34.320%`.
 _RATES = (
-    ("cceptance", r"(?i)(?<!position )\bacceptance[ _]rate\s*[:=]\s*(?P<rate>\d*\.?\d+)\s*(?P<percent>%?)"),
+    (
+        "cceptance",
+        r"(?i)(?<!position )\bacceptance[ _]rate\s*[:=]\s*(?P<rate>\d*\.?\d+)(?![\d.]*\s*[-–])\s*(?P<percent>%?)",
+    ),
     ("accept rate:", r"accept rate: (?P<rate>[\d.]+)(?P<percent>)"),
     ("accept  ", r"^accept +=\s*(?P<rate>[\d.]+)(?P<percent>%)"),
 )

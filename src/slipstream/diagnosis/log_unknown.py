@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from slipstream.findings import Finding, rule
+from slipstream.parsing.documents import output_blocks
 from slipstream.parsing.log_scan import Hit, in_user_text, without_colours
 
 UNKNOWN = rule(
@@ -178,10 +179,11 @@ def most_telling(errors: list[ErrorLine]) -> ErrorLine | None:
 
 def last_errors(text: str, start: int) -> list[ErrorLine]:
     """The error lines of the last failure after `start`: before them the program worked for some lines."""
-    reader = _Reader()
+    reader, blocks = _Reader(), output_blocks(text)
     at = start = max(start, len(text) - TAIL)
     for line in text[start:].splitlines(keepends=True):
-        reader.read(at, without_colours(line[:LONGEST]).strip(), text)
+        if blocks is None or any(first <= at < last for first, last in blocks):
+            reader.read(at, without_colours(line[:LONGEST]).strip(), text)
         at += len(line)
     return reader.finish()
 

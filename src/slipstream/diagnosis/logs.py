@@ -179,15 +179,15 @@ class _Judgement:
             return False
         if pattern.rule.severity == "blocks" and (_is_no_failure(hit.line) or is_survived(self.log.text, hit.at)):
             return False
-        return self._has_frames(pattern, hit) or self._may_have_frames(hit)
+        return self._has_frames(pattern, hit) or self._may_have_frames(pattern, hit)
 
     def _has_frames(self, pattern: Pattern, hit: Hit) -> bool:
         frames = pattern.place.frames
         return not frames or any(frame in self._traceback(hit.at) for frame in frames)
 
-    def _may_have_frames(self, hit: Hit) -> bool:
-        """Of a line alone, what the user says of the engine decides."""
-        return self.engine is not None and 'File "' not in self._traceback(hit.at)
+    def _may_have_frames(self, pattern: Pattern, hit: Hit) -> bool:
+        """Of a line alone, what the user says of the engine decides, if it is a failure of that engine."""
+        return self.engine is not None and pattern not in ANY_ENGINE and 'File "' not in self._traceback(hit.at)
 
     def _traceback(self, at: int) -> str:
         """The lines of the traceback above a place."""

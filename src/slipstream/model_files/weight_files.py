@@ -25,6 +25,13 @@ MISSING = rule(
     "No engine can load this model: {meaning}",
     "{fix}",
 )
+NOT_HERE = rule(
+    "weights-not-here",
+    "blocks",
+    "The model is not on this machine",
+    "Nothing was found under this name, so its files could not be checked.",
+    "Check the name or path, or fetch the model: slipstream pull MODEL.",
+)
 NOT_A_FILE = rule(
     "weights-not-a-file",
     "blocks",

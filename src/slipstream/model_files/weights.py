@@ -13,7 +13,7 @@ from slipstream.model_files.local_models import local_place
 from slipstream.model_files.model_facts import ModelFacts, describe
 from slipstream.model_files.nonfinite import sampled_safetensors
 from slipstream.model_files.tensor_probe import load_one_tensor
-from slipstream.model_files.weight_files import MISSING, from_error, plain_file_problem, without_advice
+from slipstream.model_files.weight_files import MISSING, NOT_HERE, from_error, plain_file_problem, without_advice
 from slipstream.model_files.weights_gguf import check_gguf, parts
 from slipstream.model_files.weights_safetensors import FileReport, check_file, check_index
 from slipstream.models.files import damage_in, read_config
@@ -112,8 +112,7 @@ def finding_of(error: ModelError) -> Finding:
     """The finding for a model that could not be opened."""
     known = _PARTS.get(error.part)
     if isinstance(error, ModelNotFoundError) and known is None:
-        meaning, fix = "it, or a file that belongs to it, is not there.", "Check the name or path."
-        return MISSING.finding(str(error), meaning=meaning, fix=fix)
+        return NOT_HERE.finding(str(error))
     found = from_error(error)
     return known.finding(found.evidence) if known else found
 

@@ -8,8 +8,8 @@ import doctor_recall
 
 # Of 112 known failures and 48 healthy logs, 56 and 24 held back. Better figures belong here.
 BOUNDS = {
-    "known": {"explained": 107, "quoted": 107, "all-clear": 0, "blamed": 0},
-    "held back": {"explained": 54, "quoted": 54, "all-clear": 0, "blamed": 0},
+    "known": {"explained": 161, "quoted": 161, "all-clear": 0, "blamed": 0},
+    "held back": {"explained": 51, "quoted": 60, "all-clear": 7, "blamed": 0},
 }
 
 

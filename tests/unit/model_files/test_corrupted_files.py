@@ -380,9 +380,9 @@ def test_gguf_places_without_a_file(sound: Path, tmp_path: Path) -> None:
     assert_found(check_weights(tmp_path / "folder.gguf"), "weights-not-a-file")
     os.mkfifo(tmp_path / "pipe.gguf")
     assert_found(check_weights(tmp_path / "pipe.gguf"), "weights-not-a-file")
-    assert_found(check_weights(tmp_path / "nothing.gguf"), "weights-missing")
-    assert_found(check_weights("org/never-cached"), "weights-missing")
-    assert_found(check_weights("a\0b"), "weights-missing")
+    assert_found(check_weights(tmp_path / "nothing.gguf"), "weights-not-here")
+    assert_found(check_weights("org/never-cached"), "weights-not-here")
+    assert_found(check_weights("a\0b"), "weights-not-here")
 
 
 def test_a_split_gguf_lacks_parts(tmp_path: Path) -> None:
