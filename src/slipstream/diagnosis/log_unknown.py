@@ -185,7 +185,8 @@ def last_errors(text: str, start: int) -> list[ErrorLine]:
         if blocks is None or any(first <= at < last for first, last in blocks):
             reader.read(at, without_colours(line[:LONGEST]).strip(), text)
         at += len(line)
-    return reader.finish()
+    errors = reader.finish()
+    return errors if blocks is None else [error for error in errors if error.kind >= Kind.END]  # else it may be prose
 
 
 class _Reader:
