@@ -217,7 +217,8 @@ def test_a_log_without_a_sign_of_work_gets_no_all_clear(tmp_path: Path) -> None:
 
 def test_prose_of_a_report_is_no_error(tmp_path: Path) -> None:
     report = tmp_path / "report.md"
-    prose = "# Report\n\n## Risks\n\n1. **Tokenizer mismatch**: it failed\n\n```cpp\nreturn false; // Cannot use it\n```\n\n```\n1. Reject it\n```\n"
+    prose = "# Report\n\n## Risks\n\n1. **Mismatch**: it failed\n\n```cpp\nreturn false; // Cannot use it\n```\n"
+    prose += "\n```\n1. Reject it\n```\n"
     report.write_text(prose)
     assert shown("--log", report, columns=100)[-1].startswith("no problems found, but")
     report.write_text(prose + "\n```\nOddError: the moon is full\n```\n")

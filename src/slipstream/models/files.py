@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import mmap
+import stat
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache, wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from slipstream.errors import DamagedModelError, ModelError, ModelNotFoundError, SlipstreamError
 from slipstream.reading import open_regular, read_bytes
@@ -18,6 +21,10 @@ MAX_CONFIG_BYTES = 8 << 20  # the largest tokenizer_config.json in use has about
 MAX_TOKENIZER_BYTES = 64 << 20  # the largest tokenizer.json in the wild has about 35 MB
 MAX_CONFIG_VALUES = 200_000
 MAX_VALUES = 8_000_000  # the largest tokenizer.json has 2 million; an index or a header has less
+
+
+T = TypeVar("T")
+_SETTLED_NS = 2_000_000_000  # a file that was written later may change again within the same time stamp
 
 
 def expand_home(path: Path | str) -> Path:
@@ -47,6 +54,27 @@ def damage_in(path: Path, part: str = "") -> Iterator[None]:
         if named is error:
             raise
         raise named from error
+
+
+def per_file(read: Callable[[Path], T]) -> Callable[[Path], T]:
+    """Remembers what was read of the last few files, until they change: a vocabulary takes half a second to read."""
+
+    @lru_cache(maxsize=4)
+    def remembered(path: Path, inode: int, size: int, changed_ns: int) -> T:
+        return read(path)
+
+    @wraps(read)
+    def read_or_remember(path: Path) -> T:
+        try:
+            status = path.stat()
+        except (OSError, ValueError):
+            return read(path)
+        is_settled = time.time_ns() - status.st_mtime_ns > _SETTLED_NS
+        if not stat.S_ISREG(status.st_mode) or not is_settled:
+            return read(path)
+        return remembered(path, status.st_ino, status.st_size, status.st_mtime_ns)
+
+    return read_or_remember
 
 
 def map_file(path: Path) -> mmap.mmap:

@@ -15,7 +15,7 @@ from typing import Any, Final, NoReturn
 import numpy as np
 
 from slipstream.errors import DamagedModelError, UnsupportedModelError
-from slipstream.models.files import map_file
+from slipstream.models.files import map_file, per_file
 
 MAGIC: Final = b"GGUF"
 STRING_TYPE: Final = 8
@@ -63,6 +63,7 @@ class GgufHeader:
     tensors: dict[str, TensorInfo]
 
 
+@per_file
 def read_header(path: Path) -> GgufHeader:
     """Reads and checks everything up to the tensor data. Raises ModelError subclasses only."""
     data = map_file(path)
