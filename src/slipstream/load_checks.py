@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from slipstream.backends import AUTO, BACKENDS, choose_backend
 from slipstream.errors import CapacityError, ModelError, UnsupportedModelError
-from slipstream.findings import BlockedError, Finding, rule
+from slipstream.findings import BlockedError, Finding, blocks, rule
 from slipstream.host import ignores_memory
 from slipstream.model_files.local_models import local_place
 from slipstream.model_files.model_facts import describe
@@ -49,7 +49,7 @@ def check_model(spec: str | Path, backend: str = AUTO) -> list[Finding]:
     try:
         path = local_place(spec).path
         found = _check_named(path)
-        if not found:
+        if not blocks(found):
             BACKENDS[choose_backend(path, backend).backend].open(path)
         return found
     except UnsupportedModelError as error:

@@ -164,10 +164,10 @@ def _check_model(result: Diagnosis, role: Role, spec: str, in_files: list[Findin
     try:
         facts = result.facts[role] = describe(spec)
     except ModelError as error:
-        return [] if in_files else [weights.finding_of(error)]
+        return [] if blocks(in_files) else [weights.finding_of(error)]
     found: list[Finding] = []
     python = result.case.judged_python
-    if not in_files and facts.format == "safetensors" and python:
+    if not blocks(in_files) and facts.format == "safetensors" and python:
         found += weights.load_one_tensor(spec, python)
     return [*found, *check_support(facts, role, find_folder(result.case.engine).facts, result.machine.gpus)]
 
