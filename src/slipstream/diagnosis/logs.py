@@ -42,13 +42,15 @@ class LogReport:
     is_certain: bool  # whether the log is known to be from these engines
     num_rules: int
     num_lines: int
+    num_skipped: int = 0  # bytes in the middle that were not read, and their lines not counted
 
     @property
     def checked(self) -> str:
         """In a few words."""
         whose = " and ".join(self.engines) if self.is_certain else "all engines, since the log names none"
         lines = "1 line" if self.num_lines == 1 else f"{self.num_lines:,} lines"
-        return f"{lines} of log with {self.num_rules} rules for {whose}"
+        left_out = f" ({self.num_skipped / 1e9:,.1f} GB in the middle left out)" if self.num_skipped else ""
+        return f"{lines} of log{left_out} with {self.num_rules} rules for {whose}"
 
 
 def explain(text: str, engine: str | None = None) -> list[Finding]:
@@ -63,7 +65,8 @@ def judge(log: Log, engine: str | None = None) -> LogReport:
     """With `engine`, failures of other engines are skipped; without, the log's own marks decide whose it is."""
     judgement = _Judgement(log, engine)
     titles = tuple(one.facts.title for one in judgement.engines if one.log)
-    return LogReport(judgement.findings(), titles, judgement.is_certain, len(judgement.patterns), log.num_lines)
+    found, num_rules = judgement.findings(), len(judgement.patterns)
+    return LogReport(found, titles, judgement.is_certain, num_rules, log.num_lines, log.num_skipped)
 
 
 def marks_to_keep() -> list[str]:
