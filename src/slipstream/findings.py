@@ -15,6 +15,7 @@ from slipstream.errors import ModelError
 Severity = Literal["blocks", "unknown", "slows", "note"]
 SEVERITIES: tuple[Severity, ...] = ("blocks", "unknown", "slows", "note")
 Topic = Literal["vocabulary", "weights", "machine", "fit", "config", "log", "runtime"]
+MAX_TEXT = 2_000  # characters of a finding's evidence or of a value in its texts: a damaged file can name megabytes
 TOPICS: tuple[Topic, ...] = ("vocabulary", "weights", "machine", "fit", "config", "log", "runtime")
 
 
@@ -55,9 +56,20 @@ class Rule:
         """A finding with the rule's texts. `severity` overrides the rule's severity, for engines where it is more or
         less serious.
         """
+        short = {name: _shortened(value) if isinstance(value, str) else value for name, value in values.items()}
         return Finding(
-            self.id, severity or self.severity, evidence, self.cause.format(**values), self.fix.format(**values)
+            self.id,
+            severity or self.severity,
+            _shortened(evidence),
+            self.cause.format(**short),
+            self.fix.format(**short),
         )
+
+
+def _shortened(text: str) -> str:
+    """Beginning and end of a text that is too long to be read."""
+    half = MAX_TEXT // 2
+    return text if len(text) <= MAX_TEXT else f"{text[:half]} … {text[-half:]}"
 
 
 class BlockedError(ModelError):

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slipstream.backends import AUTO, BACKENDS, choose_backend
-from slipstream.errors import CapacityError, ModelError, UnsupportedModelError
-from slipstream.findings import BlockedError, Finding, rule
+from slipstream.errors import CapacityError, ModelError, UnsupportedModelError, UsageError
+from slipstream.findings import BlockedError, Finding, blocks, rule
 from slipstream.host import ignores_memory
 from slipstream.model_files.local_models import local_place
 from slipstream.model_files.model_facts import describe
@@ -26,6 +26,7 @@ from slipstream.predict.sizes import KvType, Sizes
 
 if TYPE_CHECKING:
     from slipstream.backends import BackendOptions
+    from slipstream.models.tokenizer import Tokenizer
 
 log = logging.getLogger("slipstream")
 _KV_TYPES: dict[str, KvType] = {"q8_0": "q8", "q4_0": "q4"}  # llama.cpp's names
@@ -41,21 +42,46 @@ UNSUPPORTED = rule(
 )
 
 
-def check_model(spec: str | Path, backend: str = AUTO) -> list[Finding]:
+CHAT_TEMPLATE = rule(
+    "weights-chat-template",
+    "blocks",
+    "The chat template of a model is missing or can't be used",
+    "A chat template turns messages into the text that the model was trained on. Without one, a model can continue "
+    "text (--raw), but not answer messages: `slipstream chat`, and `generate` without --raw, refuse.",
+    "A base model has none: use --raw, or the model's instruct variant. For others, download the tokenizer again: hf "
+    "download ORG/NAME --include 'tokenizer*' 'chat_template*' --local-dir FOLDER. A GGUF file has to be downloaded or "
+    "converted again.",
+)
+
+
+def check_model(spec: str | Path, backend: str = AUTO, *, answers: bool = False) -> list[Finding]:
     """What stands in the way of loading a model that is on this disk. `load_model` refuses with the same words.
 
-    Reads headers, the vocabulary and samples of the weights. Bad files raise nothing.
+    Reads headers, the vocabulary and samples of the weights. Bad files raise nothing. `answers`: it is the one that
+    gets the messages, so its chat template is tried too.
     """
     try:
         path = local_place(spec).path
         found = _check_named(path)
-        if not found:
-            BACKENDS[choose_backend(path, backend).backend].open(path)
+        if not blocks(found):
+            opened = BACKENDS[choose_backend(path, backend).backend].open(path)
+            found += _check_template(opened.tokenizer) if answers else []
         return found
     except UnsupportedModelError as error:
         return [UNSUPPORTED.finding(without_advice(error))]
     except ModelError as error:
         return [finding_of(error)]
+
+
+def _check_template(tokenizer: Tokenizer) -> list[Finding]:
+    """Renders one plain message, as generating does. A model without a template is no fault of its files."""
+    if tokenizer.chat_template is None:
+        return [CHAT_TEMPLATE.finding("the model has no chat template", "note")]
+    try:
+        tokenizer.chat_ids([{"role": "user", "content": "Hello"}])
+    except UsageError as error:
+        return [CHAT_TEMPLATE.finding(without_advice(error))]
+    return []
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,6 +111,19 @@ def test_figures_are_shown_and_names_are_printed_as_they_are(tmp_path: Path) -> 
         assert lines[-1].startswith("unknown: ") and max(map(len, lines)) <= columns
 
 
+def test_a_name_that_is_no_text_and_thousands_of_findings_can_be_shown(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"\xff\xfe")
+    folder.mkdir()
+    (folder / "Modelfile").write_text("FROM x\n" + "".join(f"PARAMETER wrong_{i} 1\n" for i in range(2000)))
+    command = [sys.executable, "-m", "slipstream", "doctor", "--engine", "ollama"]
+    command += ["--target", str(folder), "--config", str(folder / "Modelfile")]
+    started = cpu_seconds()
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1 and "Traceback" not in done.stderr and "\\udcff" in done.stdout
+    assert "more findings: --json lists all" in done.stdout
+    assert cpu_seconds() - started < 10
+
+
 def test_the_verdict_is_one_short_line(tmp_path: Path) -> None:
     log = tmp_path / "vllm.log"
     log.write_text("ValueError: could not determine the shape of object type 'torch.storage.UntypedStorage'\n")

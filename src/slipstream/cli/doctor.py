@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from slipstream.predict.machine import Machine
 
 MAX_VERDICT = 100  # characters
+MAX_SHOWN = 100  # findings; --json has all
 _INDENT = "    "
 _COLOURS = {"blocks": "red", "unknown": "magenta", "slows": "yellow", "note": "dim"}
 
@@ -122,8 +123,11 @@ def _show(result: Diagnosis) -> None:
     for role, facts in result.facts.items():
         size = f"{facts.weight_bytes / 1e9:.1f} GB" if facts.weight_bytes else "size unknown"
         console.print(f"{role}: {facts.name}, {facts.quantisation_kind or facts.format}, {size}")
-    for finding in worst_first(result.findings):
+    findings = worst_first(result.findings)
+    for finding in findings[:MAX_SHOWN]:
         _show_finding(console, finding)
+    if len(findings) > MAX_SHOWN:
+        console.print(f"\nand {len(findings) - MAX_SHOWN:,} more findings: --json lists all")
     _show_figures(console, result.figures)
     _show_verdict(console, result)
 

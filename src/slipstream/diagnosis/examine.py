@@ -137,7 +137,7 @@ def examine(case: Case, say: Say = lambda line: None) -> Diagnosis:
     are_sound = True
     for role, spec in _models(case):
         say(f"reading the {role} {spec}")
-        found = _check_files(case, spec)
+        found = _check_files(case, role, spec)
         are_sound = are_sound and not blocks(found)
         result.findings += found + _check_model(result, role, spec, found)
         result.checked.append(f"the {role}'s files" if role in result.facts else f"the {role}'s name")
@@ -164,9 +164,11 @@ def _models(case: Case) -> Iterator[tuple[Role, str]]:
         yield "draft", case.draft
 
 
-def _check_files(case: Case, spec: str) -> list[Finding]:
+def _check_files(case: Case, role: Role, spec: str) -> list[Finding]:
     """For Slipstream all that would refuse the model at load; for other engines what is wrong with the files."""
-    return check_model(spec) if _named_engine(case) is None else weights.check_weights(spec)
+    if _named_engine(case) is None:
+        return check_model(spec, answers=role == "target")
+    return weights.check_weights(spec)
 
 
 def _check_pair(result: Diagnosis, say: Say) -> list[Finding]:
@@ -183,10 +185,10 @@ def _check_model(result: Diagnosis, role: Role, spec: str, in_files: list[Findin
     try:
         facts = result.facts[role] = describe(spec)
     except ModelError as error:
-        return [] if in_files else [weights.finding_of(error)]
+        return [] if blocks(in_files) else [weights.finding_of(error)]
     found: list[Finding] = []
     python = result.case.judged_python
-    if not in_files and facts.format == "safetensors" and python:
+    if not blocks(in_files) and facts.format == "safetensors" and python:
         found += weights.load_one_tensor(spec, python)
     return [*found, *check_support(facts, role, find_folder(result.case.engine).facts, result.machine.gpus)]
 

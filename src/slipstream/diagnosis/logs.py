@@ -57,13 +57,15 @@ class LogReport:
     num_rules: int
     num_lines: int
     shows_work: bool = False  # a line says that the engine was ready, or that it answered
+    num_skipped: int = 0  # bytes in the middle that were not read, and their lines not counted
 
     @property
     def checked(self) -> str:
         """In a few words."""
         whose = " and ".join(self.engines) if self.is_certain else "all engines, since the log names none"
         lines = "1 line" if self.num_lines == 1 else f"{self.num_lines:,} lines"
-        return f"{lines} of log with {self.num_rules} rules for {whose}"
+        left_out = f" ({self.num_skipped / 1e9:,.1f} GB in the middle left out)" if self.num_skipped else ""
+        return f"{lines} of log{left_out} with {self.num_rules} rules for {whose}"
 
 
 def explain(text: str, engine: str | None = None) -> list[Finding]:
@@ -84,6 +86,7 @@ def judge(log: Log, engine: str | None = None) -> LogReport:
         is_certain=judgement.is_certain,
         num_rules=len(judgement.patterns),
         num_lines=log.num_lines,
+        num_skipped=log.num_skipped,
         shows_work=judgement.run.ready is not None,
     )
 

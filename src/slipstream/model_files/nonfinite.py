@@ -1,4 +1,4 @@
-"""NaN and infinite weights, found by sampling: such a model answers with noise, or not at all."""
+"""NaN, infinite and absurdly large weights, found by sampling: such a model answers with noise, or not at all."""
 
 from __future__ import annotations
 
@@ -22,15 +22,24 @@ from slipstream.models.safetensors_file import FLOATS, StoredTensor
 SAMPLED_BYTES = 1 << 18  # of a tensor; smaller tensors are read whole
 MAX_S = 1.0  # for one model: 1,500 tensors of a disk that reads 400 MB/s
 _PIECES = 4  # a sample is spread over the tensor
-_EXPONENTS = {"F16": 0x7C00, "BF16": 0x7F80}  # a number with all these bits set is infinite or NaN
+_LARGE = 1e3  # the largest weights of trained models, biases of Qwen2.5, are some hundreds
+_ABSURD = 1e18  # its square, as norms compute it, is infinite in float32
 
 NONFINITE = rule(
     "weights-nonfinite",
     "blocks",
-    "Weights are NaN or infinite",
+    "Weights are NaN, infinite, or too large to compute with",
     "A weight that is not a number spreads to every result. The training or a conversion to fewer bits overflowed, or "
     "the file is damaged.",
     "Download the model again. If it is the same, use another quantisation or conversion of it.",
+)
+LARGE = rule(
+    "weights-large",
+    "note",
+    "A weight is much larger than those of trained models",
+    "Results may overflow in 16 bits, and the logits are then NaN. A damaged file has such weights; few models do.",
+    "If the model answers with noise, or its logits are NaN: download it again, or use a wider type (--dtype fp32, "
+    "with llama.cpp --kv-type f32).",
 )
 
 
@@ -43,7 +52,12 @@ class Sample:
 
 def sampled_safetensors(path: Path, tensors: dict[str, StoredTensor]) -> list[Finding]:
     """At most one finding. Reads a part of each tensor of floats."""
-    floats = [tensor for tensor in tensors.values() if tensor.dtype in FLOATS and tensor.num_bytes]
+    # Masks are infinite on purpose.
+    floats = [
+        tensor
+        for tensor in tensors.values()
+        if tensor.dtype in FLOATS and tensor.num_bytes and "mask" not in tensor.name
+    ]
     return _judged(path, (sample for tensor in _spread(floats) for sample in _stored_samples(tensor)))
 
 
@@ -61,22 +75,31 @@ def _spread(tensors: list[Any]) -> Iterator[Any]:
 
 
 def _judged(path: Path, samples: Iterator[Sample]) -> list[Finding]:
-    limit = time.monotonic() + MAX_S
+    limit, large = time.monotonic() + MAX_S, list[Finding]()
     for sample in samples:
-        num_bad = _num_nonfinite(sample)
-        if num_bad:
-            seen = f"{path}: {num_bad:,} of {sample.values.size:,} sampled values of {sample.name[:200]!r} are NaN or "
-            return [NONFINITE.finding(f"{seen}infinite")]
+        if num_bad := _num_over(sample, _ABSURD):
+            seen = f"{path}: {num_bad:,} of {sample.values.size:,} sampled values of {sample.name[:200]!r} are NaN, "
+            return [NONFINITE.finding(f"{seen}infinite or above {_ABSURD:g}")]
+        if not large and (num_large := _num_over(sample, _LARGE)):
+            seen = f"{path}: {num_large:,} of {sample.values.size:,} sampled values of {sample.name[:200]!r} are above "
+            large = [LARGE.finding(f"{seen}{_LARGE:,.0f}")]
         if time.monotonic() > limit:
             break
-    return []
+    return large
 
 
-def _num_nonfinite(sample: Sample) -> int:
-    if sample.kind in _EXPONENTS:
-        exponent = _EXPONENTS[sample.kind]
-        return int(np.count_nonzero((sample.values.view(np.uint16) & exponent) == exponent))
-    return int(np.count_nonzero(~np.isfinite(sample.values)))
+def _num_over(sample: Sample, limit: float) -> int:
+    """How many values are not below the limit, whatever their sign; infinite ones and NaN are not. Without their sign
+    floats are in the order of their bits.
+    """
+    bits = np.dtype(f"u{sample.values.itemsize}").type
+    if sample.kind == "BF16":  # the upper half of a float32
+        least = int(np.float32(limit).view(np.uint32)) >> 16
+    else:
+        with np.errstate(over="ignore"):  # in F16 it is infinite
+            least = int(np.dtype(f"f{sample.values.itemsize}").type(limit).view(bits))
+    unsigned = sample.values.view(bits) & bits((1 << 8 * sample.values.itemsize - 1) - 1)
+    return int(np.count_nonzero(unsigned >= bits(least)))
 
 
 def _stored_samples(tensor: StoredTensor) -> Iterator[Sample]:

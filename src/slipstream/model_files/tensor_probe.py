@@ -15,7 +15,7 @@ from typing import Any
 
 from slipstream.child import other_python, own_python
 from slipstream.errors import ModelError
-from slipstream.findings import Finding, rule
+from slipstream.findings import Finding, blocks, rule
 from slipstream.model_files.local_models import local_place
 from slipstream.model_files.weight_files import DAMAGED
 from slipstream.model_files.weights_gguf import check_gguf
@@ -107,7 +107,7 @@ def load_one_tensor(path: str | Path, python: str = sys.executable, limit_s: flo
     except (ModelError, OSError) as error:
         return [DAMAGED.finding(str(error))]
     found = check_file(file).findings if file.suffix == ".safetensors" else check_gguf(file)
-    if found:
+    if blocks(found):
         return found[:1]  # the file's own fault, and the probe would only say that it can't be read
     read = _run(own_python("-c", READ, str(file)), limit_s)
     if read.returncode is None:

@@ -199,7 +199,7 @@ def from_error(error: Exception) -> Finding:
 
 def without_advice(error: Exception) -> str:
     """The text of a reader's error without its last sentence, what to do: rules have their own."""
-    text = re.sub(r"(?<=[.;)])\s+(Download|download|Convert|Copy|Merge|Pass|Check|Use|Run)\b.*$", "", str(error))
+    text = re.sub(r"(?<=[.;)])\s+(Download|download|Convert|Copy|Merge|Pass|Change|Check|Use|Run)\b.*$", "", str(error))
     return text.rstrip(" ;")
 
 

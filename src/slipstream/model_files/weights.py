@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from slipstream.errors import ModelError, ModelNotFoundError, UnsupportedModelError
-from slipstream.findings import BlockedError, Finding, rule
+from slipstream.findings import BlockedError, Finding, blocks, rule
 from slipstream.model_files.local_models import local_place
 from slipstream.model_files.model_facts import ModelFacts, describe
 from slipstream.model_files.nonfinite import sampled_safetensors
@@ -87,7 +87,8 @@ def check_weights(spec: str | Path) -> list[Finding]:
         path = local_place(spec).path
     except ModelNotFoundError as error:
         return [finding_of(error)]
-    return check_files(path) or _check_as_model(path)
+    found = check_files(path)
+    return found if blocks(found) else found + _check_as_model(path)
 
 
 def check_files(path: Path) -> list[Finding]:

@@ -25,6 +25,11 @@ class ChatTemplate:
     def render(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:
         """The text of a conversation. Raises UsageError for bad messages, or if the template refuses them."""
         check_messages(messages)
+        if len(self.source) > MAX_TEMPLATE_BYTES:
+            raise UsageError(
+                f"The model's chat template has {len(self.source):,} characters; at most {MAX_TEMPLATE_BYTES:,} are "
+                "allowed. Use --raw to pass the text unchanged, or use another copy of the model."
+            )
         values = {
             "messages": [dict(message) for message in messages],
             "add_generation_prompt": add_generation_prompt,

@@ -25,6 +25,7 @@ class GgufFile:
     quantisation: str  # as in its name: q4_1, q4_k_m, f16
     num_layers: int
     context_length: int  # the context it was trained for
+    vectors: dict[str, str]  # types of the tensors of one dimension by their names
 
 
 def open_gguf_file(spec: str | Path) -> GgufFile:
@@ -46,6 +47,7 @@ def _open_file(place: Place) -> GgufFile:
         quantisation=_quantisation(header),
         num_layers=_count(header, f"{architecture}.block_count"),
         context_length=_count(header, f"{architecture}.context_length"),
+        vectors=_vectors(header),
     )
 
 
@@ -60,6 +62,14 @@ def _count(header: GgufHeader, key: str) -> int:
     if not isinstance(value, int) or value < 1:
         raise DamagedModelError(f"{header.path} has {key} = {value!r}; expected a number of 1 or more.")
     return value
+
+
+def _vectors(header: GgufHeader) -> dict[str, str]:
+    import gguf
+
+    names = {int(kind): kind.name for kind in gguf.GGMLQuantizationType}
+    vectors = (info for info in header.tensors.values() if len(info.shape) == 1)
+    return {info.name: names.get(info.type_id, f"type {info.type_id}") for info in vectors}
 
 
 def _quantisation(header: GgufHeader) -> str:

@@ -72,8 +72,8 @@ class CommandConfiguration:
         except ShellError as error:
             where = f"line {error.line} column {error.column}"
             line = text.splitlines()[error.line - 1]
-            hint = "A single-quoted text ends at the next single quote."
-            return [SYNTAX.finding(f"line {error.line}: {shorten(line)}", what=str(error), where=where, hint=hint)]
+            seen = f"line {error.line}: {shorten(line)}"
+            return [SYNTAX.finding(seen, what=str(error), where=where, hint=error.hint)]
         found = [arguments for words in commands if (arguments := self._arguments(words)) is not None]
         if not found:  # flags alone
             found = [words for words in commands if any(word.text.startswith("-") for word in words)]

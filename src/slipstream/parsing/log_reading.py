@@ -16,7 +16,7 @@ KEPT = 2_500_000  # bytes kept of the beginning, of the end, and at most of what
 SMALL = 100_000  # lines of a log that is searched quickly in any case
 CHUNK = 1_000_000  # bytes read at once
 MAX_LINE = 1_000  # bytes kept of a line between beginning and end
-MAX_DEVICE = 500_000_000  # bytes read of what is no file: a device may have no end
+MAX_READ = 400_000_000  # bytes read from the beginning on, in 3 s; of a larger file then only the end
 PIPE_WAIT_S = 5.0  # a named pipe that is silent for so long has ended
 _BYTE_ORDER_MARKS = (b"\xff\xfe", b"\xfe\xff")  # UTF-16: what PowerShell writes with `>`
 # Numbers and hexadecimal ids make lines of one kind differ.
@@ -29,6 +29,7 @@ class Log:
     def __init__(self, text: str) -> None:
         self.text = text
         self.num_lines = text.count("\n") + (not text.endswith("\n") and bool(text))
+        self.num_skipped = 0  # bytes that were not even looked at; their lines are not counted
         self._offsets, self._numbers = [0], [1]  # where lines were left out: the place after that, and its line number
 
     @classmethod
@@ -70,9 +71,25 @@ def read_log(path: Path, marks: Iterable[str] = ()) -> Log:
         if head.startswith(_BYTE_ORDER_MARKS):
             return Log(head.decode("utf-16", errors="replace").replace("\r\n", "\n"))
         status = os.fstat(file.fileno())
-        limit = status.st_size if stat.S_ISREG(status.st_mode) else MAX_DEVICE
-        rest = _arriving(file, limit if len(head) >= KEPT else 0)
-        return _condensed(_whole_lines(head, rest), [mark.encode() for mark in marks])
+        size = status.st_size if stat.S_ISREG(status.st_mode) else 0  # a device may have no end
+        rest = _rest(file, size) if len(head) >= KEPT else iter(())
+        log = _condensed(_whole_lines(head, rest), [mark.encode() for mark in marks])
+        log.num_skipped = _num_skipped(size)
+        return log
+
+
+def _num_skipped(size: int) -> int:
+    """Bytes of a file between the part that is read and its end."""
+    return max(0, size - MAX_READ - 2 * KEPT)
+
+
+def _rest(file: FileIO, size: int) -> Iterator[bytes]:
+    """What follows the head, without what lies between in a file that is too large."""
+    yield from _arriving(file, MAX_READ)
+    if skipped := _num_skipped(size):
+        yield b"\n"
+        file.seek(skipped, os.SEEK_CUR)
+        yield from _arriving(file, KEPT)
 
 
 def _without_waiting(path: str, flags: int) -> int:

@@ -171,6 +171,10 @@ SAFETENSORS: dict[str, tuple[Break, str]] = {
     "deep JSON": (raw_header(DEEP), "weights-damaged"),
     "JSON list": (header(lambda h: [1, 2]), "weights-damaged"),
     "JSON null": (raw_header(b"null"), "weights-damaged"),
+    "a byte order mark": (
+        raw_header(b'\xef\xbb\xbf{"t": {"dtype": "F32", "shape": [16], "data_offsets": [0, 64]}}'),
+        "weights-damaged",
+    ),
     "no tensors": (raw_header(b"{}"), "weights-damaged"),
     "only metadata": (raw_header(b'{"__metadata__": {"format": "pt"}}'), "weights-damaged"),
     "number of 5,000 digits": (raw_header(b'{"t": {"dtype": "F32", "shape": [%s]}}' % NUMBERS), "weights-damaged"),

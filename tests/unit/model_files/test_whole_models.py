@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from slipstream.diagnosis.examine import Case, examine
 from slipstream.errors import DamagedModelError, ModelError
+from slipstream.findings import blocks
 from slipstream.model_files import nonfinite
 from slipstream.model_files.weights import check_files, check_weights, load_one_tensor
 from slipstream.models import open_checkpoint
@@ -63,6 +64,34 @@ def test_gguf_values_that_are_not_finite(tmp_path: Path, kind: gguf.GGMLQuantiza
         model_files.write_gguf(tmp_path / "m.gguf", tensors=tensors, quantisation=kind)
     (finding,) = check_weights(tmp_path / "m.gguf")
     assert finding.id == "weights-nonfinite" and "blk.1.ffn_down.weight" in finding.evidence
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value", "expected"),
+    [
+        (torch.float32, 1e30, "weights-nonfinite"),
+        (torch.float64, -1e30, "weights-nonfinite"),
+        (torch.bfloat16, -1e30, "weights-nonfinite"),
+        (torch.float32, -9944.0, "weights-large"),
+        (torch.bfloat16, 9944.0, "weights-large"),
+        (torch.float16, -9944.0, "weights-large"),
+        (torch.float16, 900.0, ""),
+        (torch.bfloat16, -900.0, ""),
+    ],
+)
+def test_values_that_are_far_too_large(folder: Path, dtype: torch.dtype, value: float, expected: str) -> None:
+    file = folder / "model.safetensors"
+    tensors = {name: tensor.to(dtype).clone() for name, tensor in load_file(file).items()}
+    tensors["model.norm.weight"][3] = value
+    save_file(tensors, file)
+    found = check_weights(folder)
+    assert [finding.id for finding in found] == [expected] * bool(expected)
+    assert blocks(found) == (expected == "weights-nonfinite")
+
+
+def test_a_mask_may_be_infinite(tmp_path: Path) -> None:
+    save_file({"attn.mask": torch.full((4, 4), -torch.inf)}, tmp_path / "x.safetensors")
+    assert check_files(tmp_path / "x.safetensors") == []
 
 
 def test_a_large_tensor_is_sampled_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cpu_time import cpu_seconds
-from slipstream.diagnosis.logs import marks_to_keep
+from slipstream.diagnosis.logs import judge, marks_to_keep
 from slipstream.parsing import log_reading
 from slipstream.parsing.log_reading import read_log
 
@@ -84,8 +84,38 @@ def test_a_named_pipe_is_read_and_a_silent_one_ends(tmp_path, monkeypatch):
 
 
 def test_a_device_without_an_end(monkeypatch):
-    monkeypatch.setattr(log_reading, "MAX_DEVICE", 20_000_000)
+    monkeypatch.setattr(log_reading, "MAX_READ", 20_000_000)
     assert read_log(Path("/dev/zero")).num_lines == 1
+
+
+@pytest.mark.usefixtures("small")
+def test_the_middle_of_a_file_that_is_too_large_is_left_out_and_this_is_said(tmp_path, monkeypatch):
+    monkeypatch.setattr(log_reading, "MAX_READ", 50_000)
+    path = write(tmp_path / "log", BEGIN, calm(600), b"OSError: middle\n", calm(6_000), b"OSError: skipped\n",
+                 calm(6_000), ERROR)  # fmt: skip
+    log = read_log(path)
+    assert log.text.startswith(BEGIN.decode()) and log.text.endswith(ERROR.decode())
+    assert "OSError: middle" in log.text and "OSError: skipped" not in log.text
+    assert log.num_skipped == path.stat().st_size - 50_000 - 2 * 10_000
+    report = judge(log)
+    assert "0.0 GB in the middle left out" in report.checked and report.num_lines == log.num_lines < 1_000
+
+
+def test_a_file_up_to_the_limit_is_read_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr(log_reading, "KEPT", 10_000)
+    monkeypatch.setattr(log_reading, "MAX_READ", 80_000)
+    path = write(tmp_path / "log", BEGIN, calm(1_000), ERROR)
+    assert 80_000 < path.stat().st_size < 100_000
+    log = read_log(path)
+    assert log.num_skipped == 0 and log.text.endswith(ERROR.decode())
+
+
+def test_1_tb_of_zeros_takes_seconds(tmp_path):
+    with (tmp_path / "log").open("wb") as file:
+        file.truncate(10**12)
+    started = cpu_seconds()
+    log = read_log(tmp_path / "log", marks_to_keep())
+    assert cpu_seconds() - started < 5 and log.num_skipped > 9.9e11
 
 
 DOCTOR = r"""
