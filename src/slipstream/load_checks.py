@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from slipstream.backends import AUTO, BACKENDS, choose_backend
 from slipstream.errors import CapacityError, ModelError, UnsupportedModelError, UsageError
 from slipstream.findings import BlockedError, Finding, blocks, rule
-from slipstream.host import ignores_memory
+from slipstream.host import IGNORE_MEMORY, ignores_memory
 from slipstream.model_files.local_models import local_place
 from slipstream.model_files.model_facts import describe
 from slipstream.model_files.weight_files import without_advice
@@ -114,7 +114,7 @@ def refuse_too_large(target: ModelToLoad, draft: ModelToLoad | None = None) -> N
     for finding in check(made) if made.is_refused else ():
         message = f"{finding.id}: {finding.evidence}. {finding.cause} {finding.fix}"
         if not ignores_memory():
-            raise CapacityError(message)
+            raise CapacityError(f"{message} To load it all the same, set {IGNORE_MEMORY}=1.")
         log.warning("loaded all the same: %s", message)
 
 

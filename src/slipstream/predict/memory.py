@@ -15,7 +15,6 @@ from typing import Literal, Protocol
 
 from slipstream.errors import UsageError
 from slipstream.findings import Finding, rule
-from slipstream.host import IGNORE_MEMORY
 from slipstream.predict.gpus import Vendor
 from slipstream.predict.machine import Machine
 from slipstream.predict.sizes import KV_BYTES, KvPolicy, KvType, Sizes, kv_bytes
@@ -283,7 +282,7 @@ def advice(made: MemoryPlacement) -> str:
         )
     more = "more GPU memory, or llama.cpp, which can keep a part of the layers in main memory"
     if made.main is not None:
-        more = f"a machine with more memory. To load it in Slipstream all the same, set {IGNORE_MEMORY}=1"
+        more = "a machine with more memory"
     return f"The weights alone do not fit. Use a smaller model, a smaller quantisation of it, or {more}."
 
 

@@ -41,7 +41,7 @@ def test_a_file_larger_than_memory_is_refused_in_no_time(large: Path, tmp_path: 
     assert large.stat().st_blocks * 512 < 64 << 20  # and nothing was written to it
 
 
-@pytest.mark.parametrize("backend", ["torch", "llamacpp"])
+@pytest.mark.parametrize("backend", ["torch", pytest.param("llamacpp", marks=pytest.mark.llamacpp)])
 def test_the_draft_counts_before_the_target_is_read(
     large: Path, tmp_path: Path, backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -69,6 +69,7 @@ def test_whoever_insists_is_let_through(large: Path, monkeypatch: pytest.MonkeyP
         refuse_too_large(ModelToLoad(large))
 
 
+@pytest.mark.llamacpp
 def test_a_context_that_was_asked_for_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     long = fake_models.write_gguf(tmp_path / "long.gguf", FakeShape(4, 512, 8, 8, 1024, 1 << 28))
     options = backends.BACKENDS["llamacpp"].options(backends.MachineOptions(device="cpu", context_length=1 << 28))

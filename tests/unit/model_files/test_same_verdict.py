@@ -22,6 +22,7 @@ from unit.models import model_files
 sound = corrupted.sound
 TORCH = TorchOptions(device="cpu", context_length=32)
 LLAMACPP = LlamaCppOptions(n_gpu_layers=0, context_length=32)
+BOTH = [pytest.param(TORCH, id="torch"), pytest.param(LLAMACPP, id="llamacpp", marks=pytest.mark.llamacpp)]
 
 
 def verdicts(path: Path, options: TorchOptions | LlamaCppOptions) -> tuple[list[Finding], str]:
@@ -142,7 +143,7 @@ def test_shards(sound: Path, tmp_path: Path, flaw: str) -> None:
     assert assert_same(folder, TORCH)
 
 
-@pytest.mark.parametrize("options", [TORCH, LLAMACPP], ids=["torch", "llamacpp"])
+@pytest.mark.parametrize("options", BOTH)
 @pytest.mark.parametrize("flaw", corrupted.GGUF)
 def test_gguf(sound: Path, tmp_path: Path, flaw: str, options: TorchOptions | LlamaCppOptions) -> None:
     path = tmp_path / "broken.gguf"
@@ -150,7 +151,7 @@ def test_gguf(sound: Path, tmp_path: Path, flaw: str, options: TorchOptions | Ll
     assert assert_same(path, options)
 
 
-@pytest.mark.parametrize("options", [TORCH, LLAMACPP], ids=["torch", "llamacpp"])
+@pytest.mark.parametrize("options", BOTH)
 @pytest.mark.parametrize(
     "metadata",
     [
@@ -173,6 +174,7 @@ def test_gguf_metadata(tmp_path: Path, metadata: dict, options: TorchOptions | L
     assert assert_same(tmp_path / "m.gguf", options)
 
 
+@pytest.mark.llamacpp
 def test_an_architecture_that_only_llama_cpp_could_know(tmp_path: Path) -> None:
     model_files.write_gguf(tmp_path / "m.gguf", architecture="nonsense")
     (finding,) = assert_same(tmp_path / "m.gguf", LLAMACPP)
@@ -181,7 +183,7 @@ def test_an_architecture_that_only_llama_cpp_could_know(tmp_path: Path) -> None:
     assert "'nonsense' model" in finding.evidence
 
 
-@pytest.mark.parametrize("options", [TORCH, LLAMACPP], ids=["torch", "llamacpp"])
+@pytest.mark.parametrize("options", BOTH)
 def test_sound_files_pass_both(sound: Path, options: TorchOptions | LlamaCppOptions) -> None:
     assert assert_same(sound / "tiny.gguf", options) == []
 
