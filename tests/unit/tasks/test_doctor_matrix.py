@@ -29,6 +29,7 @@ def empty_stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
 
 
+@pytest.mark.llamacpp  # the simulated machines have it, and loading asks this one
 @pytest.mark.parametrize("name", SOME_MACHINES)
 def test_all_four_say_the_same(found: list[PairToTry], name: str) -> None:
     said = {pair.name: doctor_matrix.ask_all(pair, MACHINES[name], None) for pair in found}
