@@ -40,8 +40,6 @@ UNSUPPORTED = rule(
     "Use another engine (--engine vllm, llama-server, …), a GGUF file with the llama.cpp backend (--backend llamacpp), "
     "or another model.",
 )
-
-
 CHAT_TEMPLATE = rule(
     "weights-chat-template",
     "blocks",

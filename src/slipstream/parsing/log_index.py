@@ -12,20 +12,8 @@ from bisect import bisect_left
 SIGNS = (
     *("xception", "GGML_", "llegal", "Attribute", "nvalid", "nexpected", "imeout", "ailed", "annot", "nknown", "rror"),
     *("terminat", "nable", "xceed", "compat", "mismatch", "issing", "o such ", "ssist", "divisible", "enied", "estroy"),
-    *(
-        "upport",
-        "equire",
-        "install",
-        "out of",
-        "not ",
-        "emory",
-        "ttribute",
-        "quant",
-        "assert",
-        "CUDA",
-        "GGUF",
-        "driver",
-    ),
+    *("upport", "equire", "install", "out of", "not ", "emory", "ttribute", "quant", "assert", "CUDA", "GGUF"),
+    "driver",
     *("okenizer", "too ", "raft", "must ", "pecul", "vailable", "larger", "longer", "found", "ensor", "status", "code"),
 )
 _FIRST, _LAST = 2_000, 10_000  # places of a sign that are kept: a failure is at the beginning or at the end

@@ -30,8 +30,8 @@ class Pattern:
     rule.
 
     `only_with`: texts elsewhere in the log, one of which is needed too; `unless`: those that show that the line is
-    harmless. `instead_of`: less precise rules that this one
-    replaces. `general`: the rule can do little more than repeat the message; any other explanation replaces it.
+    harmless. `instead_of`: less precise rules that this one replaces. `general`: the rule can do little more than
+    repeat the message; any other explanation replaces it.
     """
 
     rule: Rule
