@@ -19,4 +19,4 @@ print(f"{stats.mean_accepted_length:.2f} tokens per forward pass")
 for number, _token in enumerate(answer := engine.generate(question, max_tokens=48), start=1):
     if number == 5:
         break
-print(f"left after {len(answer.tokens)} tokens: {answer.finish_reason}")
+print(f"left after {number} tokens: {answer.finish_reason}")

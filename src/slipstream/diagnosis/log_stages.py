@@ -8,7 +8,7 @@ from slipstream.engines import EngineFolder
 from slipstream.findings import Finding, rule
 from slipstream.parsing.log_patterns import Stage
 from slipstream.parsing.log_runs import LastRun
-from slipstream.parsing.log_scan import Hit, first_hit, line_at
+from slipstream.parsing.log_scan import Hit, Located, first_hit, line_at
 
 UNFINISHED = rule(
     "log-start-unfinished",
@@ -21,9 +21,7 @@ _ENDED = ("Shutting down", "Finished server process")
 _IS_EAGER = ("enforce_eager=True", "--enforce-eager")
 
 
-def unfinished_start(
-    text: str, run: LastRun, engines: list[EngineFolder]
-) -> Iterator[tuple[Hit, Callable[[str], Finding]]]:
+def unfinished_start(text: str, run: LastRun, engines: list[EngineFolder]) -> Iterator[Located]:
     """The last stage of a start that neither finished nor failed.
 
     Nothing for a part of a log: without the beginning of the start it does not show how long the start took.

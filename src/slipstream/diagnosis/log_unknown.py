@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 
 from slipstream.findings import Finding, rule
 from slipstream.parsing.documents import output_blocks
-from slipstream.parsing.log_scan import Hit, in_user_text, without_colours
+from slipstream.parsing.log_scan import Hit, Located, in_user_text, without_colours
 
 UNKNOWN = rule(
     "log-unknown",
@@ -263,7 +262,7 @@ class _Reader:
         return self._errors
 
 
-def unknown(error: ErrorLine, engine: str, num_known: int, verbose: str) -> tuple[Hit, Callable[[str], Finding]]:
+def unknown(error: ErrorLine, engine: str, num_known: int, verbose: str) -> Located:
     """The finding that quotes it. `verbose`: a setting that makes the engine print more, or nothing."""
     more = f"Start it again with {verbose}, and read the lines before the error. " if verbose else ""
 

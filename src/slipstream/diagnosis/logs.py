@@ -31,10 +31,9 @@ from slipstream.parsing.log_index import SignIndex
 from slipstream.parsing.log_patterns import Pattern, StartLog
 from slipstream.parsing.log_reading import Log, condensed
 from slipstream.parsing.log_runs import LastRun, last_run
-from slipstream.parsing.log_scan import Hit, first_hit, hits, line_at, quote
+from slipstream.parsing.log_scan import Hit, Located, first_hit, hits, line_at, quote
 
 ANY_ENGINE = read_failures(Path(__file__).with_name("failures"))  # what any engine may print
-Located = tuple[Hit, Callable[[str], Finding]]  # the place in the log, and a function from evidence to finding
 _BEFORE_END = 64_000  # characters before the last answer in which the cause of a later end may be
 _TRACEBACK = 32_000  # characters before an exception in which its traceback begins
 _MAX_BETTER = 20  # lines of the same kind to look at for one that tells more

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from slipstream.diagnosis.log_acceptance import LOW_RATE
 from slipstream.engines.engine_types import Speculation, SpeculationState
 from slipstream.findings import Finding, rule
 
@@ -36,7 +37,6 @@ FINE = rule(
     "Nothing to do. To measure whether it pays off: slipstream bench --engine {engine}.",
 )
 
-_LOW_RATE = 0.35
 _ENOUGH = 200  # drafted tokens needed for a meaningful rate
 
 
@@ -48,7 +48,7 @@ def check_running(engine: str, state: SpeculationState, counters: Speculation | 
     if counters and counters.num_drafted:
         rate = counters.acceptance_rate
         evidence = f"{counters.num_accepted} of {counters.num_drafted} drafted tokens accepted ({rate:.0%})"
-        is_low = counters.num_drafted >= _ENOUGH and rate < _LOW_RATE
+        is_low = counters.num_drafted >= _ENOUGH and rate < LOW_RATE
         yield (LOW if is_low else FINE).finding(evidence, engine=engine)
     elif state.on is None:
         yield UNSEEN.finding(state.evidence, engine=engine)

@@ -7,9 +7,10 @@ Time is linear in the size of the log: `str.find` scans it once per text, and pa
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from slipstream.findings import Finding
 from slipstream.parsing.log_index import SignIndex
 
 MAX_QUOTE = 200  # characters of a line to quote
@@ -33,6 +34,9 @@ class Hit:
     at: int  # where the piece was found
     line: str
     groups: dict[str, str]
+
+
+Located = tuple[Hit, Callable[[str], Finding]]  # the place in the log, and a function from evidence to finding
 
 
 def hits(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cpu_time import cpu_seconds
-from slipstream.diagnosis.log_slow import one_by_one
+from slipstream.diagnosis.log_one_by_one import one_by_one
 from slipstream.diagnosis.logs import explain
 
 EVAL_TIME = (

@@ -1,0 +1,242 @@
+"""Speeds in a log: that of a CPU, and one with speculation that is below the plain one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from slipstream.diagnosis.log_figures import number
+from slipstream.diagnosis.log_one_by_one import MAYBE_ONE_BY_ONE
+from slipstream.findings import Finding, rule
+from slipstream.parsing.log_scan import Hit, Located, first_hit, hits
+from slipstream.parsing.verify_loops import verify_loop
+
+SLOW_AS_A_CPU = rule(
+    "log-cpu-speed",
+    "slows",
+    "The speed is that of a CPU",
+    "{speed}{bandwidth}. This {verb} the speed of a CPU, not of a GPU. The log reports no layer on the GPU.",
+    "If this machine has a GPU, put the model on it first (-ngl 99; llama-cpp-python: n_gpu_layers=-1 and a build "
+    "with GPU support; verbose=True must say `offloaded N/N layers`); that gains more than any draft. To check: "
+    "slipstream doctor.",
+)
+SLOWER = rule(
+    "log-slower-than-plain",
+    "slows",
+    "Speculation is slower than plain decoding",
+    "Speculation ran at {speculative:g} tokens/s and plain decoding at {plain:g} tokens/s: {ratio:.1f}x slower. The "
+    "causes, most frequent first: few drafted tokens are accepted, the draft is slow compared to the target, many "
+    "requests run at the same time, drafts are verified one at a time.",
+    "Look at the acceptance first (below a third it rarely pays off), then count the target's forward passes (there "
+    "must be far fewer than tokens). What the pair can reach here: slipstream doctor --target T --draft D; measured: "
+    "slipstream bench --target T --draft D.",
+)
+CPU_TOKENS_PER_S = 8.0  # below this, a model of unknown size is assumed to run on the CPU
+CPU_BANDWIDTH_GB = 130.0  # desktop memory reads 20 to 100 GB/s, GPUs 200 and more
+_MIN_TOKENS = 8  # fewer tokens do not show the speed
+_MAX_SPEEDS = 2_000  # lines with a unit of speed to look at
+
+_UNIT = r"(?:tok(?:en)?s?/s(?:ec(?:ond)?)?|tokens per second|t/s|tps)\b"
+_UNIT_PIECES = ("tok/s", "toks/s", "token/s", "tokens/s", "tokens per second", " t/s", "tps")
+_TIME = r"(?P<time>\d[\d,]*(?:\.\d+)?) ?(?P<unit>ms|s|sec|seconds)\b"
+_NOT_GENERATION = re.compile(r"(?i)prompt|encoded|prefill|input|throughput|expect|estimate|should|target:|Process")
+
+_EVAL = re.compile(
+    r"(?<!prompt )\beval time =\s*(?P<ms>[\d.]+) ms /\s*(?P<tokens>\d+) (?:tokens|runs)\s*\(.{0,80}tokens per second"
+)
+_PROSE = re.compile(
+    rf"{_TIME} (?:for|per) (?P<tokens>\d{{1,7}}) tokens|"
+    r"(?P<tokens_in>\d{1,7}) tokens in\s+(?P<time_in>\d[\d,]*(?:\.\d+)?) ?(?P<unit_in>ms|s|sec|seconds)\b"
+)
+_PER_TOKEN = re.compile(r"(?P<ms>\d[\d,]*(?:\.\d+)?) ?ms(?:/| per )(?:token|tok|T)\b")
+_RATE = re.compile(rf"(?P<rate>\d[\d,]*(?:\.\d+)?) ?{_UNIT}")
+_AVERAGE = re.compile(rf"(?i)\b(?:average|avg|mean|median|elapsed|took|latency)\W{{1,6}}{_TIME}")
+_TOKENS_SAID = re.compile(r"(?i)\b(?P<tokens>\d{2,6})[ -]tokens?\b(?!/| per)")
+_SIZE = re.compile(r"(?:model|file) size\s*= *(?P<size>[\d.]+) (?P<unit>[MG])iB")
+_ON_GPU = re.compile(r"offloaded (?P<layers>[1-9]\d*)/\d+ layers to GPU")
+_TOKENS_REACH = 1_000  # characters around an average time in which the number of tokens is looked for
+
+
+@dataclass(frozen=True, slots=True)
+class _Timing:
+    """`text` says the speed in words; `is_sure`: time and tokens are of the same run."""
+
+    hit: Hit
+    rate: float
+    text: str
+    is_sure: bool = True
+
+
+def slow_as_a_cpu(text: str) -> Iterator[Located]:
+    """The first timing with CPU speed. Nothing if layers are on the GPU."""
+    if first_hit(text, ("offloaded ",), _ON_GPU):
+        return
+    size_gb = _model_gb(text)
+    for timing in _timings(text):
+        rate = timing.rate
+        if rate * size_gb < CPU_BANDWIDTH_GB if size_gb else rate < CPU_TOKENS_PER_S:
+            read = f", or {rate * size_gb:.0f} GB/s read from {size_gb:.1f} GB of weights" if size_gb else ""
+            yield timing.hit, _slow_maker(timing, read)
+            return
+
+
+def _slow_maker(timing: _Timing, bandwidth: str) -> Callable[[str], Finding]:
+    verb = "is" if bandwidth and timing.is_sure else "may be"
+    return lambda evidence: SLOW_AS_A_CPU.finding(evidence, speed=timing.text, bandwidth=bandwidth, verb=verb)
+
+
+def _timings(text: str) -> Iterator[_Timing]:
+    """The timings of generation, the most precise kinds first."""
+    for hit in islice(hits(text, "eval time =", _EVAL), _MAX_SPEEDS):
+        yield from _timing(hit, hit.groups["ms"], "ms", hit.groups["tokens"])
+    for piece in (" tokens in ", "s for ", "s per "):
+        for hit in _generation(text, piece, _PROSE):
+            groups = {name.removesuffix("_in"): value for name, value in hit.groups.items() if value}
+            yield from _timing(hit, groups["time"], groups["unit"], groups["tokens"])
+    for piece in ("ms/", "ms per "):
+        for hit in _generation(text, piece, _PER_TOKEN):
+            if ms := number(hit.groups["ms"]):
+                yield _Timing(hit, 1000 / ms, f"{ms:g} ms per token are {1000 / ms:.1f} tokens/s")
+    for piece in _UNIT_PIECES:
+        for hit in _generation(text, piece, _RATE):
+            if rate := number(hit.groups["rate"]):
+                yield _Timing(hit, rate, f"The log says {rate:g} tokens/s")
+    if first_hit(text, ("eval time =",), _EVAL) is None:  # where the engine's own timings are missing
+        yield from _average_times(text)
+
+
+def _generation(text: str, piece: str, pattern: re.Pattern[str]) -> Iterator[Hit]:
+    """Lines that are about generation that happened: prompts, expectations and sums over time are others."""
+    return (hit for hit in _matching(text, piece, pattern) if not _NOT_GENERATION.search(hit.line))
+
+
+def _matching(text: str, piece: str, pattern: re.Pattern[str]) -> Iterator[Hit]:
+    """The lines that match, of the first _MAX_SPEEDS with the piece: a log may have millions of them."""
+    for hit in islice(hits(text, piece, None), _MAX_SPEEDS):
+        if found := pattern.search(hit.line):
+            yield Hit(hit.at, hit.line, {name: value or "" for name, value in found.groupdict().items()})
+
+
+def _average_times(text: str) -> Iterator[_Timing]:
+    """Times of an answer whose number of tokens stands elsewhere in the text."""
+    for piece in ("ms", "s)", " s", "sec"):
+        for hit in _generation(text, piece, _AVERAGE):
+            near = text[max(0, hit.at - _TOKENS_REACH) : hit.at + _TOKENS_REACH]
+            tokens = _TOKENS_SAID.search(near)
+            for timing in _timing(hit, hit.groups["time"], hit.groups["unit"], tokens["tokens"] if tokens else "0"):
+                said = f"{timing.text} (the number of tokens is from another line)"
+                yield _Timing(hit, timing.rate, said, is_sure=False)
+
+
+def _timing(hit: Hit, time: str, unit: str, tokens: str) -> Iterator[_Timing]:
+    seconds, count = number(time) / (1000 if unit == "ms" else 1), number(tokens)
+    if seconds > 0 and count >= _MIN_TOKENS:
+        rate = count / seconds
+        yield _Timing(hit, rate, f"{count:g} tokens in {seconds:.1f} s are {rate:.1f} tokens/s")
+
+
+def _model_gb(text: str) -> float:
+    hit = first_hit(text, ("model size", "file size"), _SIZE)
+    if hit is None:
+        return 0.0
+    return number(hit.groups["size"]) * (2**30 if hit.groups["unit"] == "G" else 2**20) / 1e9
+
+
+# -- slower than plain ------------------------------------------------------------------------------------------------
+
+_PLAIN_LABEL = re.compile(
+    r"(?i)\b(?:baseline|plain|vanilla|without (?:an? )?(?:spec\w*|drafts?|assist\w*)|no (?:spec\w*|draft|assist\w*))\b"
+)
+_SPEC_LABEL = re.compile(
+    r"(?i)\b(?:speculat\w*|spec|with (?:an? )?(?:draft|assist\w*)|assisted|drafting|eagle\d?|mtp|medusa|n-?gram)\b"
+)
+_SLOWER = 0.95  # of the plain speed: less difference may be noise
+_MAX_MEASURED = 20  # speeds that someone measured and compares; a server's log has more
+_FIGURES = re.compile(r"[\d.,]+|\s+")  # and spaces before them
+_HEADING_REACH, _LONGEST_HEADING = 600, 80  # characters
+
+
+def slower_in(text: str) -> Iterator[Located]:
+    """A speed with speculation that is below the plain one. With a loop that verifies one by one, that is suspected."""
+    slower = _slower_pair(text)
+    if slower is None:
+        return
+    hit, plain, speculative = slower
+    loop = verify_loop(text)
+    if loop is None:
+        ratio = plain / speculative
+        yield hit, lambda evidence: SLOWER.finding(evidence, plain=plain, speculative=speculative, ratio=ratio)
+        return
+    observed = (
+        f"Speculation ran at {speculative:g} tokens/s and plain decoding at {plain:g} tokens/s "
+        f"({plain / speculative:.1f}x slower), and the code calls the target inside a loop over the drafted tokens"
+    )
+    yield loop, lambda evidence: MAYBE_ONE_BY_ONE.finding(evidence, observed=observed)
+
+
+def _slower_pair(text: str) -> tuple[Hit, float, float] | None:
+    """The line with the speculative speed, the plain and the speculative speed, the first pair where it is lower."""
+    found = sorted(_speeds(text), key=lambda pair: pair[0].at)
+    plain = 0.0
+    for hit, speed in found:
+        label = _label(hit)
+        if label == "plain":
+            plain = speed
+        elif label == "speculative" and plain and 0 < speed < _SLOWER * plain:
+            return hit, plain, speed
+    return _slower_by_heading(text, found) if len(found) <= _MAX_MEASURED else None
+
+
+def _speeds(text: str) -> Iterator[tuple[Hit, float]]:
+    """Tokens/s, as the log says it or from a time for tokens."""
+    for piece in _UNIT_PIECES:
+        for hit in _matching(text, piece, _RATE):
+            yield hit, number(hit.groups["rate"])
+    for piece in (" tokens in ", "s for "):
+        for hit in _matching(text, piece, _PROSE):
+            groups = {name.removesuffix("_in"): value for name, value in hit.groups.items() if value}
+            yield from ((hit, timing.rate) for timing in _timing(hit, groups["time"], groups["unit"], groups["tokens"]))
+
+
+def _slower_by_heading(text: str, found: list[tuple[Hit, float]]) -> tuple[Hit, float, float] | None:
+    """The same from two lines of the same form, of which lines above tell what was measured: "7b:" and "spec 7b"."""
+    plain: dict[str, float] = {}
+    for hit, speed in found:
+        form, heading = _FIGURES.sub("0", _said(hit)), _heading(text, hit.at)
+        if not heading or not form.strip() or _NOT_GENERATION.search(form):
+            continue
+        if not _SPEC_LABEL.search(heading) or _PLAIN_LABEL.search(heading):
+            plain[form] = speed
+        elif 0 < speed < _SLOWER * plain.get(form, 0.0):
+            return hit, plain[form], speed
+    return None
+
+
+def _heading(text: str, at: int) -> str:
+    """The nearest short line above a place that names a way of decoding, else the first line of its paragraph."""
+    above = text[max(0, at - _HEADING_REACH) : at].split("\n")[:-1]
+    short = [line for line in above if len(line) <= _LONGEST_HEADING]
+    named = [line for line in short if _SPEC_LABEL.search(line) or _PLAIN_LABEL.search(line)]
+    if named:
+        return named[-1]
+    paragraph = above[len(above) - above[::-1].index("") :] if "" in above else above if at < _HEADING_REACH else []
+    return paragraph[0] if paragraph and paragraph[0] in short else ""
+
+
+def _said(hit: Hit) -> str:
+    """The words of a line before its figure."""
+    figures = (hit.groups[name] for name in ("rate", "tokens_in", "time") if hit.groups.get(name))
+    return hit.line.partition(next(figures))[0]
+
+
+def _label(hit: Hit) -> str | None:
+    """Whether a line gives a plain or a speculative speed that was measured; None if it does not say."""
+    before = _said(hit)
+    is_plain, is_speculative = _PLAIN_LABEL.search(before), _SPEC_LABEL.search(before)
+    if before.rstrip(" *").endswith(("~", "-", "≈")) or _NOT_GENERATION.search(before):
+        return None
+    if is_plain:
+        return "plain"
+    return "speculative" if is_speculative else None
