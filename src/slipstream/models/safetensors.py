@@ -53,7 +53,7 @@ def open_folder(path: Path, name: str) -> FolderCheckpoint:
     _refuse_other_contents(path)
     config = config_from_hf(read_json(path / "config.json"), path / "config.json")
     check_config(config, path / "config.json")
-    tensors = _all_tensors(path)
+    tensors = stored_tensors(path)
     check_tensors({key: tensor.shape for key, tensor in tensors.items()}, config, path)
     for key in expected_tensors(config):
         tensors[key].check_float()
@@ -89,7 +89,8 @@ def _weight_files(path: Path) -> list[Path]:
     return sorted(path.glob("*.safetensors"))
 
 
-def _all_tensors(path: Path) -> dict[str, StoredTensor]:
+def stored_tensors(path: Path) -> dict[str, StoredTensor]:
+    """The tensors of a folder, from one file or the files of its index. Raises ModelError subclasses only."""
     if (path / SINGLE).is_file():
         return read_file_header(path / SINGLE)
     if (path / INDEX).is_file():
