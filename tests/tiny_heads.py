@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from head_oracle import to_torch
 from safetensors.torch import save_file
 
+from head_oracle import to_torch
 from slipstream.models.checkpoint import RawTensor
 from slipstream.models.config import DecoderConfig
 from slipstream.models.head_config import HeadConfig

@@ -170,9 +170,11 @@ def read_candidate(spec: str, path: Path) -> FoundModel:
         problem = next((f for f in findings if f.severity == "blocks"), None)
         if problem:
             return replace(found, problem=problem.evidence)
+        facts = describe(path)
+        if facts.draft_head:
+            return replace(found, problem=f"{facts.draft_head} head for {facts.made_for or 'a target'}, no whole model")
         strings = token_strings(path)
         family = recognise(strings)
-        facts = describe(path)
         return replace(
             found,
             sizes=replace(Sizes.of(facts), name=short_name(spec)),

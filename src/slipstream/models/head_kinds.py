@@ -101,6 +101,26 @@ def refuse_other_kind(kind: str | None, path: Path) -> None:
     )
 
 
+def refuse_head(values: Mapping[str, Any], path: Path) -> None:
+    """Raises UnsupportedModelError where a whole model was expected and the folder has a head."""
+    kind = kind_in_config(values)
+    if kind is None:
+        return
+    target = stated_target(values)
+    raise UnsupportedModelError(
+        f"{path} is a draft head ({kind}){f' for {target}' if target else ''}, not a whole model. Use it with its "
+        f"target: --draft {path} --drafter head."
+    )
+
+
+def stated_target(values: Mapping[str, Any]) -> str | None:
+    """The model that a head was made for, if its config.json says so."""
+    speculators = values.get("speculators_config")
+    verifier = speculators.get("verifier") if isinstance(speculators, dict) else None
+    name = verifier.get("name_or_path") if isinstance(verifier, dict) else None
+    return name if isinstance(name, str) and name else None
+
+
 def _class_names(values: Mapping[str, Any]) -> list[str]:
     architectures = values.get("architectures")
     named = architectures if isinstance(architectures, list) else []

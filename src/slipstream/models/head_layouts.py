@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from slipstream.errors import DamagedModelError, UnsupportedModelError
 from slipstream.models.config import DecoderConfig
 from slipstream.models.head_config import FeatureNorm, HeadConfig
+from slipstream.models.head_kinds import stated_target
 from slipstream.models.hf_config import FAMILIES, Fields, config_from_hf
 from slipstream.models.tensors import IGNORED_SUFFIXES, MAX_LAYERS, Shape, check_config, layer_tensors
 
@@ -56,7 +57,6 @@ def head_config(values: Mapping[str, Any], names: Collection[str], path: Path) -
     nested, own = _object(values, "eagle_config", path), _object(values, OWN_KEY, path)
     layer = _layer(inner, path)
     flags = Fields(path, {**nested, **values})
-    verifier = _object(_object(values, "speculators_config", path), "verifier", path)
     config = HeadConfig(
         layer=layer,
         draft_vocab_size=flags.integer("draft_vocab_size", layer.vocab_size),
@@ -67,7 +67,7 @@ def head_config(values: Mapping[str, Any], names: Collection[str], path: Path) -
         norm_output=flags.flag("norm_output"),
         own_embedding="embed_tokens.weight" in names,
         trained_context=Fields(path, own).integer("trained_context") if own.get("trained_context") else None,
-        target=str(verifier["name_or_path"]) if verifier.get("name_or_path") else None,
+        target=stated_target(values),
     )
     _check_sizes(config, path)
     return config
