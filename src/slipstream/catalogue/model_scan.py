@@ -172,7 +172,10 @@ def read_candidate(spec: str, path: Path) -> FoundModel:
             return replace(found, problem=problem.evidence)
         facts = describe(path)
         if facts.draft_head:
-            return replace(found, problem=f"{facts.draft_head} head for {facts.made_for or 'a target'}, no whole model")
+            made_for = facts.made_for or "a target that it does not name"
+            return replace(
+                found, problem=f"a draft head ({facts.draft_head}) for {made_for}: --draft {spec} --drafter head"
+            )
         strings = token_strings(path)
         family = recognise(strings)
         return replace(

@@ -55,6 +55,7 @@ def head_config(values: Mapping[str, Any], names: Collection[str], path: Path) -
     """
     inner = _object(values, "transformer_layer_config", path) if "transformer_layer_config" in values else values
     nested, own = _object(values, "eagle_config", path), _object(values, OWN_KEY, path)
+    _refuse_last_state_only(nested, path)
     layer = _layer(inner, path)
     flags = Fields(path, {**nested, **values})
     config = HeadConfig(
@@ -133,6 +134,14 @@ def _feature_layers(values: Mapping[str, Any], nested: Mapping[str, Any], path: 
     if not are_layers or not 1 <= len(set(ids)) == len(ids) <= _MAX_FEATURE_LAYERS:
         raise DamagedModelError(f"{path} has {key} = {str(stated)[:80]}; expected different numbers of layers.")
     return tuple(item + shift for item in ids)
+
+
+def _refuse_last_state_only(nested: Mapping[str, Any], path: Path) -> None:
+    if nested.get("use_aux_hidden_state") is False:
+        raise UnsupportedModelError(
+            f"{path} describes a head that reads only the target's last hidden state, which is not supported. Use a "
+            "head that reads several layers."
+        )
 
 
 def _feature_norm(flags: Fields) -> FeatureNorm:

@@ -162,4 +162,5 @@ def test_a_plan_has_the_memory_of_a_head(target: Path, head: Path) -> None:
 
 
 def test_a_scan_of_models_names_a_head(head: Path) -> None:
-    assert read_candidate("x", head).problem == "EAGLE-3 head for example/Tiny-2M-Instruct, no whole model"
+    problem = read_candidate("x", head).problem
+    assert problem == "a draft head (EAGLE-3) for example/Tiny-2M-Instruct: --draft x --drafter head"

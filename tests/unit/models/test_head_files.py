@@ -281,6 +281,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], type[ModelError], str]] = {
     "quantised": (edit_layer(quantization_config={"quant_method": "fp8"}), UnsupportedModelError, "fp8"),
     "another tensor": (edit_tensors(lambda t: t.update(gate=torch.ones(1))), UnsupportedModelError, "'gate'"),
     "bias": (edit_tensors(lambda t: t.update({OUTPUT_BIAS: torch.ones(16)})), UnsupportedModelError, "output"),
+    "last state": (edit_config(eagle_config={"use_aux_hidden_state": False}), UnsupportedModelError, "last hidden"),
     "other width": (edit_config(target_hidden_size=8), DamagedModelError, "embed_tokens"),
     "no config": (lambda folder: (folder / "config.json").unlink(), ModelNotFoundError, "config.json"),
     "no weights": (lambda folder: (folder / "model.safetensors").unlink(), ModelNotFoundError, "safetensors"),
