@@ -28,6 +28,7 @@ from slipstream.models.head_config import HeadConfig
 from slipstream.models.head_export import save_head
 from slipstream.models.head_files import open_head
 from slipstream.models.head_layouts import head_tensors
+from slipstream.models.rope import Llama3Scaling, llama3_divisors
 from slipstream.models.safetensors import stored_tensors
 
 STEPS = 4
@@ -187,11 +188,12 @@ def our_heads(folder: Path) -> list[Path]:
     target = write_target(folder / "target", SMOLLM2, 30)
     plain = HeadConfig(SMOLLM2, 2048, (3, 15, 27), 576, trained_context=2048, target=str(target))
     with_bias = replace(SMOLLM2, qkv_bias=True, rope_divisors=(4.0,) * 32)
+    llama3 = llama3_divisors(Llama3Scaling(8.0, 1.0, 4.0, 64), SMOLLM2.rope_theta, SMOLLM2.head_dim)
     heads = {
         "plain": plain,
         "normed": replace(plain, feature_norm="each", norm_before_residual=True, norm_output=True),
         "all-ids": replace(plain, draft_vocab_size=49152, feature_norm="all", own_embedding=True),
-        "qk-norm": replace(plain, layer=replace(SMOLLM2, qk_norm=True)),
+        "qk-norm": replace(plain, layer=replace(SMOLLM2, qk_norm=True, rope_divisors=llama3)),
         "bias": replace(plain, layer=with_bias),
     }
     for name, config in heads.items():
