@@ -12,8 +12,8 @@ from typing import Literal
 
 Severity = Literal["blocks", "unknown", "slows", "note"]
 SEVERITIES: tuple[Severity, ...] = ("blocks", "unknown", "slows", "note")
-Topic = Literal["vocabulary", "weights", "machine", "fit", "config", "log", "runtime"]
-TOPICS: tuple[Topic, ...] = ("vocabulary", "weights", "machine", "fit", "config", "log", "runtime")
+Topic = Literal["vocabulary", "weights", "head", "machine", "fit", "config", "log", "runtime"]
+TOPICS: tuple[Topic, ...] = ("vocabulary", "weights", "head", "machine", "fit", "config", "log", "runtime")
 
 
 @dataclass(frozen=True, slots=True)

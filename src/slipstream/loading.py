@@ -19,7 +19,8 @@ from slipstream.core.turn import TURN
 from slipstream.drafters import DraftSources, ModelBackedDrafter, make_drafter, parse_drafter
 from slipstream.drafters.head.drafter import HeadDrafter
 from slipstream.errors import CapacityError, UnsupportedModelError, UsageError
-from slipstream.models.head_files import HeadCheckpoint, is_head, open_head
+from slipstream.model_files.head_checks import is_head
+from slipstream.models.head_files import HeadCheckpoint, check_finite, open_head
 from slipstream.models.spec import locate
 from slipstream.models.tokenizer import Tokenizer, same_vocabulary
 from slipstream.policy import AutoPolicy, make_policy
@@ -136,8 +137,10 @@ def _attach_head(target: LoadedModel, spec: str | Path) -> HeadModel:
             f"{place.name} is a draft head, which reads hidden states of the target; {target.model.info.backend} does "
             "not give them: use --backend torch, or another drafter"
         )
+    checkpoint = open_head(place.path, place.name)
+    check_finite(checkpoint)
     with TURN.taken():
-        return target.model.attach_head(open_head(place.path, place.name))
+        return target.model.attach_head(checkpoint)
 
 
 def _draft_costs(drafter: Drafter, target: LoadedModel, helper: LoadedModel | None) -> dict[str, dict[int, float]]:

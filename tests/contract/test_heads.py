@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -11,15 +11,18 @@ import torch
 from tiny_models import load_native, load_reference, make_model, save_folder
 
 from fakes import letters
-from head_oracle import HeadOracle, random_head
+from head_oracle import HeadOracle
 from slipstream.backends.torch.model import TorchModel
 from slipstream.core.engine import Engine
 from slipstream.core.protocols import DraftNodes, HeadModel, ScoreRequest
 from slipstream.core.tree import ROOT, DraftTree
 from slipstream.drafters.head.drafter import HeadDrafter, HeadOptions
 from slipstream.models import open_checkpoint
-from slipstream.models.head_files import open_head, save_head
+from slipstream.models.head_config import HeadConfig
+from slipstream.models.head_export import save_head
+from slipstream.models.head_files import HeadCheckpoint, open_head
 from slipstream.policy import make_policy
+from tiny_heads import random_ids, random_tensors
 
 LAYERS, DRAFT_VOCAB = 5, 80
 TEXT = [3, 41, 59, 26, 53, 58, 97, 93, 23, 84]
@@ -34,15 +37,19 @@ VARIANTS = {
 class Case:
     model: TorchModel
     head: HeadModel
-    oracle: HeadOracle
+    files: HeadCheckpoint
     target: torch.nn.Module
-    layers: tuple[int, ...]
 
     def expected(self, tokens: list[int], path: list[int] | tuple[int, ...] = ()) -> np.ndarray:
         with torch.no_grad():
             states = self.target(torch.tensor([tokens[:-1]]), output_hidden_states=True).hidden_states
-        features = torch.cat([states[i][0] for i in self.layers], dim=1)
-        return self.oracle.logits(features, tokens, path).float().numpy()
+        features = torch.cat([states[i][0] for i in self.files.config.feature_layers], dim=1)
+        oracle = HeadOracle.of(self.files, self.target.get_input_embeddings().weight.detach())
+        outputs, logits = oracle.start(features, torch.tensor(tokens[1:]))
+        hidden, row = outputs[-1], logits[-1]
+        for token in path:
+            hidden, row = oracle.row(hidden, token)
+        return row.numpy()
 
 
 @pytest.fixture(scope="module", params=[load_native, load_reference], ids=["native", "reference"])
@@ -55,11 +62,12 @@ def case(request, load, tmp_path_factory: pytest.TempPathFactory) -> Case:
     folder: Path = tmp_path_factory.mktemp("head")
     target = make_model("llama3-scaled-tied", num_hidden_layers=LAYERS)
     model = load(save_folder(target, folder / "target"))
-    config, tensors = random_head(open_checkpoint(folder / "target").config, DRAFT_VOCAB, **VARIANTS[request.param])
-    save_head(folder / "head", config, tensors)
-    head = model.attach_head(open_head(folder / "head", "head"))
-    oracle = HeadOracle(config, tensors, target.get_input_embeddings().weight.detach())
-    return Case(model, head, oracle, target, config.feature_layers)
+    layer = replace(open_checkpoint(folder / "target").config, num_layers=1, tied_head=False)
+    first = HeadConfig(layer, DRAFT_VOCAB, (0, 2, 4), layer.hidden_size, target="a/target")
+    config = replace(first, **VARIANTS[request.param])
+    save_head(folder / "head", config, random_tensors(config), random_ids(config), "fp32")
+    files = open_head(folder / "head", "head")
+    return Case(model, model.attach_head(files), files, target)
 
 
 def near(found: np.ndarray, expected: np.ndarray) -> bool:

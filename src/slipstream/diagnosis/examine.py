@@ -16,6 +16,7 @@ from slipstream.engines import find_folder
 from slipstream.errors import ModelError, UnsupportedModelError, UsageError
 from slipstream.findings import Finding, blocks, worst_first
 from slipstream.model_files import quantisation, weights
+from slipstream.model_files.head_checks import NOT_A_TARGET, check_head
 from slipstream.model_files.model_facts import ModelFacts, describe
 from slipstream.model_files.weight_files import MISSING
 from slipstream.predict import speed
@@ -109,8 +110,8 @@ def examine(case: Case, say: Say = lambda line: None) -> Diagnosis:
         say(f"reading the {role} {spec}")
         result.findings += _check_model(result, role, spec)
     if case.target and case.draft and len(result.facts) == 2:
-        say("comparing the vocabularies")
-        result.findings += vocabulary.check_specs(case.target, case.draft, find_folder(case.engine).facts)
+        say("comparing draft and target")
+        result.findings += _check_draft(result, case.target, case.draft)
     result.findings += _check_fit(result)
     result.findings += _check_texts(case, say)
     return result
@@ -130,6 +131,8 @@ def _check_model(result: Diagnosis, role: Role, spec: str) -> list[Finding]:
         facts = result.facts[role] = describe(spec)
     except ModelError as error:
         return found or [MISSING.finding(str(error), meaning="the model was not found.", fix="Check its name or path.")]
+    if role == "target" and facts.draft_head:
+        return [NOT_A_TARGET.finding(_head_line(facts), target=facts.made_for or "TARGET", head=spec)]
     if not found and facts.format == "safetensors":
         found += weights.load_one_tensor(spec, result.case.python)
     found += check_quantisation(facts, find_folder(result.case.engine).facts, role)
@@ -138,6 +141,17 @@ def _check_model(result: Diagnosis, role: Role, spec: str) -> list[Finding]:
             major, minor = divmod(round(gpu.compute_capability * 10), 10)
             found += quantisation.check_capability(facts, (major, minor))
     return found
+
+
+def _head_line(facts: ModelFacts) -> str:
+    return f"{facts.name} is a draft head ({facts.draft_head}){f' for {facts.made_for}' if facts.made_for else ''}"
+
+
+def _check_draft(result: Diagnosis, target: str, draft: str) -> list[Finding]:
+    """Whether the draft belongs to the target. A head has no vocabulary of its own to compare."""
+    if result.facts["draft"].draft_head:
+        return check_head(draft, target, result.case.context)
+    return vocabulary.check_specs(target, draft, find_folder(result.case.engine).facts)
 
 
 def _check_fit(result: Diagnosis) -> list[Finding]:
@@ -150,7 +164,7 @@ def _check_fit(result: Diagnosis) -> list[Finding]:
     except UnsupportedModelError:
         return found
     target, draft = sizes.get("target"), sizes.get("draft")
-    if target is None:
+    if target is None or any(facts.draft_head for facts in result.facts.values()):
         return found
     if case.context:
         found += pair_checks.check_context(target, draft, case.context)

@@ -6,6 +6,7 @@ from slipstream.engines import find_folder
 from slipstream.errors import ModelError, SlipstreamError, UnsupportedModelError
 from slipstream.findings import Finding
 from slipstream.model_files import weights
+from slipstream.model_files.head_checks import check_head, is_head
 from slipstream.vocabularies import checks as vocabulary
 from slipstream.vocabularies.rules import TRANSLATE
 
@@ -20,9 +21,12 @@ class BlockedError(ModelError):
 
 def explain_refusal(error: SlipstreamError, target: str, draft: str | None) -> SlipstreamError:
     """The doctor's findings for a model that failed to load; the error itself if there are none."""
-    if isinstance(error, UnsupportedModelError):  # the files were read, so the doctor has nothing to add
+    if draft and is_head(draft):
+        findings = [*weights.check_weights(target), *check_head(draft, target)]
+    elif isinstance(error, UnsupportedModelError):  # the files were read, so the doctor has nothing to add
         return error
-    findings = [f for spec in (target, draft) if spec for f in weights.check_weights(spec)]
+    else:
+        findings = [f for spec in (target, draft) if spec for f in weights.check_weights(spec)]
     blocking = [f for f in findings if f.severity == "blocks"]
     return BlockedError(blocking) if blocking else error
 

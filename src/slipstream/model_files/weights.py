@@ -8,6 +8,7 @@ from pathlib import Path
 
 from slipstream.errors import DamagedModelError, ModelError, ModelNotFoundError, UnsupportedModelError
 from slipstream.findings import Finding, rule
+from slipstream.model_files.head_checks import check_head
 from slipstream.model_files.local_models import local_place
 from slipstream.model_files.model_facts import ModelFacts, describe
 from slipstream.model_files.tensor_probe import load_one_tensor
@@ -15,6 +16,7 @@ from slipstream.model_files.weight_files import DAMAGED, MISSING, from_error, pl
 from slipstream.model_files.weights_gguf import check_gguf, parts
 from slipstream.model_files.weights_safetensors import FileReport, check_file, check_index
 from slipstream.models.files import read_json
+from slipstream.models.head_kinds import kind_in_folder
 from slipstream.models.safetensors import INDEX, PICKLES, SINGLE
 
 __all__ = ["ModelFacts", "check_weights", "describe", "load_one_tensor"]
@@ -70,6 +72,8 @@ def check_weights(spec: str | Path) -> list[Finding]:
 
 
 def _check_folder(folder: Path) -> list[Finding]:
+    if kind_in_folder(folder):
+        return check_head(folder)
     weights = sorted(folder.glob("*.safetensors"))
     if not weights and not (folder / INDEX).exists():
         return _check_other_folder(folder)

@@ -17,13 +17,14 @@ from typing import Literal
 from slipstream.models.config import DecoderConfig
 
 FeatureNorm = Literal["none", "each", "all"]
+NUM_DEFAULT_LAYERS = 3  # of default_feature_layers
 
 
 @dataclass(frozen=True, slots=True)
 class HeadConfig:
     layer: DecoderConfig  # of the head's one layer; vocab_size is the target's
     draft_vocab_size: int  # ids that the head can draft
-    feature_layers: tuple[int, ...]  # features are taken after so many layers of the target
+    feature_layers: tuple[int, ...]  # features are taken after so many layers of the target; empty: the default ones
     target_hidden_size: int
     feature_norm: FeatureNorm = "none"  # before `fc`: of each layer's features, or of all of them together
     norm_before_residual: bool = False  # the residual stream starts from the normed features
@@ -34,7 +35,7 @@ class HeadConfig:
 
     @property
     def features_size(self) -> int:
-        return len(self.feature_layers) * self.target_hidden_size
+        return (len(self.feature_layers) or NUM_DEFAULT_LAYERS) * self.target_hidden_size
 
 
 def default_feature_layers(num_layers: int) -> tuple[int, int, int]:

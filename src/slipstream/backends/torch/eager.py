@@ -10,7 +10,7 @@ import torch
 
 from slipstream.backends.torch.batch import Batch, SequenceRows, build_batch
 from slipstream.backends.torch.decoder import Decoder
-from slipstream.backends.torch.head import TorchHead
+from slipstream.backends.torch.head import TorchHead, load_head
 from slipstream.backends.torch.kv_pool import PAGE_SIZE, KVPool
 from slipstream.core.protocols import ExtendRequest, Extension, ScoreRequest, Scores
 from slipstream.errors import UsageError
@@ -61,8 +61,9 @@ class EagerRunner:
     @torch.inference_mode()
     def attach_head(self, checkpoint: HeadCheckpoint) -> TorchHead:
         if self.head is None:
-            check_head_for(checkpoint.config, self._decoder.config)
-            self.head = TorchHead(checkpoint, self._decoder, self._pool, self._device)
+            config = check_head_for(checkpoint, self._decoder.config)
+            weights = load_head(checkpoint, config, self._decoder, self._device)
+            self.head = TorchHead(checkpoint, weights, self._decoder.ops, self._pool, self._device)
         if self.head.path != checkpoint.path:
             raise UsageError(f"the model has the head {self.head.path} already, and it can have one at a time")
         return self.head

@@ -12,7 +12,7 @@ import torch
 from slipstream.backends.torch.batch import Batch, RowLists
 from slipstream.backends.torch.decoder import Decoder, Features, rope_table, to_torch
 from slipstream.backends.torch.kv_pool import PAGE_SIZE, KVPool, PooledSequence
-from slipstream.backends.torch.ops import LayerCache, Linear, Norm, QKNorm, RopeTable, SmallSteps
+from slipstream.backends.torch.ops import LayerCache, Linear, Norm, Ops, QKNorm, RopeTable, SmallSteps
 from slipstream.backends.torch.trail import Trail
 from slipstream.core.protocols import DraftNodes, KVSequence, Logits
 from slipstream.core.tree import ROOT
@@ -44,16 +44,17 @@ class HeadWeights:
 
 
 class TorchHead:
-    def __init__(self, checkpoint: HeadCheckpoint, decoder: Decoder[Batch], pool: KVPool, device: torch.device) -> None:
-        assert isinstance(decoder.ops, SmallSteps)
+    def __init__(
+        self, checkpoint: HeadCheckpoint, weights: HeadWeights, ops: Ops[Batch], pool: KVPool, device: torch.device
+    ) -> None:
+        assert isinstance(ops, SmallSteps)
         self.name, self.path = checkpoint.name, checkpoint.path
         self.token_ids: npt.NDArray[np.int64] = checkpoint.token_ids()
-        self._ops: SmallSteps[Batch] = decoder.ops
-        self._weights = load_head(checkpoint, decoder, device)
-        layer = self._weights.config.layer
+        self._ops: SmallSteps[Batch] = ops
+        self._weights = weights
+        layer = weights.config.layer
         self._cache = LayerCache(*pool.add_cache(layer.num_kv_heads, layer.head_dim))
         self._device = device
-        self._outputs: dict[int, list[torch.Tensor]] = {}  # by sequence: what the head gave after each node it read
 
     # -- following the target -----------------------------------------------------------------------------------------
 
@@ -116,7 +117,7 @@ class TorchHead:
         found, at = [], 0
         for draft in drafts:
             end = at + len(draft.nodes)
-            self._outputs[id(draft.sequence)] += torch.split(outputs[at:end], 1)
+            _trail(_own(draft.sequence)).drafted += torch.split(outputs[at:end], 1)
             found.append(logits[at:end])
             at = end
         return found
@@ -126,9 +127,9 @@ class TorchHead:
         sequence = _own(draft.sequence)
         base, position = sequence.length, sequence.length - 1 + draft.depth
         sequence.make_room(max(draft.nodes) + 1)
+        trail = _trail(sequence)
         if draft.depth == 1:
-            self._outputs[id(sequence)] = []
-        outputs = self._outputs[id(sequence)]
+            trail.drafted = []
         inputs = []
         for node in draft.nodes:
             path = _path(draft.parents, node)
@@ -139,7 +140,7 @@ class TorchHead:
                 cells = [sequence.cell(base + i) for i in path]
                 rows.add(token, position, cells[-1], number, base, cells)
             parent = draft.parents[node]
-            output = _trail(sequence).output if parent == ROOT else outputs[parent]
+            output = trail.output if parent == ROOT else trail.drafted[parent]
             assert output is not None
             inputs.append(output)
         return inputs
@@ -173,9 +174,10 @@ class TorchHead:
         return list(self._ops.linear(normed, w.head).float().cpu().numpy())
 
 
-def load_head(checkpoint: HeadCheckpoint, decoder: Decoder[Batch], device: torch.device) -> HeadWeights:
-    config, ops = checkpoint.config, decoder.ops
-    layer = config.layer
+def load_head(
+    checkpoint: HeadCheckpoint, config: HeadConfig, decoder: Decoder[Batch], device: torch.device
+) -> HeadWeights:
+    ops, layer = decoder.ops, config.layer
 
     def read(*names: str) -> torch.Tensor:
         return torch.cat([to_torch(checkpoint.tensor(name), device) for name in names])

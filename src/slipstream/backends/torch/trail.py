@@ -14,6 +14,7 @@ class Trail:
         self._kept: list[torch.Tensor] = []
         self._scored: torch.Tensor | None = None  # rows of the last forward pass: pending tokens, then nodes
         self.output: torch.Tensor | None = None  # [1, hidden] of the head, after the last token it read
+        self.drafted: list[torch.Tensor] = []  # the same, after each node of the draft in progress
 
     @property
     def num_unread(self) -> int:
@@ -38,4 +39,4 @@ class Trail:
         return taken
 
     def forget(self) -> None:
-        self._kept, self._scored, self.output = [], None, None
+        self._kept, self._scored, self.output, self.drafted = [], None, None, []
