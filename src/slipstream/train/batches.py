@@ -11,7 +11,7 @@ import torch
 
 from slipstream.train.shards import Text
 
-_ROUND_TO = 32  # tokens: few different shapes, which kernels and allocators like
+PADDED_TO = 32  # tokens: few different shapes, which kernels and allocators like
 _SORTED_TOGETHER = 64  # batches whose texts are sorted by length: little padding, and still a mixture
 
 
@@ -112,7 +112,7 @@ def _filled(order: npt.NDArray[np.int64], texts: Sequence[Text], batch_tokens: i
 
 
 def _padded(length: int) -> int:
-    return -(-length // _ROUND_TO) * _ROUND_TO
+    return -(-length // PADDED_TO) * PADDED_TO
 
 
 def split(texts: Sequence[Text], held_back: float, user_weight: float) -> tuple[Corpus, Corpus]:

@@ -20,6 +20,7 @@ from slipstream.train.run_state import RunState, Tensors
 from slipstream.train.settings import TrainOptions
 
 LOG_EVERY = 50  # steps; reading the loss waits for the device
+USUAL_DRAFT = 4  # tokens: the draft by which heads are compared
 _BETAS = (0.9, 0.95)
 
 
@@ -33,8 +34,8 @@ class Figures:
 
     @property
     def accepted_length(self) -> float:
-        """Tokens a round with a draft of as many tokens as there were steps, the target's own included."""
-        return 1.0 + sum(self.reached)
+        """Tokens of a round with the usual draft, the target's own included."""
+        return 1.0 + sum(self.reached[:USUAL_DRAFT])
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -104,7 +105,7 @@ class Trainer:
         with self._low_precision():
             loss = self.rollout(batch, self.options.draft_steps).loss(self.options.step_decay)
         self._optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(self.head.parameters(), self.options.clip)
         self._optimizer.step()
         return loss.detach()
@@ -148,7 +149,7 @@ class Trainer:
         assert all(isinstance(part, torch.Tensor) for part in (losses, weights, reached, begun))
         total = Outcome(losses, weights, reached, begun)  # type: ignore[arg-type]
         shares = total.reached.sum(1) / total.begun.sum(1).clamp_min(1)
-        lengths = 1 + (total.reached / total.begun.clamp_min(1)).sum(0)
+        lengths = 1 + (total.reached / total.begun.clamp_min(1))[:USUAL_DRAFT].sum(0)
         by_kind = {
             kind: n
             for kind, n, seen in zip(self.judged.kinds, lengths.tolist(), total.begun[0].tolist(), strict=True)

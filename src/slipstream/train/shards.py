@@ -94,7 +94,7 @@ class Shards:
                 kinds = [str(shard["kinds"][i]) for i in shard["kind"]]
         except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
             raise SlipstreamError(f"{path} can't be read ({error}): remove it, and it is made again") from error
-        starts = [0, *ends[:-1]]
+        starts = [0, *ends][: len(ends)]
         return [Text(tokens[a:b], roles[a:b], kind) for a, b, kind in zip(starts, ends, kinds, strict=True)]
 
     def all(self) -> Iterator[Text]:
