@@ -41,6 +41,7 @@ _OWN = {
     ),
     "norm_before_residual": opt.OptionSpec("--norm-before-residual", "Start from the normed features.", "Head"),
     "norm_output": opt.OptionSpec("--norm-output", "The next step reads the output after the last norm.", "Head"),
+    "begin_from_layer": opt.OptionSpec("--begin-from-layer", "Begin with the target's last layer.", "Head"),
     "steps": opt.OptionSpec("--steps", "Training steps.", "Training", {"min": 1}),
     "seconds": opt.OptionSpec("--seconds", "Train for so long instead of --steps.", "Training", {"min": 1}),
     "batch_tokens": opt.OptionSpec("--batch-tokens", "Tokens of one step.", "Training", {"min": 16}),

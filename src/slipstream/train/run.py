@@ -176,8 +176,8 @@ class TrainingRun:
         target = load_target(self.target, self.feature_layers, self.device, DTYPES[self.dtype], longest)
         draft_ids = torch.from_numpy(vocabulary.ids).to(self.device)
         head = HeadModule(config).to(self.device)
-        begin_from(head, target, draft_ids)
         learned, judged = corpora
+        begin_from(head, target, draft_ids, self.options.begin_from_layer)
         rollout = Rollout(head, target, draft_ids, len(learned.kinds))
 
         def save(now: RunState) -> None:

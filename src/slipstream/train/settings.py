@@ -35,6 +35,7 @@ class TrainOptions:
     feature_norm: FeatureNorm = "each"
     norm_before_residual: bool = False
     norm_output: bool = False
+    begin_from_layer: bool = False  # begin with the target's last layer, not with random weights
 
     # training
     steps: int = 6000

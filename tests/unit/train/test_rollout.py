@@ -23,7 +23,7 @@ LAYERS = (1, 3, 5)
 def head_of(checkpoint: Checkpoint, target: TargetForward, **changes: object) -> HeadModule:
     torch.manual_seed(0)
     head = HeadModule(replace(head_config(checkpoint, LAYERS, 50, LENGTH), **changes))
-    begin_from(head, target, torch.arange(0, 100, 2))
+    begin_from(head, target, torch.arange(0, 100, 2), layer_too=True)
     return head
 
 
@@ -100,3 +100,16 @@ def test_a_head_begins_with_the_targets_weights(tiny_folders: dict[str, Path]) -
                 "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")),
         ]
     )  # fmt: skip
+
+
+@torch.no_grad()
+def test_half_of_the_heads_see_their_own_token_at_first(tiny_folders: dict[str, Path]) -> None:
+    checkpoint = open_checkpoint(tiny_folders["llama3-scaled-tied"])  # four heads, two of keys
+    target = load_target(checkpoint, LAYERS, torch.device("cpu"), torch.float32, LENGTH)
+    attention = head_of(checkpoint, target).layer.self_attn
+    embedded = target.embedding[:96]
+    x = torch.cat((embedded / embedded.pow(2).mean(-1, keepdim=True).sqrt(), torch.randn(96, 40)), dim=-1)
+    q, k = attention.q_proj(x).view(96, 4, 10), attention.k_proj(x).view(96, 2, 10)
+    scores = torch.einsum("nhd,md->hnm", q[:, :2], k[:, 0]) / 10**0.5
+    own = scores.diagonal(dim1=1, dim2=2)
+    assert own.mean() > 3 and (own.mean() - scores.mean()) > 3
