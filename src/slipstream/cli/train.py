@@ -32,6 +32,7 @@ _OWN = {
     "length": opt.OptionSpec("--length", "Tokens of a text, at most.", "Text", {"min": 16}),
     "temperatures": opt.OptionSpec("--temperatures", "Of the answers, separated by commas; 0 is greedy.", "Text"),
     "streams": opt.OptionSpec("--streams", "Texts written at the same time.", "Text", {"min": 1}),
+    "shard_texts": opt.OptionSpec("--shard-texts", "Conversations written together: what a crash can lose.", "Text"),
     "draft_vocab": opt.OptionSpec("--draft-vocab", "Ids that the head can draft; 0: all.", "Head", {"min": 0}),
     "feature_layers": opt.OptionSpec(
         "--feature-layers", "Layers whose hidden states it reads, for example 2,15,27.", "Head", {"show_default": False}

@@ -15,7 +15,7 @@ from slipstream.errors import SlipstreamError
 from slipstream.train.batches import Corpus, Schedule
 from slipstream.train.head_module import HeadModule
 from slipstream.train.messages import Messenger, time_left
-from slipstream.train.rollout import Outcome, Rollout
+from slipstream.train.rollout import Rollout, RolloutOutcome
 from slipstream.train.run_state import RunState, Tensors
 from slipstream.train.settings import TrainOptions
 
@@ -147,7 +147,7 @@ class Trainer:
         losses, weights = sum(o.losses for o in outcomes), sum(o.weights for o in outcomes)
         reached, begun = sum(o.reached for o in outcomes), sum(o.begun for o in outcomes)
         assert all(isinstance(part, torch.Tensor) for part in (losses, weights, reached, begun))
-        total = Outcome(losses, weights, reached, begun)  # type: ignore[arg-type]
+        total = RolloutOutcome(losses, weights, reached, begun)  # type: ignore[arg-type]
         shares = total.reached.sum(1) / total.begun.sum(1).clamp_min(1)
         lengths = 1 + (total.reached / total.begun.clamp_min(1))[:USUAL_DRAFT].sum(0)
         by_kind = {
@@ -157,7 +157,7 @@ class Trainer:
         }
         return Figures(float(total.loss(self.options.step_decay)), shares.tolist(), by_kind)
 
-    def _outcomes(self, corpus: Corpus) -> Iterator[Outcome]:
+    def _outcomes(self, corpus: Corpus) -> Iterator[RolloutOutcome]:
         for chosen in corpus.in_order(self.options.batch_tokens):
             with self._low_precision():
                 yield self.rollout(corpus.batch(chosen).to(self.device), self.options.draft_steps)

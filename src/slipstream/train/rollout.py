@@ -31,7 +31,7 @@ class Lesson:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RolloutOutcome:
     """All on the device: reading a number would wait for it."""
 
     losses: torch.Tensor  # [steps] sums over rows, weighted
@@ -52,7 +52,7 @@ class Rollout:
         self._draft_ids = draft_ids  # [draft vocabulary] int64
         self._num_kinds = num_kinds
 
-    def __call__(self, batch: TextBatch, steps: int) -> Outcome:
+    def __call__(self, batch: TextBatch, steps: int) -> RolloutOutcome:
         texts, length = batch.tokens.shape
         states = self._target(batch.tokens)
         lesson = self._lesson(states.hidden, batch.rows)
@@ -67,7 +67,7 @@ class Rollout:
             weights.append(counted.sum())
             matches.append(match)
         reached, begun = self._chains(batch, matches, texts * length)
-        return Outcome(torch.stack(losses), torch.stack(weights), reached, begun)
+        return RolloutOutcome(torch.stack(losses), torch.stack(weights), reached, begun)
 
     @torch.no_grad()
     def _lesson(self, hidden: torch.Tensor, rows: torch.Tensor) -> Lesson:

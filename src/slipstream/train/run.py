@@ -36,6 +36,7 @@ from slipstream.train.settings import TrainOptions
 from slipstream.train.shards import Shards, Text
 from slipstream.train.texts import TextMaker
 from slipstream.train.vocabulary import DraftVocabulary, choose_vocabulary
+from slipstream.train.writer import BULK_STEPS
 from slipstream.writing import write_whole
 
 _LEAST_LAYERS = 7  # of a target for which the usual feature layers are three
@@ -78,9 +79,10 @@ class TrainingRun:
         if self.machine.threads:
             torch.set_num_threads(self.machine.threads)
         self.target = open_checkpoint(self.options.target)
-        if self.options.length > self.target.config.context_length:
+        if self.options.length + BULK_STEPS > self.target.config.context_length:
             raise UsageError(
-                f"--length is {self.options.length}, but {self.target.name} holds {self.target.config.context_length}"
+                f"--length is {self.options.length}, but {self.target.name} holds {self.target.config.context_length}, "
+                f"{BULK_STEPS} of them to spare: lower it"
             )
 
     def run(self) -> TrainResult:
@@ -152,7 +154,7 @@ class TrainingRun:
         return list(shards.all()), elapsed_s
 
     def _engine(self) -> Engine:
-        length, streams = self.options.length, self.options.streams
+        length, streams = self.options.length + BULK_STEPS, self.options.streams
         options = TorchOptions(
             device=self.machine.device, dtype=self.machine.dtype, threads=self.machine.threads, context_length=length,
             kv_tokens=streams * (length + PAGE_SIZE) + PAGE_SIZE,

@@ -19,7 +19,7 @@ from slipstream.train.scripts import Kind, Script, Writing, given, random_script
 from slipstream.train.settings import TrainOptions
 from slipstream.train.shards import Shards, Text
 from slipstream.train.transcripts import read_transcripts
-from slipstream.train.writer import run_scripts
+from slipstream.train.writer import run_scripts, writer_for
 
 _MAX_EMPTY_SHARDS = 3  # in a row with hardly anything new: more would not help
 
@@ -79,7 +79,7 @@ class TextMaker:
             left = (wanted - have - num_written) / rate if rate else 0.0
             self.messenger.progress(min(have + num_written, wanted), wanted, f"{rate:,.0f} tokens/s, {time_left(left)}")
 
-        made = run_scripts(self.engine(), self._scripts(number, kinds), self.options.streams, pulse)
+        made = run_scripts(writer_for(self.engine()), self._scripts(number, kinds), self.options.streams, pulse)
         return [text for texts in made for text in texts]
 
     def _scripts(self, number: int, kinds: list[Kind] | None) -> Iterator[Script]:

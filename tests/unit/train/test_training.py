@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -26,8 +27,8 @@ CPU = MachineOptions(device="cpu", threads=1)
 def options(learnable: Path, tmp_path_factory: pytest.TempPathFactory) -> TrainOptions:
     return TrainOptions(
         target=str(learnable), texts=tmp_path_factory.mktemp("texts"), tokens=6_000, length=48, temperatures="1",
-        streams=32, shard_texts=64, draft_vocab=80, steps=40, batch_tokens=768, learning_rate=1e-2, held_back=0.1,
-        check_every=10, draft_steps=4, save_seconds=0,
+        streams=32, shard_texts=64, draft_vocab=80, steps=30, batch_tokens=768, learning_rate=2e-2, held_back=0.1,
+        check_every=5, draft_steps=4, save_seconds=0,
     )  # fmt: skip
 
 
@@ -53,7 +54,7 @@ def weights(result: TrainResult) -> dict[str, np.ndarray]:
 
 def test_the_loss_falls_and_drafts_get_longer(whole):
     checks = [record for record in records(whole) if "accepted_length" in record]
-    assert whole.is_finished and whole.steps == 40
+    assert whole.is_finished and whole.steps == 30
     assert checks[-1]["held_back_loss"] < 0.85 * checks[0]["held_back_loss"]
     assert checks[-1]["accepted_length"] > checks[0]["accepted_length"] + 0.1
     assert whole.accepted_length == max(check["accepted_length"] for check in checks)
@@ -88,14 +89,14 @@ def test_a_stop_leaves_a_head_that_can_be_used(options, tmp_path):
 
     messenger.progress = stop
     result = train(options, tmp_path / "head", messenger)
-    assert not result.is_finished and result.steps == 10
+    assert not result.is_finished and result.steps == 5
     assert weights(result)["lm_head.weight"].shape == (80, 40)
     assert "stopped early" in (tmp_path / "head" / "README.md").read_text()
 
 
 def test_other_options_do_not_continue_a_run(options, whole):
-    with pytest.raises(UsageError, match=r"--learning-rate was 0\.01, now 0\.02"):
-        train(replace(options, learning_rate=0.02), whole.folder)
+    with pytest.raises(UsageError, match=r"--learning-rate was 0\.02, now 0\.01"):
+        train(replace(options, learning_rate=0.01), whole.folder)
     with pytest.raises(UsageError, match=r"text of another recipe.*--seed was 0, now 1"):
         train(replace(options, seed=1), whole.folder.with_name("other"))
 
@@ -133,6 +134,15 @@ def test_a_damaged_checkpoint_is_named(options, tmp_path):
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(SlipstreamError, match="can't be read"):
         train(options, tmp_path / "head")
+
+
+def test_the_first_interrupt_asks_and_the_second_stops():
+    messenger = Messenger()
+    with messenger.catching_interrupts():
+        signal.raise_signal(signal.SIGINT)
+        assert messenger.stop_asked
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
 
 
 def test_the_rate_rises_and_falls():
