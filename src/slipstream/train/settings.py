@@ -25,7 +25,7 @@ class TrainOptions:
     texts: Path | None = None  # where the text is kept; None: in the output folder
     tokens: int = 4_000_000  # of answers, together
     length: int = 512  # tokens of a text, at most
-    temperatures: str = "0,0,0.7,1"  # of answers; greedy twice, since most use is near greedy
+    temperatures: str = "0,0,0.7,0.9"  # of answers; greedy twice, since most use is near it; small models ramble at 1
     streams: int = 256  # texts written at the same time
     shard_texts: int = 2048  # conversations of a shard: what a crash can lose
 
