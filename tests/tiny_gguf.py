@@ -10,10 +10,12 @@ from pathlib import Path
 import gguf
 import numpy as np
 
+MERGED = {100: "x", 101: "y", 102: "xy"}  # a tokenizer needs a merge, and the tokens that it merges
+
 
 def vocabulary(size: int, samples: Mapping[int, str], prefix: str = "t") -> list[str]:
     """Distinct tokens, with the given ones in their places."""
-    return [samples.get(i, f"{prefix}{i}") for i in range(size)]
+    return [samples.get(i, MERGED.get(i, f"{prefix}{i}")) for i in range(size)]
 
 
 def write(
@@ -30,6 +32,8 @@ def write(
     writer.add_tokenizer_model("gpt2")
     writer.add_token_list(list(tokens))
     writer.add_token_types([1] * len(tokens))
+    if set(MERGED.values()) <= set(tokens):
+        writer.add_token_merges([f"{MERGED[100]} {MERGED[101]}"])
     writer.add_tensor("token_embd.weight", np.zeros((len(tokens), hidden), np.float16))
     for layer in range(layers):
         writer.add_tensor(f"blk.{layer}.ffn_up.weight", np.zeros((hidden, 4 * hidden), np.float16))

@@ -21,7 +21,8 @@ from functools import cached_property
 
 from slipstream.errors import UsageError
 from slipstream.predict.gpus import GPU_SHARE, TFLOPS, nominal_bandwidth, nominal_flops
-from slipstream.predict.speed import WORTH_IT, DeviceSpeed, Sizes, expected_tokens, kv_bytes_per_token
+from slipstream.predict.sizes import Sizes, kv_bytes
+from slipstream.predict.speed import WORTH_IT, DeviceSpeed, expected_tokens
 
 STREAMS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 MAX_LENGTH = 8
@@ -81,8 +82,8 @@ class Load:
     def step_s(self, sizes: Sizes, rows_each: int) -> float:
         """One forward of `rows_each` rows for every request."""
         rows = self.streams * rows_each
-        kv_bytes = self.streams * self.context * kv_bytes_per_token(sizes)
-        forward_s = self.gpus.device.forward_s(sizes.weight_bytes, sizes.num_parameters, rows, kv_bytes)
+        cached = self.streams * kv_bytes(sizes, self.context)
+        forward_s = self.gpus.device.forward_s(sizes.weight_bytes, sizes.num_parameters, rows, cached)
         return forward_s + self.gpus.messages_s(sizes, rows) + self.gpus.sampling_s(sizes, rows)
 
     def tokens_per_s(self, drafter: AssumedDrafter | None = None, length: int = 0) -> float:

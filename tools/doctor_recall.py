@@ -1,10 +1,13 @@
-"""How well the doctor explains real logs: the table of tests/doctor_corpus, by engine and part.
+"""How well the doctor explains real logs: the table of tests/doctor_corpus, by part and engine.
 
     python tools/doctor_recall.py [--part "held back"] [--list]
 
-A failure is found if a finding quotes the line that the table names; it gets the all-clear if the doctor finds nothing
-that blocks, slows or is unknown. A healthy log is blamed if a finding blocks or is unknown. `--list` names the entries
-behind each figure.
+A failure is `explained` if a rule quotes the line that the table names, `unknown` if the doctor says that it does not
+know this line, `other line` if it only quotes another one, and `all-clear` if nothing blocks, slows or is unknown. A
+healthy log is `blamed` if a finding blocks or is unknown. Recall: failures without the all-clear of all failures.
+Precision: failures without the all-clear of all logs that were found at fault. `right rule`: of the failures for which
+the table names a rule (`rule`; "none" if there is none), those that got it. `--list` names the entries behind each
+figure.
 """
 
 from __future__ import annotations
@@ -15,12 +18,16 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+from slipstream.diagnosis.log_unknown import UNKNOWN
 from slipstream.diagnosis.logs import explain
 from slipstream.engines import FOLDERS
 from slipstream.findings import Finding
 
 CORPUS = Path(__file__).parents[1] / "tests" / "doctor_corpus"
-COLUMNS = ("failures", "found", "other finding", "all-clear", "healthy", "blamed")
+PARTS = ("known", "held back")
+OUTCOMES = ("explained", "unknown", "other line", "all-clear")
+COLUMNS = ("failures", *OUTCOMES, "healthy", "blamed", "rule named", "right rule")
+Row = dict[str, list[str]]  # the entries behind each figure
 
 
 def read(name: str, part: str | None) -> list[dict[str, Any]]:
@@ -36,32 +43,63 @@ def findings_of(entry: dict[str, Any]) -> list[Finding]:
 
 def outcome_of(failure: dict[str, Any]) -> str:
     found = findings_of(failure)
-    if not found:
-        return "all-clear"
     quoted = " ".join(failure["line"].split())[:60]
-    return "found" if any(quoted in finding.evidence for finding in found) else "other finding"
+    right = [finding.id for finding in found if quoted in finding.evidence]
+    if not right:
+        return "other line" if found else "all-clear"
+    return "unknown" if right == [UNKNOWN.id] else "explained"
+
+
+def has_right_rule(failure: dict[str, Any]) -> bool:
+    ids = {finding.id for finding in findings_of(failure)}
+    return ids == {UNKNOWN.id} if failure["rule"] == "none" else failure["rule"] in ids
+
+
+def is_blamed(healthy: dict[str, Any]) -> bool:
+    return any(finding.severity in ("blocks", "unknown") for finding in findings_of(healthy))
+
+
+def measure(part: str | None) -> dict[str, Row]:
+    """A row for each engine."""
+    rows: dict[str, Row] = defaultdict(lambda: defaultdict(list))
+    for entry in read("failures", part):
+        columns = ["failures", outcome_of(entry)]
+        if "rule" in entry:
+            columns += ["rule named", *(["right rule"] if has_right_rule(entry) else [])]
+        for column in columns:
+            rows[entry["engine"]][column].append(entry["id"])
+    for entry in read("healthy", part):
+        for column in ("healthy", *(["blamed"] if is_blamed(entry) else [])):
+            rows[entry["engine"]][column].append(entry["id"])
+    return rows
+
+
+def total(rows: dict[str, Row]) -> Row:
+    return {column: [name for row in rows.values() for name in row[column]] for column in COLUMNS}
+
+
+def show(rows: dict[str, Row], title: str) -> None:
+    print(f"{title:18}" + "".join(f"{column:>12}" for column in (*COLUMNS, "precision", "recall")))
+    for name, row in [*rows.items(), ("all", total(rows))]:
+        caught = len(row["failures"]) - len(row["all-clear"])
+        precision, recall = _share(caught, caught + len(row["blamed"])), _share(caught, len(row["failures"]))
+        print(f"{name:18}" + "".join(f"{len(row[column]):12}" for column in COLUMNS) + f"{precision:>12}{recall:>12}")
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part / whole:.0%}" if whole else "-"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--part", choices=("known", "held back"))
+    parser.add_argument("--part", choices=PARTS)
     parser.add_argument("--list", action="store_true")
     options = parser.parse_args()
-    rows: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
-    for entry in read("failures", options.part):
-        rows[entry["engine"]]["failures"].append(entry["id"])
-        rows[entry["engine"]][outcome_of(entry)].append(entry["id"])
-    for entry in read("healthy", options.part):
-        rows[entry["engine"]]["healthy"].append(entry["id"])
-        if any(finding.severity in ("blocks", "unknown") for finding in findings_of(entry)):
-            rows[entry["engine"]]["blamed"].append(entry["id"])
-    print(f"{'':18}" + "".join(f"{column:>15}" for column in COLUMNS))
-    for engine, row in rows.items():
-        print(f"{engine:18}" + "".join(f"{len(row[column]):15}" for column in COLUMNS))
-    print(f"{'all':18}" + "".join(f"{sum(len(row[column]) for row in rows.values()):15}" for column in COLUMNS))
-    if options.list:
-        for column in ("other finding", "all-clear", "blamed"):
-            print(f"{column}: {', '.join(name for row in rows.values() for name in row[column])}")
+    for part in [options.part] if options.part else PARTS:
+        rows = measure(part)
+        show(rows, part)
+        for column in ("unknown", "other line", "all-clear", "blamed") if options.list else ():
+            print(f"{column}: {', '.join(total(rows)[column])}")
 
 
 if __name__ == "__main__":

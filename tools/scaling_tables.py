@@ -18,7 +18,8 @@ from batching import (
     schedule,
 )
 from slipstream.catalogue.stated_sizes import Stated, sizes_from
-from slipstream.predict.speed import Sizes, acceptance_prior
+from slipstream.predict.sizes import Sizes
+from slipstream.predict.speed import acceptance_prior
 
 LLAMA3_VOCABULARY = 128_256
 FIXED_LENGTH = 4  # what a setting that nobody looks at again drafts

@@ -27,7 +27,6 @@ if TYPE_CHECKING:  # the same names as in `_HOMES`; tests/unit/test_public_api.p
     from slipstream.core.tree import DraftTree
     from slipstream.core.verify import Verifier
     from slipstream.diagnosis.examine import Diagnosis
-    from slipstream.diagnosis.preflight import BlockedError
     from slipstream.drafters import DraftSources
     from slipstream.errors import (
         CapacityError,
@@ -46,7 +45,7 @@ if TYPE_CHECKING:  # the same names as in `_HOMES`; tests/unit/test_public_api.p
         UnsupportedModelError,
         UsageError,
     )
-    from slipstream.findings import Finding
+    from slipstream.findings import BlockedError, Finding
     from slipstream.loading import LoadedModel, load, load_model
     from slipstream.measurement.results import BenchResult
     from slipstream.measurement.tune import TuneResult
@@ -105,12 +104,11 @@ _HOMES = {
     "core.tree": "DraftTree",
     "core.verify": "Verifier",
     "diagnosis.examine": "Diagnosis",
-    "diagnosis.preflight": "BlockedError",
     "drafters": "DraftSources",
     "errors": "CapacityError ContextFullError DamagedModelError EngineError EngineRequestError EngineStartError "
     "MissingDependencyError ModelError ModelNotFoundError NonFiniteLogitsError SilentFallbackError SlipstreamError "
     "UnfinishedBenchError UnsupportedModelError UsageError",
-    "findings": "Finding",
+    "findings": "BlockedError Finding",
     "loading": "LoadedModel load load_model",
     "measurement.results": "BenchResult",
     "measurement.tune": "TuneResult",

@@ -31,7 +31,9 @@ class UsageError(SlipstreamError):
 
 
 class ModelError(SlipstreamError):
-    pass
+    """`part` is the part of a model that could not be read: config, tensors or tokenizer; "" if it was another."""
+
+    part = ""
 
 
 class ModelNotFoundError(ModelError):

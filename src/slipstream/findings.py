@@ -10,9 +10,12 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Literal
 
+from slipstream.errors import ModelError
+
 Severity = Literal["blocks", "unknown", "slows", "note"]
 SEVERITIES: tuple[Severity, ...] = ("blocks", "unknown", "slows", "note")
 Topic = Literal["vocabulary", "weights", "head", "machine", "fit", "config", "log", "runtime"]
+MAX_TEXT = 2_000  # characters of a finding's evidence or of a value in its texts: a damaged file can name megabytes
 TOPICS: tuple[Topic, ...] = ("vocabulary", "weights", "head", "machine", "fit", "config", "log", "runtime")
 
 
@@ -25,6 +28,11 @@ class Finding:
     evidence: str
     cause: str
     fix: str
+
+    @property
+    def title(self) -> str:
+        """The finding in one line: what its rule looks for."""
+        return RULES[self.id].title if self.id in RULES else self.cause
 
     def to_dict(self) -> dict[str, str]:
         return asdict(self)
@@ -48,9 +56,28 @@ class Rule:
         """A finding with the rule's texts. `severity` overrides the rule's severity, for engines where it is more or
         less serious.
         """
+        short = {name: _shortened(value) if isinstance(value, str) else value for name, value in values.items()}
         return Finding(
-            self.id, severity or self.severity, evidence, self.cause.format(**values), self.fix.format(**values)
+            self.id,
+            severity or self.severity,
+            _shortened(evidence),
+            self.cause.format(**short),
+            self.fix.format(**short),
         )
+
+
+def _shortened(text: str) -> str:
+    """Beginning and end of a text that is too long to be read."""
+    half = MAX_TEXT // 2
+    return text if len(text) <= MAX_TEXT else f"{text[:half]} … {text[-half:]}"
+
+
+class BlockedError(ModelError):
+    """A model or a pair that can't run here. `findings` are the doctor's blocking findings."""
+
+    def __init__(self, findings: list[Finding]) -> None:
+        self.findings = findings
+        super().__init__("\n".join(f"{f.id}: {f.evidence.rstrip('.')}. {f.cause} {f.fix}" for f in findings))
 
 
 RULES: dict[str, Rule] = {}

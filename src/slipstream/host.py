@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
+IGNORE_MEMORY = "SLIPSTREAM_IGNORE_MEMORY"  # set to 1: load models although they do not fit in memory
+
 _CGROUP = Path("/sys/fs/cgroup")
+_OWN_GROUPS = Path("/proc/self/cgroup")
 _UNKNOWN_FREE = 8 << 30  # where the system does not tell
 
 
@@ -29,19 +33,51 @@ def total_memory() -> int:
             total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         except (ValueError, OSError):
             return 0
-    return min(total, file_number(_CGROUP / "memory.max") or total)
+    return min([total, *(group.limit for group in _limits())])
 
 
 def free_memory() -> int:
     """Bytes that can be had without swapping. Files that are only cached count as free."""
-    free, limit = _meminfo("MemAvailable"), file_number(_CGROUP / "memory.max")
+    free = _meminfo("MemAvailable")
     if free is None:
         return total_memory() or _UNKNOWN_FREE
-    if limit is None:
-        return free
-    cached = re.search(r"^inactive_file (\d+)", file_text(_CGROUP / "memory.stat") or "", re.M)
-    used = (file_number(_CGROUP / "memory.current") or 0) - (int(cached[1]) if cached else 0)
-    return min(free, max(limit - used, 0))
+    return min([free, *(group.free for group in _limits())])
+
+
+def ignores_memory() -> bool:
+    """Whether the user insists on loading models that do not fit."""
+    return os.environ.get(IGNORE_MEMORY, "") not in ("", "0")
+
+
+@dataclass(frozen=True, slots=True)
+class _GroupLimit:
+    """The memory limit of a control group of this process, and what of it is left."""
+
+    limit: int
+    free: int
+
+
+def _limits() -> list[_GroupLimit]:
+    """Of all groups of this process, from its own to the root: each of them may have a limit."""
+    own = dict(line.split(":", 2)[1:] for line in (file_text(_OWN_GROUPS) or "").splitlines() if line.count(":") >= 2)
+    second = _group_limits(_CGROUP, own.get("", "/"), ("memory.max", "memory.current", "inactive_file"))
+    first = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+    return second or _group_limits(_CGROUP / "memory", own.get("memory", "/"), first)
+
+
+def _group_limits(root: Path, own: str, names: tuple[str, str, str]) -> list[_GroupLimit]:
+    limit_name, used_name, cached_name = names
+    folder = root / own.strip("/")
+    found = []
+    for group in (folder, *folder.parents):
+        limit = file_number(group / limit_name)
+        if limit is not None:
+            cached = re.search(rf"^{cached_name} (\d+)", file_text(group / "memory.stat") or "", re.M)
+            used = (file_number(group / used_name) or 0) - (int(cached[1]) if cached else 0)
+            found.append(_GroupLimit(limit, max(limit - used, 0)))
+        if group == root:
+            break
+    return found
 
 
 def file_text(path: Path) -> str | None:

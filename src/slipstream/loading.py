@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from slipstream.backends import BACKENDS, Report, choose_backend
+from slipstream.backends import BACKENDS, Report
 from slipstream.core.engine import Engine
 from slipstream.core.policy import Policy
 from slipstream.core.protocols import HeadModel, Model
@@ -18,9 +18,12 @@ from slipstream.core.team import members_of
 from slipstream.core.turn import TURN
 from slipstream.drafters import DraftSources, ModelBackedDrafter, make_drafter, parse_drafter
 from slipstream.drafters.head.drafter import HeadDrafter
-from slipstream.errors import CapacityError, UnsupportedModelError, UsageError
-from slipstream.model_files.head_checks import is_head
-from slipstream.models.head_files import HeadCheckpoint, check_finite, open_head
+from slipstream.errors import CapacityError, DamagedModelError, UnsupportedModelError, UsageError
+from slipstream.findings import BlockedError
+from slipstream.load_checks import ModelToLoad, refuse_damaged, refuse_too_large
+from slipstream.model_files.head_checks import check_head, is_head
+from slipstream.model_files.weights import finding_of
+from slipstream.models.head_files import HeadCheckpoint, open_head
 from slipstream.models.spec import locate
 from slipstream.models.tokenizer import Tokenizer, same_vocabulary
 from slipstream.policy import AutoPolicy, make_policy
@@ -71,10 +74,14 @@ def _row_costs(model: Model) -> dict[int, float]:
 
 
 def load_model(
-    spec: str | Path | LoadedModel, options: BackendOptions | None = None, report: Report = _silent
+    spec: str | Path | LoadedModel,
+    options: BackendOptions | None = None,
+    report: Report = _silent,
+    *,
+    is_checked: bool = False,
 ) -> LoadedModel:
     """A model by its spec, on the backend whose options are given, else on the one that suits it. What is loaded
-    already is returned as it is."""
+    already is returned as it is. `is_checked`: `refuse_too_large` has passed it."""
     if isinstance(spec, LoadedModel):
         return spec
     if not isinstance(spec, str | Path):
@@ -82,8 +89,16 @@ def load_model(
             f"got a {type(spec).__name__} as model; expected a spec, a path or a LoadedModel (see load_model)"
         )
     TURN.check_process()
-    backend = BACKENDS[options.backend if options else choose_backend(spec).backend]
-    model, tokenizer = backend.load(spec, options, report)
+    refuse_damaged(spec)
+    wanted = ModelToLoad(spec, options)
+    backend = BACKENDS[wanted.backend]
+    try:
+        opened = backend.open(spec)
+        if not is_checked:
+            refuse_too_large(wanted)
+        model, tokenizer = backend.load(opened, options, report)
+    except DamagedModelError as error:
+        raise BlockedError([finding_of(error)]) from error
     report(model.info.name, 1.0)
     return LoadedModel(model, tokenizer)
 
@@ -110,9 +125,16 @@ def load(
     plan = make_policy(policy)  # bad settings fail before gigabytes are read
     if isinstance(drafter, str):
         parse_drafter(drafter)
-    main = load_model(target, options, report)
-    head = _attach_head(main, draft) if isinstance(draft, str | Path) and is_head(draft) else None
-    helper = load_model(draft, draft_options or options, report) if draft is not None and head is None else None
+    head_spec = draft if isinstance(draft, str | Path) and is_head(draft) else None
+    helper_spec = None if head_spec is not None else draft
+    is_checked = isinstance(target, str | Path) and isinstance(helper_spec, str | Path)
+    if is_checked:  # together, before the first of them is read
+        refuse_too_large(ModelToLoad(target, options), ModelToLoad(helper_spec, draft_options or options))  # type: ignore[arg-type]
+    main = load_model(target, options, report, is_checked=is_checked)
+    head = _attach_head(main, head_spec) if head_spec is not None else None
+    helper = None
+    if helper_spec is not None:
+        helper = load_model(helper_spec, draft_options or options, report, is_checked=is_checked)
     sources = DraftSources(
         target=main.model,
         target_texts=main.tokenizer,
@@ -137,8 +159,10 @@ def _attach_head(target: LoadedModel, spec: str | Path) -> HeadModel:
             f"{place.name} is a draft head, which reads hidden states of the target; {target.model.info.backend} does "
             "not give them: use --backend torch, or another drafter"
         )
+    blocking = [finding for finding in check_head(spec) if finding.severity == "blocks"]
+    if blocking:
+        raise BlockedError(blocking)
     checkpoint = open_head(place.path, place.name)
-    check_finite(checkpoint)
     with TURN.taken():
         return target.model.attach_head(checkpoint)
 

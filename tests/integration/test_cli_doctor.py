@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -86,6 +87,74 @@ def test_vllm_on_a_t4_an_unreadable_draft_and_a_start_that_never_finished(tmp_pa
     assert "AWQ" in next(f for f in result["findings"] if f["id"] == "log-tensor-read")["cause"]
 
 
+def test_a_draft_alone_can_be_checked(tmp_path: Path) -> None:
+    result = doctor("--draft", gguf_file(tmp_path / "draft.gguf"))
+    assert list(result["models"]) == ["draft"] and result["verdict"].startswith("no problems")
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF\x03")
+    doctor("--draft", broken, code=1)
+
+
+def test_figures_are_shown_and_names_are_printed_as_they_are(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    log.write_text(
+        "draft acceptance rate = 0.57576 (  171 accepted /   297 generated)\n"
+        "load_tensors: offloaded 33/33 layers to GPU\nAssertionError: :smile: [bold]boom[/bold]\n"
+    )
+    figures = {figure["name"]: figure for figure in doctor("--log", log, code=3)["figures"]}
+    assert figures["acceptance"]["value"] == pytest.approx(171 / 297) and figures["acceptance"]["of"] == 297
+    assert figures["gpu_layers"]["line"] == 2
+    for columns in (80, 120):
+        lines = shown("--log", log, columns=columns)
+        assert any("57.6% accepted (171 of 297 drafted tokens)" in line for line in lines)
+        assert any(":smile: [bold]boom[/bold]" in line for line in lines)
+        assert lines[-1].startswith("unknown: ") and max(map(len, lines)) <= columns
+
+
+def test_a_name_that_is_no_text_and_thousands_of_findings_can_be_shown(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"\xff\xfe")
+    folder.mkdir()
+    (folder / "Modelfile").write_text("FROM x\n" + "".join(f"PARAMETER wrong_{i} 1\n" for i in range(2000)))
+    command = [sys.executable, "-m", "slipstream", "doctor", "--engine", "ollama"]
+    command += ["--target", str(folder), "--config", str(folder / "Modelfile")]
+    started = cpu_seconds()
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1 and "Traceback" not in done.stderr and "\\udcff" in done.stdout
+    assert "more findings: --json lists all" in done.stdout
+    assert cpu_seconds() - started < 10
+
+
+def test_the_verdict_is_one_short_line(tmp_path: Path) -> None:
+    log = tmp_path / "vllm.log"
+    log.write_text("ValueError: could not determine the shape of object type 'torch.storage.UntypedStorage'\n")
+    for columns in (80, 120):
+        last = shown("--log", log, columns=columns)[-1]
+        assert last.startswith("blocked: ") and len(last) <= min(columns, 100)
+
+
+def shown(*arguments: str | Path, columns: int) -> list[str]:
+    """The lines that a user sees, without spaces at their end."""
+    command = [sys.executable, "-m", "slipstream", "doctor", *map(str, arguments)]
+    environment = os.environ | {"COLUMNS": str(columns)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
+    assert "Traceback" not in done.stderr
+    assert all(line == line.rstrip() for line in done.stdout.splitlines())
+    return done.stdout.splitlines()
+
+
+def test_a_script_and_its_timings_name_the_true_cause(tmp_path: Path) -> None:
+    script, log = tmp_path / "run.py", tmp_path / "notes.md"
+    script.write_text('llm = Llama(model_path="a.gguf", n_gpu_layers=33, draft_model=Llama(model_path="b.gguf"))\n')
+    log.write_text("- Average: 22,390ms (22.4 seconds)\n- 100 token generation: ~1,500-2,000ms\n")
+    result = doctor("--engine", "llama-cpp-python", "--config", script, "--log", log, code=1)
+    assert {"config-draft-object", "config-no-gpu-layers", "log-cpu-speed"} <= ids(result)
+
+
+def test_names_of_models_that_are_not_here_are_judged_by_their_names() -> None:
+    result = doctor("--target", "Meta-Llama-3.1-8B-Instruct-Q5_K_M.gguf", "--draft", "Llama-3.2-1B.Q4_K_M.gguf")
+    assert "vocabulary-by-name" in ids(result)
+
+
 def test_a_loop_that_verifies_one_by_one_is_recognised_from_its_counters(tmp_path: Path) -> None:
     log = tmp_path / "counters.txt"
     log.write_text("target forwards: 130, tokens: 100, drafted: 120, accepted: 45\n")
@@ -109,9 +178,10 @@ def test_a_short_draft_context_is_warned_of(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--draft", "x.gguf"), "add --target"),
         (("--engine", "vlm", "--target", "smollm2-135m"), "engine"),
+        (("--engine", "foo"), "expected slipstream, vllm, llama-server"),
         (("--log", "/nowhere/log"), "can't read"),
+        (("--log", "/dev/null"), "is empty"),
     ],
 )
 def test_a_case_that_can_not_be_is_bad_use(arguments: tuple[str, ...], message: str) -> None:
@@ -120,6 +190,17 @@ def test_a_case_that_can_not_be_is_bad_use(arguments: tuple[str, ...], message: 
     assert done.returncode == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_log_is_fine_with_what_was_checked_or_unknown_with_its_error(tmp_path: Path) -> None:
+    log = tmp_path / "vllm.log"
+    log.write_text("INFO vLLM API server version 0.15.1\nINFO:     Application startup complete.\n")
+    fine = doctor("--log", log)
+    assert "2 lines of log" in fine["verdict"] and "for vLLM" in fine["checked"][-1]
+    log.write_text("INFO vLLM API server version 0.15.1\nKeyError: 'rope_theta'\n")
+    unknown = doctor("--log", log, code=3)
+    assert unknown["verdict"].startswith("unknown: This failure is not known. Ruled out: ")
+    assert "line 2: KeyError: 'rope_theta'" in unknown["verdict"]
 
 
 def test_start_up_refuses_with_the_doctors_findings(tmp_path: Path) -> None:
@@ -135,3 +216,23 @@ def test_start_up_refuses_with_the_doctors_findings(tmp_path: Path) -> None:
 def test_the_page_of_rules_is_up_to_date() -> None:
     written = Path(__file__).parents[2] / "docs" / "doctor-rules.md"
     assert written.read_text() == page(), "run: python tools/doctor_rules.py > docs/doctor-rules.md"
+
+
+def test_a_log_without_a_sign_of_work_gets_no_all_clear(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    log.write_text("all is well\n")
+    lines = shown("--log", log, columns=100)
+    assert lines[-1] == "no problems found, but the log does not show that the engine worked"
+    assert any("log-no-sign" in line for line in lines)
+    log.write_text("INFO: vLLM API server version 0.11.0\nINFO:     Application startup complete.\n")
+    assert shown("--log", log, columns=100)[-1] == "no problems found"
+
+
+def test_prose_of_a_report_is_no_error(tmp_path: Path) -> None:
+    report = tmp_path / "report.md"
+    prose = "# Report\n\n## Risks\n\n1. **Mismatch**: it failed\n\n```cpp\nreturn false; // Cannot use it\n```\n"
+    prose += "\n```\n1. Reject it\n```\n"
+    report.write_text(prose)
+    assert shown("--log", report, columns=100)[-1].startswith("no problems found, but")
+    report.write_text(prose + "\n```\nOddError: the moon is full\n```\n")
+    assert shown("--log", report, columns=100)[-1].startswith("unknown")

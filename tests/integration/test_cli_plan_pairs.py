@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -82,7 +83,8 @@ def test_what_does_not_fit_exits_with_1_and_says_what_would() -> None:
 def test_a_plan_for_files_that_are_here(tmp_path: Path) -> None:
     model_files.save_model(tmp_path / "target", "Llama", num_hidden_layers=4)
     draft = tiny_gguf.write(tmp_path / "draft.gguf", tiny_gguf.vocabulary(300, {}))
-    data = json.loads(run("plan", "--target", str(tmp_path / "target"), "--draft", str(draft), "--json").stdout)
+    models = ("--target", str(tmp_path / "target"), "--draft", str(draft))
+    data = json.loads(run("plan", *models, "--context", "8192", "--json").stdout)
     stored = sum(file.stat().st_size for file in (tmp_path / "target").glob("*.safetensors"))
     assert data["target"]["weight_bytes"] == stored and data["target"]["num_layers"] == 4
     assert data["draft"]["name"] == "draft"
@@ -96,6 +98,10 @@ def test_a_plan_for_files_that_are_here(tmp_path: Path) -> None:
         (["--weights-gb", "8", "--kv", "q5"], ["q5", "q4"]),
         (["--weights-gb", "8", "--gpus", "big"], ["--gpus"]),
         (["--weights-gb", "8", "--gpus", "24,-1"], ["--gpus"]),
+        (["--weights-gb", "8", "--gpus", "inf"], ["--gpus"]),
+        (["--weights-gb", "nan", "--gpus", "24"], ["nan"]),
+        (["--weights-gb", "1e400", "--gpus", "24"], ["inf"]),
+        (["--weights-gb", "8", "--gpus", "24", "--context", "99999999999"], ["context"]),
         (["--weights-gb", "8", "--gpus", "24", "--engine", "vlm"], ["vllm"]),
         (["--weights-gb", "8", "--target", "x.gguf"], ["--target"]),
         (["--weights-gb", "8", "--like", "gpt-5"], ["gpt-5"]),
@@ -137,6 +143,7 @@ def test_pairs_without_a_target_lists_the_groups(tmp_path: Path, stores: dict[st
 def test_pairs_ranks_drafts_for_a_target(tmp_path: Path, stores: dict[str, str]) -> None:
     make_pair(tmp_path / "models")
     arguments = ["pairs", "--target", str(tmp_path / "models" / "big"), "--search", str(tmp_path / "models")]
+    arguments += ["--engine", "vllm"]  # Slipstream would translate the vocabulary of the stranger
     result = run(*arguments, "--json", **stores)
     data = json.loads(result.stdout)
     assert result.returncode == 0
@@ -147,6 +154,36 @@ def test_pairs_ranks_drafts_for_a_target(tmp_path: Path, stores: dict[str, str])
     assert "another vocabulary" in reasons["stranger.gguf"] and "can't be read" in reasons["broken.gguf"]
     shown = run(*arguments, **stores).stdout
     assert "predicted" in shown and "another vocabulary" in shown and "--drafter translate" in shown
+    assert "skipped, of 3 models found:" in shown and "broken.gguf: can't be read" in shown
+
+
+@pytest.mark.parametrize(
+    ("engine", "command"),
+    [
+        ("llama-cpp-python", "llama-server --model {big} --host 127.0.0.1 --port 8080 --metrics --slots --spec-type"),
+        (
+            "llama.cpp",
+            "llama-server --model {big} --host 127.0.0.1 --port 8080 --metrics --slots --spec-type draft-simple",
+        ),
+        ("slipstream", "slipstream generate --model {big} --draft {small} Hello"),
+    ],
+)
+def test_pairs_ends_with_the_command_to_run(tmp_path: Path, stores: dict[str, str], engine: str, command: str) -> None:
+    big = tiny_gguf.write(tmp_path / "big[1]:cat:.gguf", tiny_gguf.vocabulary(300, {}), layers=40, hidden=64)
+    small = tiny_gguf.write(tmp_path / "small.gguf", tiny_gguf.vocabulary(300, {}), layers=1)
+    arguments = ["pairs", "--target", str(big), "--search", str(tmp_path), "--engine", engine]
+    shown = run(*arguments, **stores).stdout
+    wanted = command.format(big=shlex.quote(str(big)), small=small)
+    assert shown.splitlines()[-1].startswith(wanted)
+    assert json.loads(run(*arguments, "--json", **stores).stdout)["command"].startswith(wanted)
+    assert "big[1]:cat:.gguf" in shown.splitlines()[0], "neither markup nor an emoji"
+
+
+def test_pairs_recommends_nothing_that_the_engine_can_not_read(tmp_path: Path, stores: dict[str, str]) -> None:
+    big = tiny_gguf.write(tmp_path / "big.gguf", tiny_gguf.vocabulary(300, {}), layers=40, hidden=64)
+    tiny_gguf.write(tmp_path / "small.gguf", tiny_gguf.vocabulary(300, {}), layers=1)
+    result = run("pairs", "--target", str(big), "--search", str(tmp_path), "--engine", "vllm", **stores)
+    assert "no model here can draft for it" in result.stdout and "weights-quantisation" in result.stdout
 
 
 def test_pairs_measures_what_it_predicts(tmp_path: Path, stores: dict[str, str]) -> None:

@@ -14,7 +14,6 @@ import pytest
 
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
-from slipstream.diagnosis.preflight import BlockedError
 from slipstream.engines import find_engine
 from slipstream.engines.client import Client
 from slipstream.engines.engine_types import EngineSettings, Speculation
@@ -23,6 +22,7 @@ from slipstream.engines.ports import free_port, require_free_port
 from slipstream.engines.process import EngineProcess
 from slipstream.engines.session import require_speculation, running
 from slipstream.errors import EngineError, EngineRequestError, EngineStartError, SilentFallbackError
+from slipstream.findings import BlockedError
 from slipstream.models import resolve
 from slipstream.tasks.engine_runs import check_first, engine_running, explainer
 from slipstream.tasks.reporter import SILENT

@@ -21,7 +21,8 @@ from slipstream.core.engine import Engine, Generation
 from slipstream.core.protocols import ScoreRequest, prefill
 from slipstream.core.stream import Stream
 from slipstream.core.tree import EMPTY_TREE, ROOT, DraftTree
-from slipstream.errors import CapacityError, ContextFullError, DamagedModelError, UsageError
+from slipstream.errors import CapacityError, ContextFullError, UsageError
+from slipstream.findings import BlockedError
 from slipstream.measurement.audit import tie_tolerance
 from slipstream.models.gguf_file import open_gguf_file
 from slipstream.models.tokenizer import Tokenizer
@@ -168,7 +169,7 @@ def tiny_tokenizer(folder: Path) -> Tokenizer:
 def test_a_truncated_file_is_damaged(tmp_path: Path) -> None:
     whole = tiny_llamacpp.write("llama", tmp_path)
     whole.write_bytes(whole.read_bytes()[:-1000])
-    with pytest.raises(DamagedModelError, match="truncated"):
+    with pytest.raises(BlockedError, match="truncated"):
         slipstream.load_model(whole, LlamaCppOptions())
 
 
@@ -180,7 +181,7 @@ def test_gpu_layers_the_model_does_not_have_are_refused(tmp_path: Path, layers: 
 
 def test_a_cache_that_no_memory_holds_says_what_to_lower(tmp_path: Path) -> None:
     path = tiny_llamacpp.write("llama", tmp_path, **{"llama.context_length": 1 << 30})
-    with pytest.raises(CapacityError, match="--context"):
+    with pytest.raises(CapacityError, match="Use a context of"):
         slipstream.load_model(path, LlamaCppOptions(context_length=1 << 30))
 
 

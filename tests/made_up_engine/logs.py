@@ -1,11 +1,7 @@
-from slipstream.findings import rule
-from slipstream.parsing.log_patterns import EngineLog, Patterns, Stage, StartLog
+from pathlib import Path
 
-FAILURES = Patterns()
-FAILURES.add(
-    rule("log-made-up", "blocks", "The made-up engine has no imagination", "It can't invent {what}.", "Think again."),
-    "imagination exhausted",
-    matches=r"imagination exhausted: (?P<what>\w+)",
-)
+from slipstream.parsing.failure_files import read_failures
+from slipstream.parsing.log_patterns import EngineLog, Stage, StartLog
+
 START = StartLog(stages=(Stage("imagining", ("imagining",)),), marks=("made-up engine",), ready=("ready",))
-LOG = EngineLog(START, tuple(FAILURES))
+LOG = EngineLog(START, read_failures(Path(__file__).with_name("failures.toml")))

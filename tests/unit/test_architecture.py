@@ -15,7 +15,15 @@ import slipstream
 
 PACKAGE = Path(slipstream.__file__).parent
 PARTS = sorted({p.stem if p.suffix == ".py" else p.name for p in PACKAGE.iterdir() if not p.name.startswith("_")})
-EVERYWHERE = {"errors", "cache", "child", "host", "plugins", "writing"}  # small things that every part may use
+EVERYWHERE = {
+    "errors",
+    "cache",
+    "child",
+    "host",
+    "plugins",
+    "reading",
+    "writing",
+}  # small things that every part may use
 STRUCTURE = (Path(__file__).parents[2] / "docs" / "structure.md").read_text()
 
 

@@ -35,3 +35,23 @@ def test_no_limit_is_the_machine_s_own(container, limit):
     (container / "memory.max").write_text(f"{limit}\n")
     assert host.free_memory() == pytest.approx(free, rel=0.2)
     assert host.total_memory() > 1 << 30
+
+
+def test_the_groups_above_count_too(container: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = container / "own"
+    own.write_text("1:cpu:/\n0::/outer/inner\n")
+    monkeypatch.setattr(host, "_OWN_GROUPS", own)
+    (container / "outer" / "inner").mkdir(parents=True)
+    (container / "outer" / "memory.max").write_text(f"{2 << 30}\n")
+    (container / "outer" / "inner" / "memory.max").write_text("max\n")
+    assert host.total_memory() == 2 << 30
+
+
+def test_the_first_version_of_control_groups(container: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = container / "own"
+    own.write_text("4:memory:/job\n0::/\n")
+    monkeypatch.setattr(host, "_OWN_GROUPS", own)
+    (container / "memory" / "job").mkdir(parents=True)
+    (container / "memory" / "job" / "memory.limit_in_bytes").write_text(f"{1 << 30}\n")
+    (container / "memory" / "job" / "memory.usage_in_bytes").write_text(f"{256 << 20}\n")
+    assert host.free_memory() == (1024 - 256) << 20

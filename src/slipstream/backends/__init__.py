@@ -7,14 +7,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from slipstream.errors import UsageError
+from slipstream.host import free_memory
 
 if TYPE_CHECKING:
     from slipstream.backends.llamacpp.options import LlamaCppOptions
     from slipstream.backends.torch.options import TorchOptions
     from slipstream.core.protocols import Model
+    from slipstream.models.checkpoint import Checkpoint
+    from slipstream.models.gguf_file import GgufFile
     from slipstream.models.tokenizer import Tokenizer
 
     BackendOptions = TorchOptions | LlamaCppOptions
@@ -37,9 +40,20 @@ class MachineOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class BackendRoom:
+    """Free bytes of the devices that a model would be loaded to, and how it is held there."""
+
+    gpus: tuple[int, ...] = ()
+    main: int = 0  # main memory; 0: not used
+    weight_bytes: float | None = None  # bytes per weight; None: as stored
+
+
+@dataclass(frozen=True, slots=True)
 class Backend:
     options: Callable[[MachineOptions], BackendOptions]
-    load: Callable[[str | Path, BackendOptions | None, Report], tuple[Model, Tokenizer]]
+    open: Callable[[str | Path], Any]  # reads and checks headers and the vocabulary, no weights. Raises ModelError
+    load: Callable[[Any, BackendOptions | None, Report], tuple[Model, Tokenizer]]  # what `open` gave
+    room: Callable[[BackendOptions | None], BackendRoom]
 
 
 def _torch_options(machine: MachineOptions) -> TorchOptions:
@@ -59,13 +73,28 @@ def _torch_options(machine: MachineOptions) -> TorchOptions:
     )
 
 
-def _load_torch(spec: str | Path, options: BackendOptions | None, report: Report) -> tuple[Model, Tokenizer]:
-    from slipstream.backends.torch.load import load_model
+def _open_checkpoint(spec: str | Path) -> Checkpoint:
     from slipstream.models import open_checkpoint
 
-    checkpoint = open_checkpoint(spec)
+    return open_checkpoint(spec)
+
+
+def _load_torch(checkpoint: Checkpoint, options: BackendOptions | None, report: Report) -> tuple[Model, Tokenizer]:
+    from slipstream.backends.torch.load import load_model
+
     model = load_model(checkpoint, options, lambda share: report(checkpoint.name, share))  # type: ignore[arg-type]
     return model, checkpoint.tokenizer
+
+
+def _torch_room(options: BackendOptions | None) -> BackendRoom:
+    from slipstream.backends.torch.memory import free_bytes
+    from slipstream.backends.torch.options import DTYPES, TorchOptions, find_device, pick_dtype
+
+    chosen = options if isinstance(options, TorchOptions) else TorchOptions()
+    device = find_device(chosen.device)
+    weight_bytes = DTYPES[pick_dtype(chosen.dtype, device)].itemsize
+    free = free_bytes(device)
+    return BackendRoom((free,), 0, weight_bytes) if device.type == "cuda" else BackendRoom((), free, weight_bytes)
 
 
 def _llamacpp_options(machine: MachineOptions) -> LlamaCppOptions:
@@ -89,20 +118,38 @@ def _llamacpp_options(machine: MachineOptions) -> LlamaCppOptions:
     )
 
 
-def _load_llamacpp(spec: str | Path, options: BackendOptions | None, report: Report) -> tuple[Model, Tokenizer]:
+def _open_gguf(spec: str | Path) -> GgufFile:
     from slipstream.backends.llamacpp.library import library
-    from slipstream.backends.llamacpp.load import load_model
+    from slipstream.backends.llamacpp.trial import refuse_unloadable
     from slipstream.models.gguf_file import open_gguf_file
 
     library()  # report a missing extra before the file is read
     file = open_gguf_file(spec)
+    refuse_unloadable(file)
+    return file
+
+
+def _load_llamacpp(file: GgufFile, options: BackendOptions | None, report: Report) -> tuple[Model, Tokenizer]:
+    from slipstream.backends.llamacpp.load import load_model
+
     model = load_model(file, options, lambda share: report(file.name, share))  # type: ignore[arg-type]
     return model, file.tokenizer
 
 
+def _llamacpp_room(options: BackendOptions | None) -> BackendRoom:
+    from slipstream.backends.llamacpp.library import library
+    from slipstream.backends.llamacpp.offload import find_devices
+
+    layers = options.n_gpu_layers if options else None  # type: ignore[union-attr]
+    devices = find_devices() if library().llama_supports_gpu_offload() and layers != 0 else ()
+    gpus = tuple(device.free_bytes for device in devices)
+    is_split = layers is not None and layers > 0
+    return BackendRoom(gpus, free_memory() if is_split or not gpus else 0)
+
+
 BACKENDS = {
-    "torch": Backend(_torch_options, _load_torch),
-    "llamacpp": Backend(_llamacpp_options, _load_llamacpp),
+    "torch": Backend(_torch_options, _open_checkpoint, _load_torch, _torch_room),
+    "llamacpp": Backend(_llamacpp_options, _open_gguf, _load_llamacpp, _llamacpp_room),
 }
 
 

@@ -20,11 +20,11 @@ from slipstream.models.builtin import BUILTINS
 from slipstream.models.files import expand_home
 from slipstream.models.spec import HUB_SPEC
 from slipstream.models.vocabulary import is_filler
-from slipstream.predict.speed import Sizes
+from slipstream.predict.sizes import Sizes
 from slipstream.vocabularies.token_strings import fingerprint, token_strings
 from slipstream.writing import write_whole
 
-CACHE_SCHEMA = 2  # increase it when the cached values change their meaning
+CACHE_SCHEMA = 3  # increase it when the cached values change their meaning
 MAX_ENTRIES = 50_000  # limit of files checked per folder; a whole disk is not a folder of models
 NOT_MODELS = ("mmproj", "adapter", "lora")  # parts of the names of GGUF files that are not models
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth")
@@ -161,12 +161,11 @@ def _snapshot(folder: Path) -> Path | None:
 def read_candidate(spec: str, path: Path) -> FoundModel:
     """Reads one model's headers and vocabulary. `problem` says what is wrong with it; raises nothing."""
     from slipstream.model_files.quantisation import label
-    from slipstream.model_files.weights import check_weights, describe
-    from slipstream.model_files.weights_gguf import check_gguf
+    from slipstream.model_files.weights import check_files, check_weights, describe
 
     found = FoundModel(spec, path)
     try:
-        findings = check_weights(path) if path.is_dir() else check_gguf(path)
+        findings = check_weights(path) if path.is_dir() else check_files(path)
         problem = next((f for f in findings if f.severity == "blocks"), None)
         if problem:
             return replace(found, problem=problem.evidence)
@@ -258,5 +257,5 @@ def _stored(found: FoundModel) -> dict[str, Any]:
 
 
 def _restored(spec: str, path: Path, read: dict[str, Any]) -> FoundModel:
-    sizes = Sizes(**(read["sizes"] | {"name": short_name(spec)})) if read["sizes"] else None
+    sizes = Sizes.from_dict(read["sizes"] | {"name": short_name(spec)}) if read["sizes"] else None
     return FoundModel(spec, path, **(read | {"sizes": sizes}))

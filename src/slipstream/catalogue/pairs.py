@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import zip_longest
 from pathlib import Path
 
 from slipstream.catalogue.families import Family, recognise
 from slipstream.catalogue.model_scan import FoundModel, candidate, find
+from slipstream.findings import RULES, Finding
 from slipstream.models.vocabulary import is_filler
+from slipstream.predict.forecast import forecast
 from slipstream.predict.machine import Machine
-from slipstream.predict.speed import WORTH_IT, PairKind, Prediction, Sizes, expanded, predict_pair
+from slipstream.predict.memory import MemoryUser, Need
+from slipstream.predict.sizes import Sizes, is_too_large
+from slipstream.predict.speed import WORTH_IT, Prediction
+from slipstream.vocabularies.rules import TRANSLATE
 from slipstream.vocabularies.token_strings import Strings, token_strings
 
-__all__ = ["FoundModel", "Ranked", "candidate", "find", "groups", "rank", "suggestions"]
+__all__ = ["FoundModel", "PairJudge", "Ranked", "candidate", "find", "groups", "rank", "suggestions"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +31,11 @@ class Ranked:
     prediction: Prediction | None
     rejection: str | None = None
     note: str | None = None
+    assumptions: list[str] = field(default_factory=list)  # what the prediction takes for granted
+
+    @property
+    def is_usable(self) -> bool:
+        return self.prediction is not None and self.rejection is None
 
 
 def groups(candidates: Iterable[FoundModel]) -> dict[str, list[FoundModel]]:
@@ -39,46 +49,55 @@ def groups(candidates: Iterable[FoundModel]) -> dict[str, list[FoundModel]]:
     return dict(sorted(by_vocabulary.items(), key=lambda item: -len(item[1])))
 
 
-def rank(
-    target: FoundModel,
-    candidates: Iterable[FoundModel],
-    machine: Machine,
-    context: int | None = None,
-    *,
-    as_stored: bool = True,
-) -> list[Ranked]:
+@dataclass(frozen=True, slots=True)
+class PairJudge:
+    """What decides about a pair: the machine, the engine, the workload, and what the doctor finds in two models."""
+
+    machine: Machine
+    engine: MemoryUser
+    check: Callable[[FoundModel, FoundModel], list[Finding]]  # of vocabularies and support, for target and draft
+    context: int | None = None  # the longest text of the workload; None: not given
+
+
+def rank(target: FoundModel, candidates: Iterable[FoundModel], judge: PairJudge) -> list[Ranked]:
     """The candidates as drafts for a target: fastest first, then those that can't draft, each with the reason.
 
-    `context`: the longest text of the workload; a draft with a shorter context is rejected. Without it, a short context
-    is only noted. `as_stored`: the engine uses the weights as stored, like llama.cpp; Slipstream's engine dequantises
-    them.
+    With a context, a draft with a shorter one is rejected. Without it, a short context is only noted.
     """
     others = [other for other in candidates if other.path.resolve() != target.path.resolve()]
-    ranked = [_judged(target, other, machine, context, as_stored) for other in others]
-    return sorted(ranked, key=lambda r: -r.prediction.speedup if r.prediction else float("inf"))
+    ranked = [_judged(target, other, judge) for other in others]
+    return sorted(ranked, key=lambda r: -r.prediction.speedup if r.is_usable and r.prediction else float("inf"))
 
 
-def _judged(target: FoundModel, other: FoundModel, machine: Machine, context: int | None, as_stored: bool) -> Ranked:
-    if target.sizes is None or other.sizes is None:
+def _judged(target: FoundModel, other: FoundModel, judge: PairJudge) -> Ranked:
+    ours, theirs, context = target.sizes, other.sizes, judge.context
+    if ours is None or theirs is None:
         return Ranked(other, None, f"can't be read: {target.problem or other.problem}")
-    if target.vocabulary != other.vocabulary:
-        return Ranked(other, None, difference(target.path, other.path))
-    if other.sizes.num_parameters >= target.sizes.num_parameters:
-        return Ranked(
-            other, None, f"not smaller than the target: {_billions(other.sizes)}, target {_billions(target.sizes)}"
-        )
-    limit = other.sizes.context_length
+    if is_too_large(ours, theirs):
+        return Ranked(other, None, f"not smaller than the target: {_billions(theirs)}, target {_billions(ours)}")
+    limit = theirs.context_length
     if context and 0 < limit < context:
         return Ranked(other, None, f"context too short: trained for {limit:,} tokens, the workload has {context:,}")
-    kind: PairKind = "same family" if target.architecture == other.architecture else "same vocabulary"
-    short = 0 < limit < target.sizes.context_length
-    ours, theirs = (s if as_stored else expanded(machine, s) for s in (target.sizes, other.sizes))
-    prediction = predict_pair(machine, ours, theirs, kind)
+    found = judge.check(target, other)
+    blocking = next((finding for finding in found if finding.severity == "blocks"), None)
+    if blocking:
+        return Ranked(other, None, _rejection(target, other, blocking))
+    is_translated = any(finding.id == TRANSLATE.id for finding in found)
+    expected = forecast(judge.machine, ours, theirs, judge.engine, Need.of(ours, context), is_translated)
+    if expected.prediction is None:
+        return Ranked(other, None, f"does not fit: {expected.findings[0].evidence}")
     notes = [
-        *(["not expected to pay off here"] if prediction.speedup < WORTH_IT else []),
-        *([f"trained for {limit:,} tokens, does not help beyond that"] if short else []),
+        *(["not expected to pay off here"] if expected.prediction.speedup < WORTH_IT else []),
+        *([f"trained for {limit:,} tokens, does not help beyond that"] if 0 < limit < ours.context_length else []),
+        *(RULES[finding.id].title for finding in [*found, *expected.findings] if finding.severity == "slows"),
     ]
-    return Ranked(other, prediction, note="; ".join(notes) or None)
+    return Ranked(other, expected.prediction, note="; ".join(notes) or None, assumptions=expected.assumptions)
+
+
+def _rejection(target: FoundModel, other: FoundModel, finding: Finding) -> str:
+    if finding.id.startswith("vocabulary-") and target.vocabulary != other.vocabulary:
+        return difference(target.path, other.path)
+    return f"{finding.id}: {finding.evidence}"
 
 
 def difference(target: Path, draft: Path) -> str:

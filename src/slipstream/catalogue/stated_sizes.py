@@ -6,7 +6,10 @@ from dataclasses import dataclass
 
 from slipstream.catalogue.families import FAMILIES, Member, member_named, member_sized
 from slipstream.errors import UsageError
-from slipstream.predict.speed import ASSUMED_BITS, Sizes
+from slipstream.predict.sizes import ASSUMED_BITS, Sizes
+
+MAX_WEIGHTS_GB = 100_000  # the largest published models have about 2,000
+MAX_SHAPE = 100_000  # layers, heads, dimensions
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +24,14 @@ class Stated:
 
 
 def sizes_from(stated: Stated, name: str) -> tuple[Sizes, list[str]]:
-    """The sizes, and a line for each assumption. Raises UsageError for an unknown name or no weights."""
-    if stated.weights_gb <= 0:
-        raise UsageError(f"the weights of the {name} are {stated.weights_gb} GB; expected more than 0")
+    """The sizes, and a line for each assumption. Raises UsageError for an unknown name or a size that can't be."""
+    if not 0 < stated.weights_gb <= MAX_WEIGHTS_GB:  # false for nan too
+        raise UsageError(
+            f"the weights of the {name} are {stated.weights_gb} GB; expected more than 0 and at most {MAX_WEIGHTS_GB:,}"
+        )
+    for what, number in (("layers", stated.num_layers), ("KV heads", stated.num_kv_heads), ("head", stated.head_dim)):
+        if number is not None and not 1 <= number <= MAX_SHAPE:
+            raise UsageError(f"the {what} of the {name}: {number}; expected 1 to {MAX_SHAPE:,}")
     weight_bytes = int(stated.weights_gb * 1e9)
     member = _member(stated, weight_bytes)
     given = (stated.num_layers, stated.num_kv_heads, stated.head_dim)

@@ -87,6 +87,8 @@ def main() -> None:
     """Runs a command. An error raised on purpose is one line and its own exit code, not a traceback."""
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="surrogateescape")  # bytes that are not UTF-8 are told where the text is used
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a file's name may have bytes that no text has
     distrust_current_folder()
     try:
         try:

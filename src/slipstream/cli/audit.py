@@ -11,7 +11,7 @@ import typer
 from slipstream.backends import MachineOptions
 from slipstream.cli import options as opt
 from slipstream.cli.groups import grouped
-from slipstream.cli.terminal import TerminalReporter
+from slipstream.cli.terminal import TerminalReporter, result_console
 from slipstream.tasks.options import (
     AUDIT_WORKLOAD,
     AuditOptions,
@@ -68,10 +68,9 @@ def audit(
 
 
 def _print(result: AuditResult) -> None:
-    from rich.console import Console
     from rich.table import Table
 
-    answers, console = result.answers, Console()
+    answers, console = result.answers, result_console()
     table = Table(title=f"{'' if result.complete else 'PARTIAL '}audit of {result.title}")
     for column in ("drafter", "answers", "tokens", "drafted", "accepted", "identical", "ties", "bugs"):
         table.add_column(column, justify="left" if column == "drafter" else "right")
@@ -85,8 +84,8 @@ def _print(result: AuditResult) -> None:
     console.print(table)
     for f in answers:
         if f.difference:
-            console.print(_difference_line(f, result.spell), highlight=False)
-    console.print(_conclusion(result), highlight=False)
+            console.print(_difference_line(f, result.spell))
+    console.print(_conclusion(result))
 
 
 def _drafted(answers: list[AuditedAnswer]) -> str:

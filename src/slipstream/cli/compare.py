@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from slipstream.cli import options as opt
+from slipstream.cli.terminal import result_console
 
 if TYPE_CHECKING:
     from slipstream.measurement.regression import Change
@@ -64,7 +65,6 @@ def compare(
 def _print_table(changes: list[Change]) -> None:
     """Shows medians only, so that it fits on a terminal; --json has the intervals."""
     from rich.box import SIMPLE_HEAD
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -81,7 +81,7 @@ def _print_table(changes: list[Change]) -> None:
             Text(_describe(change)), _median(change.before), _median(change.after),
             "" if relative is None else f"{relative:+.1%}",
         )  # fmt: skip
-    Console().print(table)
+    result_console().print(table)
 
 
 def _describe(change: Change) -> str:

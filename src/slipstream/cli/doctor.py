@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,26 +12,33 @@ import typer
 
 from slipstream.cli import options as opt
 from slipstream.cli.groups import grouped
-from slipstream.cli.terminal import TerminalReporter
+from slipstream.cli.terminal import TerminalReporter, result_console
 from slipstream.tasks.options import DoctorOptions, RunningEngineOptions
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from slipstream.diagnosis.examine import Diagnosis
+    from slipstream.diagnosis.log_figures import Figure
+    from slipstream.findings import Finding
     from slipstream.predict.machine import Machine
 
+MAX_VERDICT = 100  # characters
+MAX_SHOWN = 100  # findings; --json has all
+_INDENT = "    "
 _COLOURS = {"blocks": "red", "unknown": "magenta", "slows": "yellow", "note": "dim"}
 
 
 @grouped(
     target=opt.OptionSpec("--target -m --model", "The model that answers.", "Models"),
     draft=opt.OptionSpec("--draft -d", "The model that drafts.", "Models"),
-    engine=opt.OptionSpec(
-        "--engine -e", "slipstream, llama-server (llama.cpp), vllm, sglang, transformers, tabbyapi (exllama), ollama."
+    engine=opt.OptionSpec("--engine -e", opt.ALL_ENGINES_HELP),
+    config=opt.OptionSpec(
+        "--config", "An engine's command line or script, JSON, config.yml, Modelfile or Python script to check."
     ),
-    config=opt.OptionSpec("--config", "An engine's command line, JSON, config.yml or Modelfile to check."),
-    log=opt.OptionSpec("--log", "An engine's log to explain; - reads standard input."),
+    log=opt.OptionSpec(
+        "--log", "A log, or any text with an error or speeds, to explain; - reads standard input, here and in --config."
+    ),
     context=opt.OptionSpec("--context", "Tokens of prompt and answer that you need."),
     batch=opt.OptionSpec("--batch", "Requests at the same time.", more={"min": 1}),
     python=opt.OptionSpec("--python", "The Python of the engine's environment: its torch is tested on the files."),
@@ -43,10 +51,19 @@ def doctor(
     running: RunningEngineOptions = RunningEngineOptions(),
     as_json: opt.Json = False,
 ) -> None:
-    """Check whether a target, a draft, an engine and this machine work together, before you run them.
+    """Check whether a target, a draft, an engine and this machine work together, and explain why if not.
 
-    Every finding has the evidence, the cause and the fix. The exit code is 1 if a finding blocks,
-    and 3 if a log ends with an error that is not known.
+    Give it what you have; each part alone is enough: models, a configuration (the command line or script that starts
+    the engine, JSON, config.yml, a Modelfile, a Python script), a log or any text with the error message or the
+    measured speeds, or the URL of a running engine. Without anything, it checks this machine.
+
+    Every finding has what was found, what it means and what to do. The last line is the verdict, with an exit code:
+
+      0  no finding, or only findings that cost speed
+
+      1  blocked: a finding stops it
+
+      3  unknown: a failure that no rule explains, with its line
 
     [bold]Examples[/bold]
 
@@ -54,14 +71,17 @@ def doctor(
 
       slipstream doctor --target llama-8b.gguf --draft llama-1b.gguf --engine llama.cpp
 
-      slipstream doctor --engine llama-server --url http://127.0.0.1:8080
+      slipstream doctor --draft small-model      (checks its files only)
+
+      slipstream doctor --engine llama-cpp-python --config run.py --log output.txt
 
       slipstream doctor --engine vllm --config serve.sh --log vllm.log
+
+      slipstream doctor --engine llama-server --url http://127.0.0.1:8080
     """
     from slipstream.tasks.doctor import doctor as run_doctor
 
-    if options.log == Path("-"):
-        options = replace(options, log=Path("/dev/stdin"))
+    options = replace(options, log=_or_stdin(options.log), config=_or_stdin(options.config))
     with TerminalReporter() as reporter:
         result = run_doctor(options, running, reporter=reporter)
     if as_json:
@@ -72,6 +92,10 @@ def doctor(
         raise typer.Exit(1)
     if result.is_unknown:
         raise typer.Exit(3)
+
+
+def _or_stdin(path: Path | None) -> Path | None:
+    return Path("/dev/stdin") if path == Path("-") else path
 
 
 def _show_models(console: Console, here: Machine) -> None:
@@ -89,30 +113,81 @@ def _show_models(console: Console, here: Machine) -> None:
 
 
 def _show(result: Diagnosis) -> None:
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.padding import Padding
-
     from slipstream.findings import worst_first
 
-    console = Console(highlight=False)
-    m = result.machine
-    console.print(f"[bold]{m.processor}[/bold], {m.cores} cores, {m.memory_total / 1e9:.0f} GB, "
-                  f"reads {m.cpu_read_bandwidth / 1e9:.0f} GB/s")  # fmt: skip
-    for gpu in m.gpus:
-        console.print(f"[bold]{gpu.name}[/bold], {gpu.memory_total / 1e9:.0f} GB")
-    if not m.gpus:
-        console.print("no GPU")
-    if not result.facts:
-        _show_models(console, m)
+    console = result_console()
+    _show_machine(console, result.machine)
+    case = result.case
+    if not any((case.target, case.draft, case.log, case.config)):
+        _show_models(console, result.machine)
     for role, facts in result.facts.items():
         size = f"{facts.weight_bytes / 1e9:.1f} GB" if facts.weight_bytes else "size unknown"
-        console.print(f"{role}: [bold]{facts.name}[/bold], {facts.quantisation_kind or facts.format}, {size}")
-    for finding in worst_first(result.findings):
-        console.print()
-        colour = _COLOURS[finding.severity]
-        console.print(f"[{colour}]{finding.severity}[/{colour}]  [bold]{finding.id}[/bold]")
-        for name in ("evidence", "cause", "fix"):
-            text = f"{name}: " if name != "cause" else ""
-            console.print(Padding(text + escape(getattr(finding, name)), (0, 0, 0, 4)))
-    console.print(f"\n[bold]{escape(result.verdict)}[/bold]")
+        console.print(f"{role}: {facts.name}, {facts.quantisation_kind or facts.format}, {size}")
+    findings = worst_first(result.findings)
+    for finding in findings[:MAX_SHOWN]:
+        _show_finding(console, finding)
+    if len(findings) > MAX_SHOWN:
+        console.print(f"\nand {len(findings) - MAX_SHOWN:,} more findings: --json lists all")
+    _show_figures(console, result.figures)
+    _show_verdict(console, result)
+
+
+def _show_machine(console: Console, machine: Machine) -> None:
+    bandwidth = f"reads {machine.cpu_read_bandwidth / 1e9:.0f} GB/s"
+    console.print(f"{machine.processor}, {machine.cores} cores, {machine.memory_total / 1e9:.0f} GB, {bandwidth}")
+    for gpu in machine.gpus:
+        console.print(f"{gpu.name}, {gpu.memory_total / 1e9:.0f} GB")
+    if not machine.gpus:
+        console.print("no GPU")
+
+
+def _show_finding(console: Console, finding: Finding) -> None:
+    """The title first, then what was found, what it means, and what to do."""
+    from rich.text import Text
+
+    console.print()
+    head = Text(f"{finding.severity}  ", style=_COLOURS[finding.severity])
+    console.print(head.append(finding.title, style="bold").append(f"  {finding.id}", style="dim"))
+    for text in (f"found: {finding.evidence}", finding.cause, f"to do: {finding.fix}"):
+        _show_text(console, text, _INDENT)
+
+
+def _show_text(console: Console, text: str, indent: str) -> None:
+    """Wrapped, without spaces at the end of lines."""
+    from rich.text import Text
+
+    for line in Text(text).wrap(console, console.width - len(indent)):
+        line.rstrip()
+        console.print(Text(indent).append_text(line))
+
+
+def _show_figures(console: Console, figures: list[Figure]) -> None:
+    if figures:
+        console.print("\nfigures in the log", style="bold")
+    for figure in figures:
+        console.print(f"{_INDENT}{figure.shown}  (line {figure.line:,})")
+
+
+def _show_verdict(console: Console, result: Diagnosis) -> None:
+    """What was checked, one line that fits, and the prediction below it."""
+    console.print()
+    _show_text(console, f"checked: {', '.join(result.checked)}", "")
+    console.print(verdict_line(result, min(console.width, MAX_VERDICT)), style="bold")
+    if (p := result.prediction) and not result.is_blocked:
+        plural = "" if p.n_draft == 1 else "s"
+        console.print(
+            f"predicted: {p.plain_tokens_per_s:.0f} tokens/s plain, {p.tokens_per_s:.0f} tokens/s ({p.speedup:.1f}x) "
+            f"with {p.n_draft} drafted token{plural} per step"
+        )
+
+
+def verdict_line(result: Diagnosis, width: int) -> str:
+    """The verdict in one line: its first words, and the title of the worst finding in place of the whole cause."""
+    from slipstream.findings import worst_first
+
+    words, worst = re.split(r"[:.] | \(", result.verdict)[0], worst_first(result.findings)[:1]
+    if worst and worst[0].severity != "note":
+        words = f"{words}: {worst[0].title}"
+        if len(words) + len(worst[0].evidence) + 3 <= width:
+            words = f"{words} ({worst[0].evidence})"
+    return words if len(words) <= width else f"{words[: width - 1]}…"

@@ -18,7 +18,7 @@ def watch(running: Running) -> None:
     """Shows figures until Ctrl-C. Raises EngineError with the engine's last lines if it exits by itself."""
     from rich.console import Console
 
-    console = Console(stderr=True, highlight=False)
+    console = Console(stderr=True, highlight=False, markup=False, emoji=False)
     try:
         before, then, shown = read(running), time.monotonic(), ""
         while running.process.exit_code is None:

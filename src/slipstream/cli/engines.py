@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from slipstream.cli import options as opt
+from slipstream.cli.terminal import result_console
 
 if TYPE_CHECKING:
     from slipstream.engines.engine_types import Method
@@ -40,11 +40,10 @@ def engines(
 
 def _print(found: list[ListedEngine]) -> None:
     from rich import box
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 140)
+    console = result_console(140)
     for engine in found:
         also = f" (also {', '.join(engine.aliases)})" if engine.aliases else ""
         here = engine.installed_version or "not found on this machine"

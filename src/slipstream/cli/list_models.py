@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from slipstream.cli import options as opt
+from slipstream.cli.terminal import result_console
 
 if TYPE_CHECKING:
     from slipstream.tasks.models_here import ListedModel
@@ -44,11 +44,10 @@ def list_models(
 
 def _print(models: list[ListedModel]) -> None:
     from rich import box
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 140)
+    console = result_console(140)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in ("model", "on disk", "parameters", "format", "family"):
         justify = "right" if column in ("on disk", "parameters") else "left"
@@ -57,7 +56,7 @@ def _print(models: list[ListedModel]) -> None:
         table.add_row(*map(Text, _cells(model)))
     console.print(table)
     for found in (model.found for model in models if model.found.problem):
-        console.print(f"{found.spec} can't be used: {found.problem}", markup=False)
+        console.print(f"{found.spec} can't be used: {found.problem}")
 
 
 def _cells(model: ListedModel) -> list[str]:

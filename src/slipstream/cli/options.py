@@ -10,6 +10,9 @@ from typing import Annotated, Any
 import typer
 
 ENGINES_HELP = "vllm, llama-server, sglang, tabbyapi or ollama"
+ALL_ENGINES_HELP = (
+    "slipstream, llama-server (llama.cpp, llama-cpp-python), vllm, sglang, tabbyapi (exllama), ollama, transformers."
+)
 MODEL_HELP = (
     "The model that answers: a folder of safetensors, a .gguf file, a hub id (org/name), ollama:NAME:TAG, "
     "or the built-in smollm2-135m."
@@ -35,7 +38,7 @@ OPTIONS: dict[str, OptionSpec | None] = {
     "draft": OptionSpec("--draft -d", "A smaller model that drafts, named the same way.", "Models"),
     "drafter": OptionSpec(
         "--drafter",
-        "none (plain decoding), ngram, suffix, model, early-exit, translate, chained:A,B, or one of an installed "
+        "none (plain decoding), ngram, suffix, model, head, early-exit, translate, chained:A,B, or one of an installed "
         "package. Options in brackets: 'model(p_min=0.3,n_parallel=3)'. Default: model with --draft, else suffix.",
         "Speculation",
     ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
+import shlex
 from typing import TYPE_CHECKING
 
 import typer
@@ -11,7 +11,7 @@ import typer
 from slipstream.cli import options as opt
 from slipstream.cli.groups import grouped
 from slipstream.cli.options import OptionSpec
-from slipstream.cli.terminal import TerminalReporter
+from slipstream.cli.terminal import TerminalReporter, result_console
 from slipstream.tasks.options import PairsOptions
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     measure=OptionSpec("--measure", "Also measure the best three with Slipstream's own engine."),
     engine=OptionSpec(
         "--engine",
-        "slipstream dequantises weights to 2 bytes (GPU) or 4 bytes (CPU), the others read them as stored. Default: "
-        "llama.cpp, and slipstream with --measure.",
+        "The engine that is to run them: its rules for weights and vocabularies decide. Default: llama.cpp for GGUF "
+        "files, slipstream for folders and with --measure.",
     ),
 )
 def pairs(options: PairsOptions = PairsOptions(), as_json: opt.Json = False) -> None:
@@ -56,7 +56,7 @@ def pairs(options: PairsOptions = PairsOptions(), as_json: opt.Json = False) -> 
     with TerminalReporter("measuring") as reporter:
         result = find_pairs(options, reporter=reporter)
     if as_json:
-        print(json.dumps(result.to_dict()))
+        print(json.dumps(result.to_dict() | ({} if isinstance(result, ModelGroups) else {"command": _command(result)})))
     elif isinstance(result, ModelGroups):
         _show_groups(result)
     else:
@@ -69,9 +69,7 @@ def pairs(options: PairsOptions = PairsOptions(), as_json: opt.Json = False) -> 
 
 
 def _show_groups(result: ModelGroups) -> None:
-    from rich.console import Console
-
-    console = Console(highlight=False)
+    console = result_console()
     if not result.groups and not result.unreadable:
         console.print(
             "No models were found. Download one (slipstream pull, ollama pull) or name a folder with --search."
@@ -83,15 +81,18 @@ def _show_groups(result: ModelGroups) -> None:
         )
         console.print(f"{first.family or 'unknown family'}, {first.num_tokens:,} tokens: {together}", style="bold")
         for member in members:
-            console.print(f"  {member.spec}  {_size(member)}", markup=False)
+            console.print(f"  {member.spec}  {_size(member)}")
     _print_broken(console, result.unreadable)
+    if several := next((members for members in result.groups.values() if len(members) > 1), None):
+        target = shlex.quote(several[0].spec)
+        console.print(f"\ndrafts for one of them, and the command to run it: slipstream pairs --target {target}")
 
 
 def _print_broken(console: Console, broken: list[FoundModel]) -> None:
     if broken:
         console.print("can't be used:", style="bold")
     for entry in broken:
-        console.print(f"  {entry.spec}: {entry.problem}", markup=False)
+        console.print(f"  {entry.spec}: {entry.problem}")
 
 
 def _size(found: FoundModel) -> str:
@@ -103,46 +104,79 @@ def _size(found: FoundModel) -> str:
 
 
 def _print(result: RankedDrafts) -> None:
+    wanted, machine = result.target, result.machine
+    console = result_console()
+    if wanted.problem:
+        console.print(f"{wanted.spec} can't be used: {wanted.problem}")
+        return
+    console.print(_headline(wanted, machine))
+    if result.usable:
+        _print_table(console, result)
+    else:
+        _print_suggestions(console, result)
+    _print_skipped(console, result)
+    for pair in result.measured:
+        console.print(
+            f"measured: {pair.spec}: {pair.speedup:.2f}x (predicted {pair.predicted_speedup:.2f}x), "
+            f"{pair.tokens_per_s:.1f} tokens/s, {pair.acceptance_rate:.0%} accepted: {pair.verdict}"
+        )
+    _print_command(console, result)
+
+
+def _print_command(console: Console, result: RankedDrafts) -> None:
+    from slipstream.predict.speed import WORTH_IT
+
+    if command := _command(result):
+        best = result.usable[0].prediction
+        pays = best is not None and best.speedup >= WORTH_IT
+        title = "to run the best pair" if pays else "no pair is expected to pay off here; to try the best one"
+        console.print(f"\n{title} with {result.engine}:", style="bold")
+        console.print(command, soft_wrap=True)
+
+
+def _command(result: RankedDrafts) -> str | None:
+    """How to run the best pair with the engine; None if no model can draft."""
+    from slipstream.tasks.pair_command import pair_command
+
+    best = next(iter(result.usable), None)
+    if best is None or best.prediction is None:
+        return None
+    length, p_min = best.prediction.n_draft, best.prediction.p_min
+    return pair_command(result.engine, result.target.spec, best.candidate.spec, length, p_min)
+
+
+def _print_table(console: Console, result: RankedDrafts) -> None:
     from rich import box
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    wanted, machine = result.target, result.machine
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 110)
-    if wanted.problem:
-        console.print(f"{wanted.spec} can't be used: {wanted.problem}", markup=False)
-        return
-    console.print(_headline(wanted, machine), markup=False)
-    if result.usable:
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-        for column in ("draft", "predicted", "tokens/s", "n_draft", "p_min", "accepted", ""):
-            left = column in ("draft", "")
-            table.add_column(column, justify="left" if left else "right", overflow="fold", no_wrap=not left)
-        for entry in result.usable:
-            table.add_row(*map(Text, _cells(entry)))
-        console.print(table)
-        console.print(_fine_print(machine, result.engine), style="dim")
-    else:
-        _print_suggestions(console, result)
-    for entry in (entry for entry in result.ranked if entry.rejection):
-        console.print(f"no: {entry.candidate.spec}: {entry.rejection}", markup=False)
-    if any("another vocabulary" in (entry.rejection or "") for entry in result.ranked):
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in ("draft", "predicted", "tokens/s", "n_draft", "p_min", "accepted", ""):
+        left = column in ("draft", "")
+        table.add_column(column, justify="left" if left else "right", overflow="fold", no_wrap=not left)
+    for entry in result.usable:
+        table.add_row(*map(Text, _cells(entry)))
+    console.print(table)
+    console.print(_fine_print(result.machine, result.engine), style="dim")
+
+
+def _print_skipped(console: Console, result: RankedDrafts) -> None:
+    """The models that can't draft for the target, each with the reason."""
+    skipped = [entry for entry in result.ranked if entry.rejection]
+    if skipped:
+        console.print(f"\nskipped, of {len(result.ranked)} models found:", style="bold")
+    for entry in skipped:
+        console.print(f"  {entry.candidate.spec}: {entry.rejection}")
+    if any("another vocabulary" in (entry.rejection or "") for entry in skipped):
         console.print(
             "Slipstream can still draft with another vocabulary, with lower acceptance: --drafter translate",
             style="dim",
         )
-    for pair in result.measured:
-        console.print(
-            f"measured: {pair.spec}: {pair.speedup:.2f}x (predicted {pair.predicted_speedup:.2f}x), "
-            f"{pair.tokens_per_s:.1f} tokens/s, {pair.acceptance_rate:.0%} accepted: {pair.verdict}",
-            markup=False,
-        )
 
 
 def _headline(wanted: FoundModel, machine: Machine) -> str:
-    gpu = machine.gpu_for(wanted.sizes.weight_bytes) if wanted.sizes else None
-    return f"drafts for {wanted.spec} ({_size(wanted)}) on {gpu.name if gpu else machine.processor}"
+    devices = " + ".join(gpu.name for gpu in machine.gpus) or machine.processor
+    return f"drafts for {wanted.spec} ({_size(wanted)}) on {devices}"
 
 
 def _cells(entry: Ranked) -> list[str]:
@@ -171,4 +205,4 @@ def _print_suggestions(console: Console, result: RankedDrafts) -> None:
             f"Its vocabulary is that of {family.name} ({family.source}). Published models with the same vocabulary:"
         )
     for line in lines:
-        console.print(f"  {line}", markup=False)
+        console.print(f"  {line}")

@@ -10,15 +10,18 @@ import typer
 from slipstream.cli import options as opt
 from slipstream.cli.groups import grouped
 from slipstream.cli.options import OptionSpec
+from slipstream.cli.terminal import result_console
 from slipstream.tasks.options import PlanOptions
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.text import Text
 
-    from slipstream.predict.memory import GpuShare
+    from slipstream.predict.memory import DeviceShare, MemoryPlacement
     from slipstream.tasks.plan import PlanResult
 
 BAR_COLUMNS = 40
+SPLIT_OPTIONS = {"gpu_split": "TabbyAPI: gpu_split:", "tensor_split": "llama.cpp: --tensor-split"}
 TARGET, DRAFT, SHAPE = "Target", "Draft", "Shape of a target that is not on this machine"
 _POSITIVE = {"min": 1}
 
@@ -33,13 +36,11 @@ _POSITIVE = {"min": 1}
     layers=OptionSpec("--layers", "Layers.", SHAPE, _POSITIVE),
     kv_heads=OptionSpec("--kv-heads", "KV heads.", SHAPE, _POSITIVE),
     head_dim=OptionSpec("--head-dim", "Dimensions per head.", SHAPE, _POSITIVE),
-    context=OptionSpec("--context", "Tokens of prompt and answer.", more=_POSITIVE),
+    context=OptionSpec("--context", "Tokens of prompt and answer. Default: 8192, assumed.", more=_POSITIVE),
     kv=OptionSpec("--kv", "How the KV cache is stored: f16, q8 or q4."),
     gpus=OptionSpec("--gpus", "Sizes of the GPUs as sold, for example 32,24. Default: the GPUs of this machine."),
     nodes=OptionSpec("--nodes", "Number of machines, each with these GPUs (vllm, sglang).", more=_POSITIVE),
-    engine=OptionSpec(
-        "--engine", "slipstream, llama-server (llama.cpp), vllm, sglang, tabbyapi (exllama), ollama, transformers."
-    ),
+    engine=OptionSpec("--engine", opt.ALL_ENGINES_HELP),
 )
 def plan(options: PlanOptions = PlanOptions(), as_json: opt.Json = False) -> None:
     """Plan the memory of a target and a draft: what fits, how to split it, and the longest context.
@@ -70,11 +71,10 @@ def plan(options: PlanOptions = PlanOptions(), as_json: opt.Json = False) -> Non
 
 def _print(result: PlanResult) -> None:
     from rich import box
-    from rich.console import Console
     from rich.table import Table
 
     made, main, helper = result.memory, result.target, result.draft
-    console = Console(highlight=False)
+    console = result_console()
     title = (
         f"{main.name}{f' with {helper.name}' if helper else ''}, {made.context:,} tokens, KV {made.kv}, {made.engine}"
     )
@@ -84,30 +84,52 @@ def _print(result: PlanResult) -> None:
     for part in made.parts:
         table.add_row(part.label, f"{part.num_bytes / 1e9:.2f}", part.why)
     console.print(table)
-    for number, gpu in enumerate(made.gpus):
-        if made.nodes > 1 and number % made.gpus_each == 0:
-            console.print(f"machine {number // made.gpus_each + 1}", style="bold")
-        console.print(_bar(number % made.gpus_each, gpu))
-    console.print("█ target  ▓ draft  ▒ buffers and engine  · free", style="dim")
-    console.print(f"{'fits' if made.fits else 'does NOT fit'}: {made.total_bytes / 1e9:.1f} GB in total", style="bold")
+    _print_devices(console, made)
+    console.print(f"{_verdict(result)}: {made.total_bytes / 1e9:.1f} GB in total", style="bold")
     console.print(f"longest context: {_context(made.max_context)}")
     if helper:
         console.print(f"without the draft: {_context(made.max_context_without_draft)}")
+    for name, value in result.to_dict()["split"].items():
+        console.print(f"{SPLIT_OPTIONS[name]} {value}", markup=False)
+    if result.prediction:
+        expected = result.prediction
+        console.print(
+            f"predicted: {expected.plain_tokens_per_s:.0f} tokens/s plain, {expected.tokens_per_s:.0f} tokens/s "
+            f"({expected.speedup:.2f}x) with {expected.n_draft} drafted tokens per step, at an assumed acceptance of "
+            f"{expected.acceptance:.0%}"
+        )
     for finding in result.findings:
-        console.print(f"{finding.id}: {finding.fix}")
+        console.print(f"{finding.title}: {finding.evidence}. {finding.fix}  ({finding.id})", markup=False)
     for note in result.notes:
-        console.print(f"note: {note}", style="dim")
+        console.print(f"note: {note}", style="dim", markup=False)
+
+
+def _print_devices(console: Console, made: MemoryPlacement) -> None:
+    for number, gpu in enumerate(made.gpus):
+        if made.nodes > 1 and number % made.gpus_each == 0:
+            console.print(f"machine {number // made.gpus_each + 1}", style="bold")
+        console.print(_bar(f"GPU {number % made.gpus_each}", gpu))
+    if made.main:
+        console.print(_bar("RAM", made.main))
+    console.print("█ target  ▓ draft  ▒ buffers and engine  · free", style="dim")
+
+
+def _verdict(result: PlanResult) -> str:
+    made = result.memory
+    if not result.fits:
+        return "does NOT fit" if made.is_refused else "can't be used"
+    return "fits" if made.fits else f"fits up to a context of {made.max_context:,}"
 
 
 def _context(tokens: int) -> str:
     return f"{tokens:,} tokens" if tokens else "none fits"
 
 
-def _bar(number: int, gpu: GpuShare) -> Text:
-    """One GPU as a bar of target, draft, overhead and free memory."""
+def _bar(name: str, gpu: DeviceShare) -> Text:
+    """One device as a bar of target, draft, overhead and free memory."""
     from rich.text import Text
 
-    bar = Text(f"GPU {number} ")
+    bar = Text(f"{name} ")
     full = max(gpu.capacity, gpu.used)
     for num_bytes, sign, style in (
         (gpu.target_bytes, "█", "blue"), (gpu.draft_bytes, "▓", "green"), (gpu.overhead_bytes, "▒", "yellow"),

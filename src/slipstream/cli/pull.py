@@ -23,7 +23,7 @@ def pull(
 
       slipstream pull HuggingFaceTB/SmolLM2-360M-Instruct
     """
-    from slipstream.models import pull as pull_model
+    from slipstream.tasks.models_here import fetch
 
-    path = pull_model(model, lambda line: print(line, file=sys.stderr))
+    path = fetch(model, lambda line: print(line, file=sys.stderr))
     print(json.dumps({"model": model, "path": str(path)}) if as_json else path)

@@ -1,16 +1,27 @@
-"""TerminalReporter: the progress of a task on stderr. Bars on a terminal, occasional lines elsewhere."""
+"""The console for results, and TerminalReporter: the progress of a task on stderr, as bars or occasional lines."""
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING
 
 from slipstream.tasks.reporter import Reporter
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.progress import Progress, TaskID
 
 _LINE_EVERY = 0.25  # share of the work between two lines, if there is no terminal
+PIPED_WIDTH = 110  # columns where there is no terminal
+
+
+def result_console(piped_width: int = PIPED_WIDTH) -> Console:
+    """The console for results on stdout. Texts of users are printed as they are: `:name:` and `[brackets]` too."""
+    from rich.console import Console
+
+    width = None if sys.stdout.isatty() or os.environ.get("COLUMNS") else piped_width
+    return Console(highlight=False, markup=False, emoji=False, width=width)
 
 
 class TerminalReporter(Reporter):

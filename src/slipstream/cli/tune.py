@@ -14,7 +14,7 @@ import typer
 from slipstream.backends import MachineOptions
 from slipstream.cli import options as opt
 from slipstream.cli.groups import grouped
-from slipstream.cli.terminal import TerminalReporter
+from slipstream.cli.terminal import TerminalReporter, result_console
 from slipstream.errors import SlipstreamError
 from slipstream.tasks.options import TUNE_WORKLOAD, EngineOptions, ModelOptions, TuneOptions, WorkloadOptions
 from slipstream.tasks.settings_file import FILE_NAME, FileSettings, write_settings
@@ -102,17 +102,16 @@ def _comments(result: TuneResult, model: str) -> list[str]:
 
 
 def _print(result: TuneResult, model: str) -> None:
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console()
+    console = result_console()
     table = Table(title=f"{'' if result.complete else 'PARTIAL '}tuning {model}: {result.elapsed_s:.0f} s")
     for column in ("drafter and length", "speed-up", "95 % interval", "accepted", "prompts", ""):
         table.add_column(column, justify="left" if column in ("drafter and length", "") else "right")
     for score in result.scores[:10]:
         table.add_row(*_cells(score, result))
     console.print(table)
-    console.print(explanation(result), highlight=False)
+    console.print(explanation(result))
 
 
 def _cells(score: Score, result: TuneResult) -> list[str]:

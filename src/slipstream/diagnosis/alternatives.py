@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from slipstream.findings import Finding, rule
+from slipstream.predict.forecast import forecast
 from slipstream.predict.machine import Machine
-from slipstream.predict.speed import DeviceSpeed, KvType, Sizes, kv_bytes_per_token
+from slipstream.predict.memory import ASSUMED_CONTEXT, MemoryUser, Need
+from slipstream.predict.sizes import KV_BYTES, KvType, Sizes, kv_bytes
+from slipstream.predict.speed import PlacedModel
 
 WORTH_SAYING = 1.05  # smaller gains are not reported
 TARGET_BITS = 4.85  # Q4_K_M: the smallest quantisation with little effect on answers
 STREAMS = 8
+KV_SMALLER: KvType = "q8"
 
 GPU_OFFLOAD = rule(
     "fit-try-gpu", "note", "Run the model on the GPU",
@@ -64,9 +68,9 @@ QUANTISATION = rule(
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A typical request."""
+    """A request. The defaults are assumed, and findings say so."""
 
-    context: int = 8192  # the context length set for the engine
+    context: int = ASSUMED_CONTEXT  # the context length set for the engine
     prompt_tokens: int = 1024
     answer_tokens: int = 256
     max_tokens: int = 2048
@@ -74,19 +78,20 @@ class Workload:
 
 
 def alternatives(
-    machine: Machine, sizes: Sizes, workload: Workload | None = None, on_gpu: bool = True
+    machine: Machine, sizes: Sizes, engine: MemoryUser, workload: Workload | None = None, on_gpu: bool = True
 ) -> list[Finding]:
     """What helps instead of speculation, in the order to try it.
 
     `on_gpu`: whether the model runs on the GPU now, if there is one with enough memory.
     """
     work = workload or Workload()
-    device = DeviceSpeed.of(machine, sizes.weight_bytes, allow_gpu=on_gpu)
+    here = machine if on_gpu else replace(machine, gpus=())
+    now = forecast(here, sizes, None, engine, Need(work.context, work.kv)).target
     found = [
-        _gpu_offload(machine, sizes, on_gpu),
+        _gpu_offload(machine, sizes, engine, Need(work.context, work.kv), on_gpu),
         _quantisation(sizes),
-        _prompt_cache(device, sizes, work),
-        _more_streams(device, sizes),
+        _prompt_cache(now, work),
+        _more_streams(now),
         _kv_type(sizes, work),
         _flash_attention(sizes, work),
         _right_size(sizes, work),
@@ -94,22 +99,20 @@ def alternatives(
     return [finding for finding in found if finding is not None]
 
 
-def _gpu_offload(machine: Machine, sizes: Sizes, on_gpu: bool) -> Finding | None:
-    gpu, from_memory = machine.gpu_for(sizes.weight_bytes), machine.cpu_read_bandwidth
-    evidence = f"{sizes.name}: {sizes.weight_bytes / 1e9:.1f} GB"
-    if gpu and not on_gpu:
-        gain = gpu.read_bandwidth / from_memory
-        return GPU_OFFLOAD.finding(
-            evidence, cpu=from_memory / 1e9, gpu=gpu.read_bandwidth / 1e9, name=gpu.name, gain=gain
-        )
-    largest = max(machine.gpus, key=lambda g: g.memory_total, default=None)
-    if gpu or largest is None:
+def _gpu_offload(machine: Machine, sizes: Sizes, engine: MemoryUser, need: Need, on_gpu: bool) -> Finding | None:
+    best, slow = (forecast(here, sizes, None, engine, need) for here in (machine, replace(machine, gpus=())))
+    made, gain = best.memory, slow.target.forward_s(1) / best.target.forward_s(1)
+    if not made.gpus or not made.fits:
         return None
-    share = 0.85 * largest.memory_total / sizes.weight_bytes
-    seconds = share / largest.read_bandwidth + (1 - share) / from_memory
-    gain = 1 / from_memory / seconds
-    layers = int(share * sizes.num_layers)
-    return PARTIAL_OFFLOAD.finding(evidence, share=share, name=largest.name, layers=layers, gain=gain)
+    evidence, name = f"{sizes.name}: {sizes.weight_bytes / 1e9:.1f} GB", machine.gpus[made.gpus[0].index].name
+    if made.main:
+        layers = sum(share.num_layers for share in made.gpus)
+        share = layers / (layers + made.main.num_layers)
+        return PARTIAL_OFFLOAD.finding(evidence, share=share, name=name, layers=layers, gain=gain)
+    if on_gpu:
+        return None
+    cpu, gpu = (expected.target.device.bandwidth / 1e9 for expected in (slow, best))
+    return GPU_OFFLOAD.finding(evidence, cpu=cpu, gpu=gpu, name=name, gain=gain)
 
 
 def _quantisation(sizes: Sizes) -> Finding | None:
@@ -123,21 +126,21 @@ def _quantisation(sizes: Sizes) -> Finding | None:
     )  # fmt: skip
 
 
-def _prompt_cache(device: DeviceSpeed, sizes: Sizes, work: Workload) -> Finding | None:
-    prompt_s = 2 * sizes.num_parameters * work.prompt_tokens / device.flops
-    answer_s = work.answer_tokens * device.forward_s(sizes.weight_bytes, sizes.num_parameters, 1)
+def _prompt_cache(now: PlacedModel, work: Workload) -> Finding | None:
+    prompt_s = 2 * now.num_parameters * work.prompt_tokens / now.device.flops
+    answer_s = work.answer_tokens * now.forward_s(1)
     gain = (prompt_s + answer_s) / answer_s
     if gain < WORTH_SAYING:
         return None
     return PROMPT_CACHE.finding(
-        f"{work.prompt_tokens:,} prompt tokens, {work.answer_tokens} answer tokens",
+        f"{work.prompt_tokens:,} prompt tokens, {work.answer_tokens} answer tokens{_assumed(work)}",
         prompt=work.prompt_tokens, prompt_s=prompt_s, share=prompt_s / (prompt_s + answer_s),
         answer=work.answer_tokens, gain=gain,
     )  # fmt: skip
 
 
-def _more_streams(device: DeviceSpeed, sizes: Sizes) -> Finding | None:
-    one, many = (device.forward_s(sizes.weight_bytes, sizes.num_parameters, rows) for rows in (1, STREAMS))
+def _more_streams(now: PlacedModel) -> Finding | None:
+    one, many = now.forward_s(1), now.forward_s(STREAMS)
     gain = STREAMS * one / many
     if gain < WORTH_SAYING:
         return None
@@ -145,12 +148,16 @@ def _more_streams(device: DeviceSpeed, sizes: Sizes) -> Finding | None:
 
 
 def _kv_type(sizes: Sizes, work: Workload) -> Finding | None:
-    full, half = (work.context * kv_bytes_per_token(sizes, kv) for kv in (work.kv, "q8"))
+    full, half = (kv_bytes(sizes, work.context, KV_BYTES[kv]) for kv in (work.kv, KV_SMALLER))
     gain = (sizes.weight_bytes + full) / (sizes.weight_bytes + half)
     if work.kv != "f16" or gain < WORTH_SAYING:
         return None
     return KV_TYPE.finding(
-        f"KV cache as {work.kv}", context=work.context, kv=full / 1e9, weights=sizes.weight_bytes / 1e9, gain=gain
+        f"KV cache as {work.kv}{_assumed(work)}",
+        context=work.context,
+        kv=full / 1e9,
+        weights=sizes.weight_bytes / 1e9,
+        gain=gain,
     )
 
 
@@ -159,7 +166,9 @@ def _flash_attention(sizes: Sizes, work: Workload) -> Finding | None:
     scores = 512 * work.context * sizes.num_kv_heads * 4 * 4
     if scores < 1 << 30:
         return None
-    return FLASH_ATTENTION.finding(f"{work.context:,} tokens of context", scores=scores / 1e9, context=work.context)
+    return FLASH_ATTENTION.finding(
+        f"{work.context:,} tokens of context{_assumed(work)}", scores=scores / 1e9, context=work.context
+    )
 
 
 def _right_size(sizes: Sizes, work: Workload) -> Finding | None:
@@ -167,7 +176,11 @@ def _right_size(sizes: Sizes, work: Workload) -> Finding | None:
     if work.context < 2 * needed and work.max_tokens <= 512:
         return None
     return RIGHT_SIZE.finding(
-        f"context {work.context:,}, max_tokens {work.max_tokens:,}",
-        context=work.context, kv=work.context * kv_bytes_per_token(sizes, work.kv) / 1e9, answer=work.max_tokens,
+        f"context {work.context:,}, max_tokens {work.max_tokens:,}{_assumed(work)}",
+        context=work.context, kv=kv_bytes(sizes, work.context, KV_BYTES[work.kv]) / 1e9, answer=work.max_tokens,
         factor=max(work.max_tokens / 512, 1),
     )  # fmt: skip
+
+
+def _assumed(work: Workload) -> str:
+    return " (assumed)" if work == Workload() else ""

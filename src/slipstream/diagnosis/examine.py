@@ -4,27 +4,45 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from slipstream.core.sampling import Sampling
 from slipstream.diagnosis import configs, logs, machine_checks, pair_checks
-from slipstream.diagnosis.alternatives import alternatives
-from slipstream.diagnosis.quantisation_checks import check_quantisation
+from slipstream.diagnosis.alternatives import Workload, alternatives
+from slipstream.diagnosis.log_figures import Figure, figures
+from slipstream.diagnosis.named_models import check_names
+from slipstream.diagnosis.support_checks import OWN, check_support, own_packages
 from slipstream.engines import find_folder
 from slipstream.errors import ModelError, UnsupportedModelError, UsageError
-from slipstream.findings import Finding, blocks, worst_first
-from slipstream.model_files import quantisation, weights
-from slipstream.model_files.head_checks import NOT_A_TARGET, check_head
+from slipstream.findings import Finding, blocks, rule, worst_first
+from slipstream.load_checks import check_model
+from slipstream.model_files import weights
+from slipstream.model_files.head_checks import NOT_A_TARGET, check_head, is_head
 from slipstream.model_files.model_facts import ModelFacts, describe
-from slipstream.model_files.weight_files import MISSING
-from slipstream.predict import speed
+from slipstream.model_files.tensor_probe import SOUND
+from slipstream.model_files.weight_files import NOT_HERE
+from slipstream.parsing.log_reading import read_log
+from slipstream.predict.forecast import ASSUMED, forecast
 from slipstream.predict.machine import Machine, inspect
-from slipstream.predict.speed import Prediction, Sizes
+from slipstream.predict.memory import Need
+from slipstream.predict.packages import packages_of
+from slipstream.predict.sizes import Sizes
+from slipstream.predict.speed import WORTH_IT, Prediction
+from slipstream.reading import MAX_CONFIG_BYTES, read_given_text
 from slipstream.vocabularies import checks as vocabulary
 from slipstream.vocabularies.rules import TRANSLATE
 
+READ_FAILED = "log-tensor-read"
+NO_SIGN = rule(
+    "log-no-sign",
+    "note",
+    "The log does not show that the engine worked",
+    "No known failure is in the log, and no line says that the engine was ready or that it answered: this may be a "
+    "part of a log, or of a program that the doctor does not know.",
+    "Give the whole log, to its last line, and name the engine with --engine.",
+)
 Role = Literal["target", "draft"]
 Say = Callable[[str], None]
 
@@ -35,13 +53,18 @@ class Case:
 
     target: str | None = None
     draft: str | None = None
-    engine: str = "slipstream"
+    engine: str = OWN
     config: Path | None = None
     log: Path | None = None
     context: int | None = None  # tokens of prompt and answer that the workload needs
     batch: int = 1  # requests at the same time
     sampling: Sampling = field(default_factory=Sampling)
-    python: str = sys.executable  # interpreter of the environment whose torch and safetensors are tested on valid files
+    python: str | None = None  # of the engine's environment: its packages are judged; None: Slipstream's, if it is that
+
+    @property
+    def judged_python(self) -> str | None:
+        """The Python whose packages run the models; None: unknown, since other engines have their own environment."""
+        return self.python or (sys.executable if self.engine == OWN else None)
 
 
 @dataclass(slots=True)
@@ -51,6 +74,8 @@ class Diagnosis:
     findings: list[Finding] = field(default_factory=list)
     facts: dict[Role, ModelFacts] = field(default_factory=dict)
     prediction: Prediction | None = None
+    checked: list[str] = field(default_factory=list)  # what was looked at, in words
+    figures: list[Figure] = field(default_factory=list)  # read from the log
 
     @property
     def is_blocked(self) -> bool:
@@ -68,11 +93,14 @@ class Diagnosis:
         if self.is_blocked:
             return f"blocked: {worst[0].cause}"
         if self.is_unknown:
-            return f"unknown: {worst[0].cause} The last error: {worst[0].evidence}"
+            return f"unknown: {worst[0].cause} The error: {worst[0].evidence}"
         gain = self._gain()
         if any(finding.severity == "slows" for finding in worst):
             return f"works, but slower than possible: {worst[0].cause}{gain}"
-        return f"no problems found{gain}"
+        found = "no problems found"
+        if any(finding.id == NO_SIGN.id for finding in worst):
+            found += ", but the log does not show that the engine worked"
+        return f"{found} (checked: {', '.join(self.checked)}){gain}"
 
     def _gain(self) -> str:
         p = self.prediction
@@ -91,30 +119,43 @@ class Diagnosis:
         """Ready for JSON."""
         return {
             "verdict": self.verdict,
+            "checked": self.checked,
             "findings": [finding.to_dict() for finding in worst_first(self.findings)],
             "engine": self.case.engine,
             "machine": asdict(self.machine),
             "models": {role: asdict(facts) for role, facts in self.facts.items()},
             "prediction": asdict(self.prediction) if self.prediction else None,
+            "figures": [figure.to_dict() for figure in self.figures],
         }
 
 
 def examine(case: Case, say: Say = lambda line: None) -> Diagnosis:
     """Checks everything in the case. Bad files are findings. Raises UsageError for a case that makes no sense."""
-    if case.draft and not case.target:
-        raise UsageError("a draft can only be checked with its target: add --target")
     say("checking the machine")
-    result = Diagnosis(case, inspect())
-    result.findings += machine_checks.check(result.machine, find_folder(case.engine).facts)
+    packages = packages_of(case.python) if case.python else None  # a wrong path fails before anything is read
+    result, engine = Diagnosis(case, inspect(), checked=["this machine"]), find_folder(case.engine).facts
+    result.findings += machine_checks.check(result.machine, engine, packages or own_packages(result.machine, engine))
+    are_sound = True
     for role, spec in _models(case):
         say(f"reading the {role} {spec}")
-        result.findings += _check_model(result, role, spec)
-    if case.target and case.draft and len(result.facts) == 2:
-        say("comparing draft and target")
-        result.findings += _check_draft(result, case.target, case.draft)
-    result.findings += _check_fit(result)
-    result.findings += _check_texts(case, say)
+        found = _check_files(case, role, spec)
+        are_sound = are_sound and not blocks(found)
+        result.findings += found + _check_model(result, role, spec, found)
+        result.checked.append(f"the {role}'s files" if role in result.facts else f"the {role}'s name")
+    if case.target and case.draft and len(result.facts) < 2:
+        result.findings = _with_names(result.findings, check_names(case.target, case.draft))
+    if are_sound:  # else all that follows from damaged files would be found too
+        result.findings += _check_pair(result, say)
+    result.findings += _check_config(result, say) + _check_log(result, say)
+    result.findings += _cleared_files(result)
     return result
+
+
+def _with_names(found: list[Finding], by_name: list[Finding]) -> list[Finding]:
+    """What names say is more than that the models are not here."""
+    if not by_name:
+        return found
+    return [*by_name, *(replace(f, severity="note") if f.id == NOT_HERE.id else f for f in found)]
 
 
 def _models(case: Case) -> Iterator[tuple[Role, str]]:
@@ -124,23 +165,37 @@ def _models(case: Case) -> Iterator[tuple[Role, str]]:
         yield "draft", case.draft
 
 
-def _check_model(result: Diagnosis, role: Role, spec: str) -> list[Finding]:
-    """Checks the files of a model, and whether this engine on this machine supports them."""
-    found = weights.check_weights(spec)
+def _check_files(case: Case, role: Role, spec: str) -> list[Finding]:
+    """For Slipstream all that would refuse the model at load; for other engines what is wrong with the files."""
+    if is_head(spec):
+        return check_head(spec)
+    if _named_engine(case) is None:
+        return check_model(spec, answers=role == "target")
+    return weights.check_weights(spec)
+
+
+def _check_pair(result: Diagnosis, say: Say) -> list[Finding]:
+    case = result.case
+    if case.target and case.draft and len(result.facts) == 2:
+        say("comparing draft and target")
+        result.findings += _check_draft(result, case.target, case.draft)
+        result.checked.append("the head with its target" if result.facts["draft"].draft_head else "both vocabularies")
+    return _check_fit(result)
+
+
+def _check_model(result: Diagnosis, role: Role, spec: str, in_files: list[Finding]) -> list[Finding]:
+    """Whether this engine on this machine supports a model. `in_files` was found in its files."""
     try:
         facts = result.facts[role] = describe(spec)
     except ModelError as error:
-        return found or [MISSING.finding(str(error), meaning="the model was not found.", fix="Check its name or path.")]
+        return [] if blocks(in_files) else [weights.finding_of(error)]
     if role == "target" and facts.draft_head:
         return [NOT_A_TARGET.finding(_head_line(facts), target=facts.made_for or "TARGET", head=spec)]
-    if not found and facts.format == "safetensors":
-        found += weights.load_one_tensor(spec, result.case.python)
-    found += check_quantisation(facts, find_folder(result.case.engine).facts, role)
-    for gpu in result.machine.gpus:
-        if gpu.compute_capability:
-            major, minor = divmod(round(gpu.compute_capability * 10), 10)
-            found += quantisation.check_capability(facts, (major, minor))
-    return found
+    found: list[Finding] = []
+    python = result.case.judged_python
+    if not blocks(in_files) and facts.format == "safetensors" and python:
+        found += weights.load_one_tensor(spec, python)
+    return [*found, *check_support(facts, role, find_folder(result.case.engine).facts, result.machine.gpus)]
 
 
 def _head_line(facts: ModelFacts) -> str:
@@ -168,40 +223,74 @@ def _check_fit(result: Diagnosis) -> list[Finding]:
         return found
     if case.context:
         found += pair_checks.check_context(target, draft, case.context)
-    if draft and not result.is_blocked:
-        translated = any(finding.id == TRANSLATE.id for finding in result.findings)
-        kind: speed.PairKind = "translated" if translated else "same family"
-        prediction = result.prediction = speed.predict_pair(result.machine, target, draft, kind, case.batch)
-        found += pair_checks.check_pair(target, draft, prediction)
-        device = speed.DeviceSpeed.of(result.machine, target.weight_bytes + draft.weight_bytes)
-        found += pair_checks.check_batch(target, draft, device, case.batch)
-    if result.prediction is None or result.prediction.speedup < speed.WORTH_IT:
-        found += alternatives(result.machine, target)
+    engine = find_folder(case.engine).facts
+    translated = any(finding.id == TRANSLATE.id for finding in result.findings)
+    need = Need.of(target, case.context, batch=case.batch)
+    expected = forecast(result.machine, target, draft, engine, need, translated)
+    found += expected.findings
+    if draft and expected.prediction and not result.is_blocked:
+        result.prediction = expected.prediction
+        found += pair_checks.check_pair(target, draft, expected)
+        found += pair_checks.check_batch(target, draft, expected, case.batch)
+        found.append(ASSUMED.finding("; ".join(expected.assumptions)))
+    if not expected.is_refused and (result.prediction is None or result.prediction.speedup < WORTH_IT):
+        found += alternatives(result.machine, target, engine, Workload(case.context) if case.context else None)
     return found
 
 
-def _check_texts(case: Case, say: Say) -> list[Finding]:
-    found = []
-    if case.config:
-        say(f"reading {case.config}")
-        text = _read(case.config)
-        engine = _named_engine(case) or configs.guess_engine(text, case.config.name)
-        if engine is None:
-            raise UsageError(f"can't tell which engine {case.config} is for: name the engine with --engine")
-        found += configs.lint(engine, text)
-    if case.log:
-        say(f"reading {case.log}")
-        found += logs.explain(_read(case.log), _named_engine(case))
-    return found
+def _check_config(result: Diagnosis, say: Say) -> list[Finding]:
+    case = result.case
+    if case.config is None:
+        return []
+    text = _read(case.config, MAX_CONFIG_BYTES)
+    guessed, is_script = configs.guess_engine(text, case.config.name), configs.is_script(text, case.config.name)
+    engine = guessed if is_script else _named_engine(case) or guessed
+    if engine is None and not is_script:
+        raise UsageError(f"can't tell which engine {case.config} is for: name the engine with --engine")
+    kind = f"the configuration of {find_folder(engine).facts.title}" if engine else "Python code"
+    say(f"reading {case.config} as {kind}")
+    result.checked.append(kind)
+    found = list(configs.lint(engine, text)) if engine else []
+    return [*found, *configs.lint_script(text)] if is_script else found
+
+
+def _check_log(result: Diagnosis, say: Say) -> list[Finding]:
+    """What the log shows. Its figures go into the result."""
+    case = result.case
+    if case.log is None:
+        return []
+    say(f"reading {case.log}")
+    try:
+        log = read_log(case.log, logs.marks_to_keep())
+    except OSError as error:
+        raise UsageError(f"can't read {case.log}: {error.strerror}") from error
+    if not log.text.strip():
+        raise UsageError(f"{case.log} is empty: give the log of a run")
+    engine = _named_engine(case)
+    report = logs.judge(log, engine)
+    result.figures += figures(log)
+    result.checked.append(report.checked)
+    found = [*report.findings, *configs.lint_blocks(log, engine)]
+    return found if found or report.shows_work else [NO_SIGN.finding(report.checked)]
+
+
+def _cleared_files(result: Diagnosis) -> list[Finding]:
+    """Says that the files are not the cause of a weight that could not be read, if nothing was found in them."""
+    ids = {finding.id for finding in result.findings}
+    in_files = [finding for finding in result.findings if finding.id.startswith("weights-")]
+    if READ_FAILED not in ids or blocks(in_files) or not result.facts:
+        return []
+    names = " and ".join(facts.name for facts in result.facts.values())
+    return [SOUND.finding(f"nothing is wrong with the files of {names}")]
 
 
 def _named_engine(case: Case) -> str | None:
     """The engine whose files are checked; None for Slipstream, which has no such files: the text then decides."""
-    return None if case.engine == "slipstream" else case.engine
+    return None if case.engine == OWN else case.engine
 
 
-def _read(path: Path) -> str:
+def _read(path: Path, max_bytes: int) -> str:
     try:
-        return path.read_text(errors="replace")
+        return read_given_text(path, max_bytes)
     except OSError as error:
-        raise UsageError(f"can't read {path}: {error.strerror}") from error
+        raise UsageError(f"can't read {path}: {error.strerror or error}") from error

@@ -1,147 +1,200 @@
-"""Problems that the numbers in a log show: CPU speed on a machine with a GPU, drafts verified one token at a time."""
+"""Figures in a log: acceptance, tokens per step, speed, layers on the GPU, size of the KV cache, as engines print them.
+
+The last line of each kind counts: it is the state at the end. Acceptance is summed over many lines, since some engines
+print it for a few seconds each.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
-from slipstream.findings import Finding, rule
-from slipstream.parsing.log_scan import Hit, first_hit, hits
+from slipstream.parsing.log_reading import Log
+from slipstream.parsing.log_scan import Hit, line_at
 
-SLOW_AS_A_CPU = rule(
-    "log-cpu-speed",
-    "slows",
-    "The speed is that of a CPU",
-    "{tokens:g} tokens in {seconds:.1f} s are {rate:.1f} tokens/s{bandwidth}. This is the speed of a CPU, not of a "
-    "GPU. The log reports no layer on the GPU.",
-    "If this machine has a GPU, put the model on it first (-ngl 99; llama-cpp-python: n_gpu_layers=-1 and a build "
-    "with GPU support; verbose=True must say `offloaded N/N layers`); that gains more than any draft. To check: "
-    "slipstream doctor.",
+FigureName = Literal["acceptance", "tokens_per_step", "tokens_per_s", "gpu_layers", "kv_bytes", "kv_tokens"]
+_MAX_LINES = 1_000  # lines with acceptance to add up, from the end: hours of a server's log
+_REACH = 400  # characters of a line before and after the text that is looked for
+_GIB, _MIB = 2**30, 2**20
+_UNITS = {"GiB": _GIB, "MiB": _MIB, "GB": 10**9, "MB": _MIB}  # llama.cpp once wrote MB for MiB
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """`value` in the unit of its name; `of` is the whole that it is a part of: drafted tokens, layers."""
+
+    name: FigureName
+    value: float
+    shown: str  # for people
+    line: int
+    of: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """Drafted and accepted tokens of a log; the rate alone where an engine prints no counts."""
+
+    rate: float
+    drafted: int | None = None
+    accepted: int | None = None
+    hit: Hit | None = None  # the line to quote
+
+
+# Each with the text to look for. vLLM: `Accepted: 25 tokens, Drafted: 3652 tokens`, earlier `Number of accepted tokens:
+# 1735, Number of draft tokens: 2648`; llama.cpp: `draft acceptance rate = 0.57576 ( 171 accepted / 297 generated)`,
+# llama-speculative `n_drafted = 912 / n_accept = 313` on two lines; TabbyAPI: `Draft: 40 / 64 tokens accepted`.
+_COUNTS = (
+    ("SpecDecoding metrics", r"Accepted: (?P<accepted>\d+) tokens, Drafted: (?P<drafted>\d+) tokens"),
+    (
+        "draft acceptance",
+        r"draft acceptance(?: rate)? = .{0,16}?\(\s*(?P<accepted>\d+)(?: accepted)?\s*/\s*(?P<drafted>\d+)",
+    ),
+    ("tokens accepted (", r"Draft:\s+(?P<accepted>\d+)\s*/\s*(?P<drafted>\d+)\s+tokens accepted"),
 )
-ONE_BY_ONE = rule(
-    "log-one-by-one",
-    "slows",
-    "Drafts are verified one token at a time",
-    "The target ran {forwards} times for {tokens} tokens{detail}. One forward pass can verify a whole draft, so there "
-    "should be far fewer passes than tokens. This loop runs the target once for each drafted token, and spends time "
-    "on drafting as well.",
-    "Score all drafted tokens in one forward pass: [last token] + draft as one batch, logits for every position, then "
-    "keep the longest prefix that matches. Slipstream does this: slipstream bench --target T --draft D.",
+_TOTALS = (  # counted from the start: the last line has them all
+    (
+        "Number of draft tokens:",
+        r"Number of accepted tokens: (?P<accepted>\d+), Number of draft tokens: (?P<drafted>\d+)",
+    ),
+    ("accepted_tokens", r"accepted_tokens\W{1,4}(?P<accepted>\d+)\W.{0,40}draft(?:ed)?_tokens\W{1,4}(?P<drafted>\d+)"),
+    ("rafted", r"(?i)\bdrafted\W{1,3}(?P<drafted>\d+)(?: tokens)?\W{1,3}(?:and )?accepted\W{1,3}(?P<accepted>\d+)"),
+    ("#gen tokens", r"#gen tokens =\s*(?P<drafted>\d+), #acc tokens =\s*(?P<accepted>\d+)"),
 )
-CPU_TOKENS_PER_S = 8.0  # below this, a model of unknown size is assumed to run on the CPU
-CPU_BANDWIDTH_GB = 130.0  # desktop memory reads 20 to 100 GB/s, GPUs 200 and more
-_MIN_TOKENS = 8  # fewer tokens do not show the speed
-
-_EVAL = re.compile(
-    r"(?<!prompt )\beval time =\s*(?P<ms>[\d.]+) ms /\s*(?P<tokens>\d+) (?:tokens|runs)\s*\(.{0,80}tokens per second"
+# SGLang: `accept len: 2.1, accept rate: 0.4`; vLLM: `Avg Draft acceptance rate: 62.5%`; llama-speculative: `accept =
+# 34.320%`.
+_RATES = (
+    (
+        "cceptance",
+        r"(?i)(?<!position )\bacceptance[ _]rate\s*[:=]\s*(?P<rate>\d*\.?\d+)(?![\d.]*\s*[-–])\s*(?P<percent>%?)",
+    ),
+    ("accept rate:", r"accept rate: (?P<rate>[\d.]+)(?P<percent>)"),
+    ("accept  ", r"^accept +=\s*(?P<rate>[\d.]+)(?P<percent>%)"),
 )
-_PROSE = re.compile(
-    r"(?P<time>\d[\d,]*(?:\.\d+)?) ?(?P<unit>ms|s|sec|seconds) (?:for|per) (?P<tokens>\d{1,7}) tokens|"
-    r"(?P<tokens_in>\d{1,7}) tokens in (?P<time_in>\d[\d,]*(?:\.\d+)?) ?(?P<unit_in>ms|s|sec|seconds)\b"
+_LENGTHS = (
+    ("ean acceptance length", r"ean acceptance length\s*[:=]\s*(?P<length>\d+(?:\.\d+)?)"),
+    ("mean len =", r"mean len =\s*(?P<length>\d+(?:\.\d+)?)"),
+    ("accept len:", r"accept len: (?P<length>\d+(?:\.\d+)?)"),
 )
-_PROSE_REACH = 40
-_SIZE = re.compile(r"(?:model|file) size\s*= *(?P<size>[\d.]+) (?P<unit>[MG])iB")
-_ON_GPU = re.compile(r"offloaded (?P<layers>[1-9]\d*)/\d+ layers to GPU")
+# A speed of generation. Prompts are read faster, and are named so.
+_SPEEDS = (
+    ("tokens per second", r"(?<!prompt )\beval time =.{0,80}?(?P<speed>[\d.]+) tokens per second"),
+    ("eval rate:", r"(?<!prompt )eval rate:\s+(?P<speed>[\d.]+) tokens/s"),
+    ("Generate: ", r"Generate: (?P<speed>[\d.]+) T/s"),
+    ("Avg generation throughput: ", r"Avg generation throughput: (?P<speed>[\d.]+) tokens/s"),
+    ("gen throughput (token/s): ", r"gen throughput \(token/s\): (?P<speed>[\d.]+)"),
+    ("speed: ", r"(?:decoded|generated).{0,60}speed:\s+(?P<speed>[\d.]+) t/s"),
+    (", tg =", r", tg =\s*(?P<speed>[\d.]+) t/s"),
+    ("Output generated in", r"Output generated in .{0,30}\((?P<speed>[\d.]+) tokens/s"),
+)
+_LAYERS = (("offloaded ", r"offloaded (?P<layers>\d+)/(?P<all>\d+) layers to GPU"),)
+_KV_BYTES = (
+    ("KV self size", r"KV self size\s+= +(?P<size>[\d.]+) (?P<unit>[MG]i?B)"),
+    ("kv self size", r"kv self size\s+= +(?P<size>[\d.]+) (?P<unit>[MG]i?B)"),
+    ("llama_kv_cache", r"llama_kv_cache\w*:\s+size =\s*(?P<size>[\d.]+) (?P<unit>[MG]i?B)"),
+    ("KV cache memory:", r"Available KV cache memory: (?P<size>[\d.]+) (?P<unit>[MG]i?B)"),
+    ("KV Cache is allocated", r"K size: (?P<size>[\d.]+) (?P<unit>GB), V size: (?P<more>[\d.]+)"),
+)
+_KV_TOKENS = (
+    ("GPU KV cache size:", r"GPU KV cache size: (?P<tokens>[\d,]+) tokens"),
+    ("KV Cache is allocated", r"#tokens: (?P<tokens>\d+)"),
+)
+_PATTERNS = {
+    source: re.compile(source, re.MULTILINE)
+    for table in (_COUNTS, _TOTALS, _RATES, _LENGTHS, _SPEEDS, _LAYERS, _KV_BYTES, _KV_TOKENS)
+    for _, source in table
+}
+Table = tuple[tuple[str, str], ...]
 
 
-def slow_as_a_cpu(text: str) -> Iterator[tuple[Hit, Callable[[str], Finding]]]:
-    """The first timing line with CPU speed. Nothing if layers are on the GPU."""
-    if first_hit(text, ("offloaded ",), _ON_GPU):
-        return
-    size_gb = _model_gb(text)
-    for hit, seconds, tokens in _timings(text):
-        rate = tokens / seconds
-        slow = rate * size_gb < CPU_BANDWIDTH_GB if size_gb else rate < CPU_TOKENS_PER_S
-        if tokens >= _MIN_TOKENS and slow:
-            read = f", or {rate * size_gb:.0f} GB/s read from {size_gb:.1f} GB of weights" if size_gb else ""
-            yield hit, _slow_maker(tokens, seconds, read)
+def figures(log: Log) -> list[Figure]:
+    """The figures of a log, each with its line. Empty if it has none."""
+    text = log.text
+    found = [*_acceptance_figures(text), *_speed_figures(text), *_memory_figures(text)]
+    return [Figure(name, value, shown, log.line_number(hit.at), of) for name, value, shown, hit, of in found]
+
+
+_Found = tuple[FigureName, float, str, Hit, float | None]
+
+
+def _acceptance_figures(text: str) -> Iterator[_Found]:
+    accepted = acceptance(text)
+    if accepted and accepted.hit:
+        counts = f" ({accepted.accepted:,} of {accepted.drafted:,} drafted tokens)" if accepted.drafted else ""
+        yield "acceptance", accepted.rate, f"{accepted.rate:.1%} accepted{counts}", accepted.hit, accepted.drafted
+    if hit := _last(text, _LENGTHS):
+        length = number(hit.groups["length"])
+        yield "tokens_per_step", length, f"{length:g} tokens per step", hit, None
+
+
+def _speed_figures(text: str) -> Iterator[_Found]:
+    if hit := _last(text, _SPEEDS):
+        speed = number(hit.groups["speed"])
+        yield "tokens_per_s", speed, f"{speed:.1f} tokens/s", hit, None
+
+
+def _memory_figures(text: str) -> Iterator[_Found]:
+    if hit := _last(text, _LAYERS):
+        layers, whole = (number(hit.groups[name]) for name in ("layers", "all"))
+        yield "gpu_layers", layers, f"{layers:g} of {whole:g} layers on the GPU", hit, whole
+    if hit := _last(text, _KV_BYTES):
+        size = (number(hit.groups["size"]) + number(hit.groups.get("more", ""))) * _UNITS[hit.groups["unit"]]
+        yield "kv_bytes", size, f"KV cache of {size / 1e9:.2f} GB", hit, None
+    if hit := _last(text, _KV_TOKENS):
+        tokens = number(hit.groups["tokens"])
+        yield "kv_tokens", tokens, f"KV cache for {tokens:,.0f} tokens", hit, None
+
+
+def acceptance(text: str) -> Accepted | None:
+    """How many drafted tokens were accepted: by counts where the log has them. None if it says nothing of it."""
+    for piece, source in _COUNTS:
+        if counted := list(_from_the_end(text, piece, source)):
+            return _summed(counted)
+    if hit := _last(text, _TOTALS):
+        return _summed([hit])
+    if hit := _last(text, _RATES):
+        rate = number(hit.groups["rate"]) / (100 if hit.groups["percent"] else 1)
+        return Accepted(min(rate, 1.0), hit=hit)
+    return None
+
+
+def tokens_per_step(text: str) -> tuple[float, Hit] | None:
+    """As the log says it, and the line; None if it does not."""
+    hit = _last(text, _LENGTHS)
+    return (number(hit.groups["length"]), hit) if hit else None
+
+
+def _summed(counted: list[Hit]) -> Accepted | None:
+    drafted, accepted = (sum(int(hit.groups[name]) for hit in counted) for name in ("drafted", "accepted"))
+    worst = min(counted, key=lambda hit: (int(hit.groups["accepted"]) / max(int(hit.groups["drafted"]), 1), hit.at))
+    return Accepted(min(accepted / drafted, 1.0), drafted, accepted, worst) if drafted else None
+
+
+def _last(text: str, table: Table) -> Hit | None:
+    """The last line that one of the patterns matches."""
+    found = [hit for piece, source in table if (hit := next(_from_the_end(text, piece, source), None))]
+    return max(found, key=lambda hit: hit.at, default=None)
+
+
+def _from_the_end(text: str, piece: str, source: str) -> Iterator[Hit]:
+    """The lines with `piece` that the pattern matches, the last one first; at most _MAX_LINES are looked at."""
+    pattern, end = _PATTERNS[source], len(text)
+    for _ in range(_MAX_LINES):
+        at = text.rfind(piece, 0, end)
+        if at < 0:
             return
+        start = text.rfind("\n", max(0, at - _REACH), at) + 1 or max(0, at - _REACH)
+        stop = text.find("\n", at, at + _REACH)
+        found = pattern.search(text, start, stop if stop >= 0 else min(len(text), at + _REACH))
+        if found:
+            yield Hit(at, line_at(text, at), {name: value or "" for name, value in found.groupdict().items()})
+        end = max(start, 0) if start < at else at
 
 
-def _slow_maker(tokens: float, seconds: float, bandwidth: str) -> Callable[[str], Finding]:
-    return lambda evidence: SLOW_AS_A_CPU.finding(
-        evidence, tokens=tokens, seconds=seconds, rate=tokens / seconds, bandwidth=bandwidth
-    )
-
-
-def _timings(text: str) -> Iterator[tuple[Hit, float, float]]:
-    """Lines with timings of generation: the hit, seconds, tokens."""
-    for hit in hits(text, "eval time =", _EVAL):
-        yield from _timing(hit, hit.groups["ms"], "ms", hit.groups["tokens"])
-    for piece in (" tokens in ", "s for ", "s per "):
-        for hit in hits(text, piece, _PROSE, _PROSE_REACH):
-            groups = {name.removesuffix("_in"): value for name, value in hit.groups.items() if value}
-            yield from _timing(hit, groups["time"], groups["unit"], groups["tokens"])
-
-
-def _timing(hit: Hit, time: str, unit: str, tokens: str) -> Iterator[tuple[Hit, float, float]]:
-    seconds = _number(time) / (1000 if unit == "ms" else 1)
-    if seconds > 0 and _number(tokens) > 0:
-        yield hit, seconds, _number(tokens)
-
-
-def _number(text: str) -> float:
+def number(text: str) -> float:
     """The number in a text with commas between thousands; 0 if there is none."""
     return float(text.replace(",", "") or 0) if re.fullmatch(r"[\d,]*\.?\d*", text) and text != "." else 0.0
-
-
-def _model_gb(text: str) -> float:
-    hit = first_hit(text, ("model size", "file size"), _SIZE)
-    if hit is None:
-        return 0.0
-    return _number(hit.groups["size"]) * (2**30 if hit.groups["unit"] == "G" else 2**20) / 1e9
-
-
-def one_by_one(target_forwards: int, tokens: int, accepted: int | None = None, rounds: int | None = None) -> bool:
-    """Whether counters show a loop that runs the target for each drafted token, judged by the most precise counters
-    available.
-
-    A round needs one forward pass of the target; without speculation, a token needs one at most.
-    """
-    if tokens <= 0 or target_forwards <= 0:
-        return False
-    if rounds:
-        return target_forwards > 1.5 * rounds
-    if accepted:
-        return target_forwards > 1.2 * (tokens - accepted) + 1
-    return target_forwards >= tokens
-
-
-_COUNTER = re.compile(
-    r"(?i)\b(?:num|n|total)?[_ ]?(?P<name>target[_ ](?:model[_ ])?(?:forwards?(?:[_ ]passes)?|calls|evaluations|runs)|"
-    r"rounds|iterations|(?:tokens?[_ ])?accepted(?:[_ ](?:draft[_ ])?tokens)?|drafted(?:[_ ]tokens)?|draft[_ ]tokens|"
-    r"(?:generated|output|completion|total|new)[_ ]tokens|tokens(?:[_ ]generated)?)\W{1,6}(?P<count>\d{1,9})\b"
-)
-_COUNTERS_NEAR = 600  # characters around the target's counter in which to look for the others
-
-
-def one_by_one_in(text: str) -> Iterator[tuple[Hit, Callable[[str], Finding]]]:
-    """Finds counters of a speculative loop, in one place of the log, whose target ran once for each token."""
-    for piece in ("target_forward", "target forward", "target_calls", "target calls", "Target forward", "target_runs"):
-        for hit in hits(text, piece, None):
-            counters = _counters(text[max(0, hit.at - _COUNTERS_NEAR) : hit.at + _COUNTERS_NEAR])
-            forwards, tokens = counters.get("target", 0), counters.get("tokens", 0)
-            drafting = counters.get("drafted") or counters.get("accepted") or counters.get("rounds")
-            if drafting and one_by_one(forwards, tokens, counters.get("accepted"), counters.get("rounds")):
-                yield hit, _one_by_one_maker(counters)
-                return
-
-
-def _counters(text: str) -> dict[str, int]:
-    """The first counter of each kind: target, tokens, drafted, accepted, rounds."""
-    counters: dict[str, int] = {}
-    for found in _COUNTER.finditer(text):
-        name = found["name"].lower()
-        kind = next((kind for kind in ("target", "accepted") if kind in name), None)
-        if kind is None:
-            kind = "drafted" if "draft" in name else "rounds" if name in ("rounds", "iterations") else "tokens"
-        counters.setdefault(kind, int(found["count"]))
-    return counters
-
-
-def _one_by_one_maker(counters: dict[str, int]) -> Callable[[str], Finding]:
-    known = [f"{counters[kind]} {kind}" for kind in ("drafted", "accepted", "rounds") if kind in counters]
-    detail = f" ({', '.join(known)})" if known else ""
-    return lambda evidence: ONE_BY_ONE.finding(
-        evidence, forwards=counters["target"], tokens=counters["tokens"], detail=detail
-    )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from slipstream.engines import EngineFolder
 from slipstream.findings import Finding, rule
 from slipstream.parsing.log_patterns import Stage
+from slipstream.parsing.log_runs import LastRun
 from slipstream.parsing.log_scan import Hit, first_hit, line_at
 
 UNFINISHED = rule(
@@ -16,19 +17,25 @@ UNFINISHED = rule(
     "{engine} did not report that it is ready. The last stage it reached: {stage}. {meaning}",
     "{fix}",
 )
-_ENDED = ("Traceback (most recent call last)", "Error:", "error:", "ERROR", "exiting due to", "Killed", "Shutting down")
+_ENDED = ("Shutting down", "Finished server process")
 _IS_EAGER = ("enforce_eager=True", "--enforce-eager")
 
 
-def unfinished_start(text: str, engines: list[EngineFolder]) -> Iterator[tuple[Hit, Callable[[str], Finding]]]:
-    """The last stage of a start that neither finished nor failed. Nothing if the log is not from one of the engines."""
+def unfinished_start(
+    text: str, run: LastRun, engines: list[EngineFolder]
+) -> Iterator[tuple[Hit, Callable[[str], Finding]]]:
+    """The last stage of a start that neither finished nor failed.
+
+    Nothing for a part of a log: without the beginning of the start it does not show how long the start took.
+    """
+    if run.ready is not None or not run.has_beginning or any(text.find(end, run.begin) >= 0 for end in _ENDED):
+        return
     for engine in engines:
-        start = engine.log.start if engine.log else None
-        if start is None or not any(mark in text for mark in start.marks):
-            continue
-        if any(piece in text for piece in (*start.ready, *_ENDED)):
-            return
-        reached = [(at, mark, stage) for stage in start.stages for mark in stage.marks if (at := text.rfind(mark)) >= 0]
+        begins = engine.log.start.first_marks if engine.log else ()
+        stages = engine.log.start.stages if engine.log and any(mark in text for mark in begins) else ()
+        reached = [
+            (at, mark, stage) for stage in stages for mark in stage.marks if (at := text.rfind(mark, run.begin)) >= 0
+        ]
         if reached:
             at, _, stage = max(reached, key=lambda found: (found[0], len(found[1])))
             yield Hit(at, line_at(text, at), {}), _maker(engine.name, stage, text)

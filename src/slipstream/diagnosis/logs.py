@@ -1,19 +1,71 @@
-"""Logs: explains known failures by their cause, hangs by the last stage reached, slow runs by their numbers."""
+"""Logs: explains known failures by their cause, hangs by the last stage reached, slow runs by their numbers.
+
+A log is judged in order, and what came after decides. Only its last run counts. What blocks counts if nothing after it
+shows the engine ready or at work; what slows counts if it is anywhere in the run.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
 
-from slipstream.diagnosis.log_figures import one_by_one_in, slow_as_a_cpu
-from slipstream.diagnosis.log_rules import PATTERNS
+from slipstream.diagnosis.log_slow import slow_runs
 from slipstream.diagnosis.log_stages import unfinished_start
-from slipstream.diagnosis.log_unknown import last_error
+from slipstream.diagnosis.log_unknown import (
+    ErrorLine,
+    is_consequence,
+    is_survived,
+    last_errors,
+    most_telling,
+    speaks_of_earlier,
+    unknown,
+)
 from slipstream.engines import EngineFolder, find_folder, folders
 from slipstream.findings import Finding
-from slipstream.parsing.log_patterns import Pattern
-from slipstream.parsing.log_scan import Hit, LineNumbers, first_hit, quote
+from slipstream.parsing.failure_files import read_failures
+from slipstream.parsing.log_index import SignIndex
+from slipstream.parsing.log_patterns import Pattern, StartLog
+from slipstream.parsing.log_reading import Log, condensed
+from slipstream.parsing.log_runs import LastRun, last_run
+from slipstream.parsing.log_scan import Hit, first_hit, hits, line_at, quote
 
+ANY_ENGINE = read_failures(Path(__file__).with_name("failures"))  # what any engine may print
 Located = tuple[Hit, Callable[[str], Finding]]  # the place in the log, and a function from evidence to finding
+_BEFORE_END = 64_000  # characters before the last answer in which the cause of a later end may be
+_TRACEBACK = 32_000  # characters before an exception in which its traceback begins
+_MAX_BETTER = 20  # lines of the same kind to look at for one that tells more
+_CODE = re.compile(r"\braise [\w.]+\(")
+_FRAME = re.compile(r'File "[^"\n]+", line \d+, in ')
+_RAISED = re.compile(r"(?m)^(?:\w+\.)*\w+(?:Error|Exception)\b.*$")
+# How uvicorn and TabbyAPI log what is no error, prompts too; and the first level in a line.
+_NO_FAILURE = re.compile(r"\b(?:INFO|DEBUG):\s")
+_LEVEL = re.compile(r"\b(?:ERROR|CRITICAL|FATAL|WARN(?:ING)?|\w*Warning|(?<!level=)INFO)\b")
+_NO_FAILURE_LEVELS = ("WARN", "WARNING", "INFO")
+
+
+@dataclass(frozen=True, slots=True)
+class LogReport:
+    """What was found in a log, and what was looked for."""
+
+    findings: list[Finding]
+    engines: tuple[str, ...]  # titles of those whose rules were applied
+    is_certain: bool  # whether the log is known to be from these engines
+    num_rules: int
+    num_lines: int
+    shows_work: bool = False  # a line says that the engine was ready, or that it answered
+    num_skipped: int = 0  # bytes in the middle that were not read, and their lines not counted
+
+    @property
+    def checked(self) -> str:
+        """In a few words."""
+        whose = " and ".join(self.engines) if self.is_certain else "all engines, since the log names none"
+        lines = "1 line" if self.num_lines == 1 else f"{self.num_lines:,} lines"
+        left_out = f" ({self.num_skipped / 1e9:,.1f} GB in the middle left out)" if self.num_skipped else ""
+        return f"{lines} of log{left_out} with {self.num_rules} rules for {whose}"
 
 
 def explain(text: str, engine: str | None = None) -> list[Finding]:
@@ -21,51 +73,235 @@ def explain(text: str, engine: str | None = None) -> list[Finding]:
 
     An error that no rule explains is quoted as unknown. With `engine`, failures of other engines are skipped.
     """
-    engines = [find_folder(engine)] if engine else list(folders())
-    patterns = _patterns(engines)
-    located = list(_known_failures(text, patterns))
-    located += slow_as_a_cpu(text)
-    located += one_by_one_in(text)
-    numbers = LineNumbers(text)
-    findings = [
-        make(f"line {numbers.of(hit.at)}: {quote(hit.line)}")
-        for hit, make in sorted(located, key=lambda pair: pair[0].at)
-    ]
-    findings = _best_explanations(findings, patterns)
-    if not any(finding.severity == "blocks" for finding in findings):
-        quoted = [finding.evidence.partition(": ")[2] for finding in findings]
-        unexplained = [one for one in last_error(text, engines, len(patterns)) if quote(one[0].line) not in quoted]
-        for hit, make in unexplained or unfinished_start(text, engines):
-            findings.append(make(f"line {LineNumbers(text).of(hit.at)}: {quote(hit.line)}"))
-    return findings
+    return judge(condensed(text, marks_to_keep()), engine).findings
 
 
-def _patterns(engines: list[EngineFolder]) -> list[Pattern]:
-    """Those of any engine and of these, each once: Ollama has llama.cpp's too."""
-    own = [pattern for engine in engines if engine.log for pattern in engine.log.patterns]
-    return list({pattern.rule.id: pattern for pattern in [*PATTERNS, *own]}.values())
+def judge(log: Log, engine: str | None = None) -> LogReport:
+    """With `engine`, failures of other engines are skipped; without, the log's own marks decide whose it is."""
+    judgement = _Judgement(log, engine)
+    titles = tuple(one.facts.title for one in judgement.engines if one.log)
+    return LogReport(
+        findings=judgement.findings(),
+        engines=titles,
+        is_certain=judgement.is_certain,
+        num_rules=len(judgement.patterns),
+        num_lines=log.num_lines,
+        num_skipped=log.num_skipped,
+        shows_work=judgement.run.ready is not None,
+    )
 
 
-def _known_failures(text: str, patterns: list[Pattern]) -> Iterator[Located]:
-    for pattern in patterns:
-        hit = first_hit(text, pattern.pieces, pattern.matches)
-        if hit and (not pattern.only_with or first_hit(text, pattern.only_with, None)):
-            yield hit, _maker(pattern, hit)
+def marks_to_keep() -> list[str]:
+    """Texts that decide how a log is judged."""
+    starts = [folder.log.start for folder in folders() if folder.log]
+    return [mark for start in starts for mark in (*start.first_marks, *start.ready)]
 
 
-def _maker(pattern: Pattern, hit: Hit) -> Callable[[str], Finding]:
-    groups = {name: value.strip() or _UNSAID.get(name, "not named") for name, value in hit.groups.items()}
-    if "amount" in hit.groups:
-        size = hit.groups["amount"] or hit.groups["torch_amount"]
-        groups["amount"] = f" at an allocation of {size}" if size else ""
-    return lambda evidence: pattern.rule.finding(evidence, None, **groups)
+@dataclass
+class _Judgement:
+    """One log, and the engines that may have written it."""
+
+    log: Log
+    engine: str | None
+    engines: list[EngineFolder] = field(init=False)
+    is_certain: bool = field(init=False)  # whether the log is known to be from these engines
+
+    def __post_init__(self) -> None:
+        found = [find_folder(self.engine)] if self.engine else _engines_by_marks(self.log.text)
+        self.is_certain = bool(found)
+        self.engines = found or list(folders())
+
+    @cached_property
+    def patterns(self) -> list[Pattern]:
+        """Those of any engine and of these, each once: Ollama has llama.cpp's too."""
+        own = [pattern for engine in self.engines if engine.log for pattern in engine.log.patterns]
+        return list({pattern.rule.id: pattern for pattern in [*ANY_ENGINE, *own]}.values())
+
+    @cached_property
+    def starts(self) -> list[StartLog]:
+        return [engine.log.start for engine in self.engines if engine.log]
+
+    @cached_property
+    def index(self) -> SignIndex:
+        return SignIndex(self.log.text)
+
+    @cached_property
+    def run(self) -> LastRun:
+        return last_run(self.log.text, self.starts)
+
+    def findings(self) -> list[Finding]:
+        located = list(self._known_failures(self.run.worked))
+        if not any(_blocks(made) for made in located) and speaks_of_earlier(self.log.text, self.run.worked):
+            located = list(self._known_failures(max(self.run.begin, self.run.worked - _BEFORE_END)))
+        found = _best_explanations(self._told([*located, *self._figures()]), self.patterns)
+        if any(finding.severity == "blocks" for finding in found):
+            return found
+        return found + self._told(self._unexplained())
+
+    def _told(self, located: list[Located]) -> list[Finding]:
+        """In the order of the log, with line numbers."""
+        in_order = sorted(located, key=lambda pair: pair[0].at)
+        quoted = [(_exception_of(self.log.text, hit), make) for hit, make in in_order]
+        return [make(f"line {self.log.line_number(hit.at)}: {quote(hit.line)}") for hit, make in quoted]
+
+    def _known_failures(self, failed_after: int) -> Iterator[Located]:
+        """What blocks is looked for from `failed_after` on, the rest in the whole run."""
+        for pattern in self.patterns:
+            start = failed_after if pattern.rule.severity == "blocks" else self.run.begin
+            hit = next(self._hits(pattern, start), None)
+            if hit and self._has_company(pattern):
+                yield hit, self._maker(pattern, hit)
+
+    def _has_company(self, pattern: Pattern) -> bool:
+        """Whether the rest of the log allows the rule."""
+        if pattern.only_with and not first_hit(self.log.text, pattern.only_with, None):
+            return False
+        return not (pattern.unless and first_hit(self.log.text, pattern.unless, None))
+
+    def _hits(self, pattern: Pattern, start: int) -> Iterator[Hit]:
+        """The first fitting line of each piece, the first in the log before others."""
+        found = (self._first_fitting(pattern, piece, start) for piece in pattern.pieces)
+        yield from sorted((hit for hit in found if hit), key=lambda hit: hit.at)
+
+    def _first_fitting(self, pattern: Pattern, piece: str, start: int) -> Hit | None:
+        """A line of code that a traceback shows, or one that repeats an earlier error, is only taken where no better
+        line follows.
+        """
+        fitting = (
+            h
+            for h in hits(self.log.text, piece, pattern.matches, start=start, index=self.index)
+            if self._fits(pattern, h)
+        )
+        first = next(fitting, None)
+        if first and _tells_little(first.line):
+            return next((hit for hit in islice(fitting, _MAX_BETTER) if not _tells_little(hit.line)), first)
+        return first
+
+    def _fits(self, pattern: Pattern, hit: Hit) -> bool:
+        if pattern.place.phase not in ("any", *self.run.phases(hit.at)):
+            return False
+        if pattern.rule.severity == "blocks" and (_is_no_failure(hit.line) or is_survived(self.log.text, hit.at)):
+            return False
+        return self._has_frames(pattern, hit) or self._may_have_frames(pattern, hit)
+
+    def _has_frames(self, pattern: Pattern, hit: Hit) -> bool:
+        frames = pattern.place.frames
+        return not frames or any(frame in self._traceback(hit.at) for frame in frames)
+
+    def _may_have_frames(self, pattern: Pattern, hit: Hit) -> bool:
+        """Of a line alone, what the user says of the engine decides, if it is a failure of that engine."""
+        return self.engine is not None and pattern not in ANY_ENGINE and 'File "' not in self._traceback(hit.at)
+
+    def _traceback(self, at: int) -> str:
+        """The lines of the traceback above a place."""
+        before = self.log.text[max(self.run.begin, at - _TRACEBACK) : at]
+        return before[max(before.rfind("Traceback (most recent call last)"), 0) :]
+
+    def _maker(self, pattern: Pattern, hit: Hit) -> Callable[[str], Finding]:
+        groups, doubt = _values(hit.groups), self._doubt(pattern, hit)
+
+        def make(evidence: str) -> Finding:
+            finding = pattern.rule.finding(evidence, None, **groups)
+            return replace(finding, cause=f"{doubt} If so: {finding.cause}") if doubt else finding
+
+        return make
+
+    def _doubt(self, pattern: Pattern, hit: Hit) -> str:
+        """A sentence with "may" where the log does not show that it is from the engine that the rule is about."""
+        if not self._has_frames(pattern, hit):
+            frames = " or ".join(pattern.place.frames)
+            return f"The log has no traceback, so this may come from {frames} or from another program."
+        if self.is_certain or pattern in ANY_ENGINE:
+            return ""
+        title = next(one.facts.title for one in self.engines if one.log and pattern in one.log.patterns)
+        return f"The log does not name its engine; this may be {title}."
+
+    def _figures(self) -> Iterator[Located]:
+        for hit, make in slow_runs(self.log.text):
+            if hit.at >= self.run.begin:
+                yield hit, make
+
+    def _unexplained(self) -> list[Located]:
+        errors = last_errors(self.log.text, self.run.worked)
+        error = most_telling(self._not_about_known(errors))
+        if error:
+            name = " and ".join(one.facts.title for one in self.engines) if self.is_certain else "all engines"
+            verbose = next((start.verbose for start in self.starts if start.verbose), "") if self.is_certain else ""
+            return [unknown(error, name, len(self.patterns), verbose)]
+        return [] if errors else list(unfinished_start(self.log.text, self.run, self.engines))
+
+    def _not_about_known(self, errors: list[ErrorLine]) -> list[ErrorLine]:
+        """Errors that no rule is about. Next to one that only slows the engine, they are those that end it."""
+        rest = [error for error in errors if not any(self._is_about(pattern, error) for pattern in self.patterns)]
+        return rest if len(rest) == len(errors) else [error for error in rest if error.is_fatal]
+
+    def _is_about(self, pattern: Pattern, error: ErrorLine) -> bool:
+        matches = pattern.matches
+        if not any(piece in error.line and (not matches or matches.search(error.line)) for piece in pattern.pieces):
+            return False
+        return self._fits(pattern, Hit(error.at, error.line, {})) and self._has_company(pattern)
 
 
-_UNSAID = {"capability": "below 8.0", "reason": "no reason given", "option": "an option"}
+def _engines_by_marks(text: str) -> list[EngineFolder]:
+    """Those whose marks are in the log."""
+    return [folder for folder in folders() if folder.log and any(mark in text for mark in folder.log.start.marks)]
+
+
+def _tells_little(line: str) -> bool:
+    return bool(_CODE.search(line)) or is_consequence(line)
+
+
+def _exception_of(text: str, hit: Hit) -> Hit:
+    """The exception at the end of the traceback whose code a hit is; else the hit."""
+    begin = text.rfind("\n", 0, hit.at)
+    if not _FRAME.search(text, max(0, text.rfind("\n", 0, max(begin, 0))), max(begin, 0)):
+        return hit
+    found = _RAISED.search(text, hit.at, hit.at + _TRACEBACK)
+    return Hit(found.start(), line_at(text, found.start()), hit.groups) if found else hit
+
+
+def _blocks(located: Located) -> bool:
+    return located[1]("").severity == "blocks"
+
+
+def _is_no_failure(line: str) -> bool:
+    """Whether the program that wrote the line goes on: a note or a warning, not an error."""
+    level = _LEVEL.search(line[:200])
+    is_warning = level and (level[0] in _NO_FAILURE_LEVELS or level[0].endswith("Warning"))
+    return bool(_NO_FAILURE.search(line) or is_warning)
+
+
+def _values(groups: dict[str, str]) -> dict[str, str]:
+    """What a rule's texts name. A group NAME_2 is the same value in another form of the line."""
+    found: dict[str, str] = {}
+    for group, value in groups.items():
+        name = group.removesuffix("_2")
+        found[name] = found.get(name) or value.strip()
+    if size := found.get("amount"):
+        found["amount"] = f" at an allocation of {size}"
+    return {name: value or _UNSAID.get(name, "not named") for name, value in found.items()}
+
+
+_UNSAID = {
+    "amount": "",
+    "capability": "below 8.0",
+    "reason": "no reason given",
+    "option": "an option",
+    "rate": "under 10 %",
+}
 
 
 def _best_explanations(findings: list[Finding], patterns: list[Pattern]) -> list[Finding]:
-    """Drops general findings that a more precise one in the same log replaces."""
+    """Drops findings that a more precise one in the same log replaces. Of several general ones, the first stays: what
+    follows from an error comes after it.
+    """
     seen = {finding.id for finding in findings}
     replaced = {weaker for pattern in patterns if pattern.rule.id in seen for weaker in pattern.instead_of}
-    return [finding for finding in findings if finding.id not in replaced]
+    findings = [finding for finding in findings if finding.id not in replaced]
+    general = {pattern.rule.id for pattern in patterns if pattern.general}
+    precise = [finding for finding in findings if finding.id not in general]
+    if any(finding.severity == "blocks" for finding in precise):
+        return precise
+    quoted = {finding.evidence for finding in precise}
+    weak = [finding for finding in findings if finding.id in general and finding.evidence not in quoted]
+    return [finding for finding in findings if finding in precise or finding in weak[:1]]

@@ -8,6 +8,7 @@ from slipstream.engines.facts import EngineFacts
 from slipstream.findings import Finding, rule
 from slipstream.predict.gpus import Gpu
 from slipstream.predict.machine import Machine
+from slipstream.predict.packages import InstalledPackage, Packages
 
 LITTLE_MEMORY = 2 << 30
 
@@ -77,17 +78,18 @@ LITTLE_MEMORY_FREE = rule(
 CMAKE_FLAGS = {"nvidia": "-DGGML_CUDA=on", "amd": "-DGGML_HIP=on", "apple": "-DGGML_METAL=on"}
 
 
-def check(machine: Machine, engine: EngineFacts | None = None, wants_gpu: bool = True) -> list[Finding]:
-    """What limits the speed on this machine. With an engine, only what affects that engine."""
+def check(machine: Machine, engine: EngineFacts, packages: Packages | None = None) -> list[Finding]:
+    """What limits the speed of an engine on this machine.
+
+    `packages` are those of the engine's own environment; None: not known, so that they are not judged.
+    """
     findings = _memory_findings(machine)
-    if not wants_gpu:
-        return findings
     if not machine.gpus:
         return [*findings, NO_GPU.finding(f"no GPU; {machine.processor}, {machine.cores} cores")]
-    if engine is None or engine.uses_torch:
-        findings += _torch_findings(machine)
-    if engine is None or engine.uses_llama_cpp_python:
-        findings += _llama_cpp_findings(machine)
+    if packages and engine.uses_torch:
+        findings += _torch_findings(packages.torch, machine.gpus[0])
+    if packages and engine.uses_llama_cpp_python:
+        findings += _llama_cpp_findings(packages.llama_cpp, machine.gpus[0])
     for gpu in machine.gpus:
         findings += _capability_findings(gpu, engine)
     return findings
@@ -108,8 +110,7 @@ def _memory_findings(machine: Machine) -> list[Finding]:
     return findings
 
 
-def _torch_findings(machine: Machine) -> list[Finding]:
-    torch, gpu = machine.torch, machine.gpus[0]
+def _torch_findings(torch: InstalledPackage | None, gpu: Gpu) -> list[Finding]:
     if torch is None or gpu.vendor == "apple":
         return []
     evidence = f"torch {torch.version}, {torch.gpu_build or 'CPU build'}; {gpu.name}, driver {gpu.driver or 'unknown'}"
@@ -128,8 +129,7 @@ def _numbers(version: str | None) -> tuple[int, int]:
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
-def _llama_cpp_findings(machine: Machine) -> list[Finding]:
-    llama_cpp, gpu = machine.llama_cpp, machine.gpus[0]
+def _llama_cpp_findings(llama_cpp: InstalledPackage | None, gpu: Gpu) -> list[Finding]:
     if llama_cpp is None or llama_cpp.gpu_build is not None:
         return []
     evidence = f"llama-cpp-python {llama_cpp.version} without GPU support; {gpu.name}"

@@ -5,7 +5,9 @@ from __future__ import annotations
 from slipstream.core.sampling import Sampling
 from slipstream.findings import Finding, rule
 from slipstream.model_files.model_facts import ModelFacts
-from slipstream.predict.speed import WORTH_IT, DeviceSpeed, Prediction, Sizes, largest_paying_batch
+from slipstream.predict.forecast import Forecast
+from slipstream.predict.sizes import Sizes, is_too_large
+from slipstream.predict.speed import WORTH_IT, largest_paying_batch
 
 SHORT_CONTEXT = rule(
     "fit-draft-context", "slows", "The draft was trained for a shorter context than the workload",
@@ -85,13 +87,17 @@ def check_context(target: Sizes, draft: Sizes | None, context: int) -> list[Find
     return findings
 
 
-def check_pair(target: Sizes, draft: Sizes, prediction: Prediction) -> list[Finding]:
+def check_pair(target: Sizes, draft: Sizes, expected: Forecast) -> list[Finding]:
     """Whether the draft is small enough to pay off."""
-    if prediction.speedup >= WORTH_IT:
+    prediction = expected.prediction
+    if prediction is None or expected.draft is None:
         return []
-    ratio = draft.weight_bytes / max(target.weight_bytes, 1)
-    evidence = f"{draft.name} {_gb(draft.weight_bytes)}, {target.name} {_gb(target.weight_bytes)}"
-    if ratio > 0.4:
+    if prediction.speedup >= WORTH_IT and not is_too_large(target, draft):
+        return []
+    ours, theirs = expected.target, expected.draft
+    ratio = theirs.forward_s(1) / ours.forward_s(1)
+    evidence = f"{draft.name} {_gb(theirs.weight_bytes)}, {target.name} {_gb(ours.weight_bytes)}"
+    if ratio > 0.4 or is_too_large(target, draft):
         return [
             DRAFT_TOO_LARGE.finding(evidence, ratio=ratio, acceptance=prediction.acceptance, speedup=prediction.speedup)
         ]
@@ -118,9 +124,11 @@ def check_sampling(sampling: Sampling) -> list[Finding]:
     return findings
 
 
-def check_batch(target: Sizes, draft: Sizes, device: DeviceSpeed, batch: int) -> list[Finding]:
+def check_batch(target: Sizes, draft: Sizes, expected: Forecast, batch: int) -> list[Finding]:
     """Whether speculation still pays off with this many streams at the same time."""
-    limit = largest_paying_batch(target.weight_bytes, draft.weight_bytes, device)
+    if expected.prediction is None or expected.draft is None:
+        return []
+    limit = largest_paying_batch(expected.target, expected.draft, expected.prediction.acceptance)
     if limit == 0 or batch <= limit:
         return []
     return [BATCH.finding(f"{batch} streams, {target.name} with {draft.name}", batch=batch, limit=limit)]

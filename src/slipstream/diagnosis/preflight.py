@@ -1,34 +1,12 @@
-"""Preflight: start-up refuses with the doctor's findings."""
+"""Preflight: start-up refuses a pair with the doctor's findings. What is wrong with a file, `loading` refuses."""
 
 from __future__ import annotations
 
 from slipstream.engines import find_folder
-from slipstream.errors import ModelError, SlipstreamError, UnsupportedModelError
-from slipstream.findings import Finding
-from slipstream.model_files import weights
-from slipstream.model_files.head_checks import check_head, is_head
+from slipstream.findings import BlockedError
+from slipstream.model_files.head_checks import check_head
 from slipstream.vocabularies import checks as vocabulary
 from slipstream.vocabularies.rules import TRANSLATE
-
-
-class BlockedError(ModelError):
-    """A model or a pair that can't run here. `findings` are the doctor's blocking findings."""
-
-    def __init__(self, findings: list[Finding]) -> None:
-        self.findings = findings
-        super().__init__("\n".join(f"{f.id}: {f.evidence.rstrip('.')}. {f.cause} {f.fix}" for f in findings))
-
-
-def explain_refusal(error: SlipstreamError, target: str, draft: str | None) -> SlipstreamError:
-    """The doctor's findings for a model that failed to load; the error itself if there are none."""
-    if draft and is_head(draft):
-        findings = [*weights.check_weights(target), *check_head(draft, target)]
-    elif isinstance(error, UnsupportedModelError):  # the files were read, so the doctor has nothing to add
-        return error
-    else:
-        findings = [f for spec in (target, draft) if spec for f in weights.check_weights(spec)]
-    blocking = [f for f in findings if f.severity == "blocks"]
-    return BlockedError(blocking) if blocking else error
 
 
 def refuse_other_vocabulary(target: str, draft: str, drafter: str | None) -> None:
@@ -39,3 +17,10 @@ def refuse_other_vocabulary(target: str, draft: str, drafter: str | None) -> Non
     differing = [f for f in found if f.id == TRANSLATE.id or f.severity == "blocks"]
     if differing:
         raise BlockedError(differing)
+
+
+def refuse_other_target(target: str, head: str) -> None:
+    """Raises BlockedError for a head that can't draft for this target, or that is damaged."""
+    blocking = [finding for finding in check_head(head, target) if finding.severity == "blocks"]
+    if blocking:
+        raise BlockedError(blocking)

@@ -27,6 +27,7 @@ from typing import Any
 
 from slipstream.errors import UsageError
 from slipstream.measurement.workload import Message, Prompt, take
+from slipstream.reading import MAX_DATA_BYTES, read_given
 
 _ROLES = ("system", "user", "assistant")
 _ID_KEYS = ("id", "question_id", "task_id", "custom_id")
@@ -98,9 +99,9 @@ def _with_distinct_ids(prompts: list[Prompt]) -> list[Prompt]:
 def _read_text(path: Path) -> str:
     """The file as text with `\\n` line ends: UTF-8 with or without a mark, or UTF-16 with one."""
     try:
-        data = path.read_bytes()
+        data = read_given(path, MAX_DATA_BYTES)
     except OSError as error:
-        raise UsageError(f"{path} can't be read: {error.strerror}") from error
+        raise UsageError(f"{path} can't be read: {error.strerror or error}") from error
     is_utf16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     try:
         text = data.decode("utf-16" if is_utf16 else "utf-8-sig")

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from slipstream.errors import UsageError
+from slipstream.reading import MAX_DATA_BYTES, read_given
 
 SCHEMA = "slipstream.bench/1"
 PLAIN = "none"  # the drafter of plain decoding
@@ -156,10 +157,10 @@ def text_comparison(runs: Sequence[Mapping[str, Any]]) -> TextComparison:
 def read_result(path: Path) -> dict[str, Any]:
     """A result file as plain data. Raises UsageError when it is none, or of a schema this version does not know."""
     try:
-        data = json.loads(path.read_text())
+        data = json.loads(read_given(path, MAX_DATA_BYTES))
     except OSError as error:
         raise UsageError(f"{path} can't be read: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is not valid JSON: {error}") from error
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         found = data.get("schema") if isinstance(data, dict) else type(data).__name__

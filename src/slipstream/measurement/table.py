@@ -6,6 +6,7 @@ import sys
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from slipstream.measurement.ratio import ratio
@@ -39,10 +40,10 @@ _WIDE = 100  # terminal width needed for the intervals
 
 
 def print_table(result: BenchResult) -> None:
-    console = Console(width=None if sys.stdout.isatty() else _WIDE)
+    console = Console(width=None if sys.stdout.isatty() else _WIDE, emoji=False)
     console.print(_table(result, with_intervals=console.width >= _WIDE or not console.is_terminal))
     word = result.verdict.word
-    console.print(f"verdict: [{_COLOURS.get(word, 'white')}]{word}[/] – {result.verdict.why}", highlight=False)
+    console.print(f"verdict: [{_COLOURS.get(word, 'white')}]{word}[/] – {escape(result.verdict.why)}", highlight=False)
     told = _TEXT[text_comparison(result.to_dict()["runs"])]
     console.print(f"text identical: {word}" if word == NOT_COMPARED else told)
     console.print(_fine_print(result), style="dim", highlight=False)
@@ -67,7 +68,7 @@ def _title(result: BenchResult) -> str:
     labels = [word for word, shown in (("synthetic", result.synthetic), ("partial", result.partial)) if shown]
     head = f"{'/'.join(labels).upper()} " if labels else ""
     return (
-        f"{head}{chosen['model']}, {chosen['dtype']}, {chosen['device']} ({result.machine.processor}, "
+        f"{head}{escape(chosen['model'])}, {chosen['dtype']}, {chosen['device']} ({result.machine.processor}, "
         f"{result.machine.cores} cores), temperature {chosen['temperature']}, seed {chosen['seed']}"
     )
 

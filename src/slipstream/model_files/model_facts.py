@@ -12,11 +12,12 @@ from typing import Any, Literal
 import numpy as np
 
 from slipstream.errors import ModelError
+from slipstream.model_files.kv_layers import KvShape, from_config, from_gguf
 from slipstream.model_files.local_models import local_place
 from slipstream.model_files.weights_gguf import parts, stored_bytes, type_names
 from slipstream.model_files.weights_safetensors import StoredShape, check_file, check_index
 from slipstream.models.chat_template import template_of_folder
-from slipstream.models.files import read_optional_json
+from slipstream.models.files import read_optional_config
 from slipstream.models.gguf_header import GgufHeader, read_header
 from slipstream.models.head_kinds import kind_in_config, stated_target
 from slipstream.models.hf_config import FAMILIES
@@ -64,6 +65,7 @@ class ModelFacts:
     has_chat_template: bool | None = None
     draft_head: str | None = None  # the kind of head, such as EAGLE-3; None: a whole model
     made_for: str | None = None  # the target of a head
+    kv_shape: KvShape | None = None  # what each layer keeps for a token
 
 
 def describe(spec: str | Path) -> ModelFacts:
@@ -79,7 +81,7 @@ def describe(spec: str | Path) -> ModelFacts:
 
 
 def _describe_folder(folder: Path, name: str) -> ModelFacts:
-    top = _quiet(lambda: read_optional_json(folder / "config.json"), {})
+    top = _quiet(lambda: read_optional_config(folder / "config.json"), {})
     nested = top.get("text_config", top.get("transformer_layer_config"))  # of multimodal models and draft heads
     config = Config(nested if isinstance(nested, dict) else top)
     tensors = _stored(folder)
@@ -87,7 +89,8 @@ def _describe_folder(folder: Path, name: str) -> ModelFacts:
     files, format = _weight_files(folder)
     rope, original = _rope(config.values)
     family = FAMILIES.get(str(config.values.get("model_type")))
-    heads, hidden = config.integer("num_attention_heads"), config.integer("hidden_size")
+    heads, hidden = config.integer("num_attention_heads"), config.integer("hidden_size") or config.integer("model_dim")
+    shape = from_config(config.values)
     return ModelFacts(
         name=name,
         format=format,
@@ -97,9 +100,11 @@ def _describe_folder(folder: Path, name: str) -> ModelFacts:
         quantisation=method if files or "quantization_config" in top else None,
         quantisation_kind=kind,
         vocab_size=config.integer("vocab_size") or _embedding_rows(tensors),
-        context_length=config.integer("max_position_embeddings") or (family.context_length if family else None),
-        num_layers=config.integer("num_hidden_layers"),
-        num_kv_heads=config.integer("num_key_value_heads") or heads,
+        context_length=config.integer("max_position_embeddings")
+        or config.integer("max_context_length")
+        or (family.context_length if family else None),
+        num_layers=config.integer("num_hidden_layers") or config.integer("num_transformer_layers"),
+        num_kv_heads=config.integer("num_key_value_heads") or config.integer("num_kv_heads") or heads,
         head_dim=config.integer("head_dim") or (hidden // heads if hidden and heads else None),
         hidden_size=hidden,
         rope_scaling=rope,
@@ -109,6 +114,7 @@ def _describe_folder(folder: Path, name: str) -> ModelFacts:
         has_chat_template=_has_template(folder),
         draft_head=kind_in_config(top),
         made_for=stated_target(top),
+        kv_shape=shape,
     )
 
 
@@ -121,8 +127,10 @@ class Config:
 
     def integer(self, key: str) -> int | None:
         value: Any = self.values.get(self.prefix + key)
-        if isinstance(value, np.ndarray) and value.size:  # GGUF: one value per layer
-            value = int(value.max())
+        if isinstance(value, np.ndarray):  # GGUF: one value per layer
+            value = value.tolist()
+        if isinstance(value, list) and value and all(type(entry) is int for entry in value):
+            value = max(value)
         return value if type(value) is int and value > 0 else None
 
     def text(self, key: str) -> str | None:
@@ -159,7 +167,7 @@ def _quantisation(folder: Path, config: Mapping[str, Any], tensors: dict[str, St
     """The method and its bits. Old GPTQ checkpoints have these in a separate file."""
     stated = config.get("quantization_config")
     if not isinstance(stated, dict):
-        stated = _quiet(lambda: read_optional_json(folder / "quantize_config.json"), {})
+        stated = _quiet(lambda: read_optional_config(folder / "quantize_config.json"), {})
         stated = {"quant_method": "gptq"} | stated if stated else {}
     method = str(stated.get("quant_method", "")).lower()
     if method == "compressed-tensors" and stated.get("format") == "float-quantized":
@@ -230,7 +238,7 @@ def _window(values: Mapping[str, Any]) -> int | None:
 
 def _has_template(folder: Path) -> bool | None:
     try:
-        return template_of_folder(folder, read_optional_json(folder / "tokenizer_config.json")) is not None
+        return template_of_folder(folder, read_optional_config(folder / "tokenizer_config.json")) is not None
     except ModelError:
         return None
 
@@ -270,6 +278,7 @@ def _describe_gguf(path: Path, name: str) -> ModelFacts:
         sliding_window=meta.integer("attention.sliding_window"),
         num_heads=heads,
         has_chat_template=Config(header.metadata).text("tokenizer.chat_template") is not None,
+        kv_shape=from_gguf(header.metadata, architecture),
     )
 
 

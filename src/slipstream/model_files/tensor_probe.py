@@ -15,9 +15,11 @@ from typing import Any
 
 from slipstream.child import other_python, own_python
 from slipstream.errors import ModelError
-from slipstream.findings import Finding, rule
+from slipstream.findings import Finding, blocks, rule
 from slipstream.model_files.local_models import local_place
 from slipstream.model_files.weight_files import DAMAGED
+from slipstream.model_files.weights_gguf import check_gguf
+from slipstream.model_files.weights_safetensors import check_file
 
 LIMIT_S = 20.0
 
@@ -65,6 +67,16 @@ RUNTIME = rule(
     "Install matching versions: {python} -m pip install --upgrade --force-reinstall torch safetensors (for vLLM: pip "
     "install --upgrade vllm in a new virtual environment, which selects matching versions).",
 )
+SOUND = rule(
+    "weights-sound",
+    "note",
+    "The files are sound, so the failure in the log is not theirs",
+    "Headers, sizes and samples of the weights are right, and a process of its own could read a tensor. What remains "
+    "is the engine's process: weights were read while torch was in fake-tensor mode (tensors without data, as "
+    "torch.compile and memory estimates use them), or its torch and safetensors are others than those tested.",
+    "Start the engine without compiling (vLLM: --enforce-eager). Test its own environment: add --python PATH, the "
+    "Python of the engine.",
+)
 SLOW = rule(
     "weights-load-slow",
     "slows",
@@ -94,6 +106,9 @@ def load_one_tensor(path: str | Path, python: str = sys.executable, limit_s: flo
         file = _weights_file(local_place(path).path)
     except (ModelError, OSError) as error:
         return [DAMAGED.finding(str(error))]
+    found = check_file(file).findings if file.suffix == ".safetensors" else check_gguf(file)
+    if blocks(found):
+        return found[:1]  # the file's own fault, and the probe would only say that it can't be read
     read = _run(own_python("-c", READ, str(file)), limit_s)
     if read.returncode is None:
         return [SLOW.finding(f"{file}: reading one tensor took more than {limit_s:.0f} s")]

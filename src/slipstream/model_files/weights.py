@@ -4,23 +4,36 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
-from slipstream.errors import DamagedModelError, ModelError, ModelNotFoundError, UnsupportedModelError
-from slipstream.findings import Finding, rule
+from slipstream.errors import ModelError, ModelNotFoundError, UnsupportedModelError
+from slipstream.findings import BlockedError, Finding, blocks, rule
 from slipstream.model_files.head_checks import check_head
 from slipstream.model_files.local_models import local_place
 from slipstream.model_files.model_facts import ModelFacts, describe
+from slipstream.model_files.nonfinite import sampled_safetensors
 from slipstream.model_files.tensor_probe import load_one_tensor
-from slipstream.model_files.weight_files import DAMAGED, MISSING, from_error, plain_file_problem
+from slipstream.model_files.weight_files import MISSING, NOT_HERE, from_error, plain_file_problem, without_advice
 from slipstream.model_files.weights_gguf import check_gguf, parts
 from slipstream.model_files.weights_safetensors import FileReport, check_file, check_index
-from slipstream.models.files import read_json
+from slipstream.models.files import damage_in, read_config
 from slipstream.models.head_kinds import kind_in_folder
+from slipstream.models.hf_config import check_sizes
 from slipstream.models.safetensors import INDEX, PICKLES, SINGLE
+from slipstream.models.safetensors_file import read_file_header
 
-__all__ = ["ModelFacts", "check_weights", "describe", "load_one_tensor"]
+__all__ = [
+    "ModelFacts",
+    "check_files",
+    "check_weights",
+    "describe",
+    "finding_of",
+    "load_one_tensor",
+    "refuse_incomplete",
+]
 
+MAX_LISTED = 3  # pieces of evidence in one finding
 NOT_WEIGHTS = re.compile(r"training_args\.bin|optimizer.*|scheduler.*|rng_state.*|adapter_model\..*")
 
 PICKLED = rule(
@@ -35,9 +48,19 @@ PICKLED = rule(
 CONFIG = rule(
     "weights-config",
     "blocks",
-    "config.json is missing or can't be read",
-    "config.json says what the tensors are (layers, heads, vocabulary); without it no engine can use them.",
-    "Copy config.json of the same model into the folder: hf download ORG/NAME config.json --local-dir FOLDER",
+    "The configuration of a model is missing, can't be read, or has impossible values",
+    "The configuration (config.json, or the metadata of a GGUF file) says what the tensors are: layers, heads, "
+    "vocabulary. Without it no engine can use them.",
+    "Copy config.json of the same model into the folder: hf download ORG/NAME config.json --local-dir FOLDER. A GGUF "
+    "file has to be downloaded or converted again.",
+)
+TOKENIZER = rule(
+    "weights-tokenizer",
+    "blocks",
+    "The tokenizer of a model is missing or damaged",
+    "Without its tokenizer a model can read no text and write none.",
+    "Copy the tokenizer's files of the same model into the folder: hf download ORG/NAME --include 'tokenizer*' "
+    "--local-dir FOLDER. A GGUF file has to be downloaded or converted again.",
 )
 NO_INDEX = rule(
     "weights-no-index",
@@ -56,19 +79,66 @@ INCOMPLETE = rule(
 )
 
 
+# By the part of a model that could not be read (`ModelError.part`).
+_PARTS = {"config": CONFIG, "tensors": INCOMPLETE, "tokenizer": TOKENIZER}
+
+
 def check_weights(spec: str | Path) -> list[Finding]:
-    """The problems of a model's files; empty if there are none. Reads headers only. Never raises for bad files."""
+    """The problems of a model's files, for any engine; empty if there are none. Never raises for bad files."""
     try:
         path = local_place(spec).path
-        if path.is_dir() and not path.name.endswith((".gguf", ".safetensors")):
-            return _check_folder(path)
-        if path.suffix == ".safetensors":
-            return check_file(path).findings
-        return check_gguf(path) or _check_as_model(path)
     except ModelNotFoundError as error:
-        return [MISSING.finding(str(error), meaning="the name or path does not exist.", fix="Check the name or path.")]
-    except Exception as error:  # last resort: damaged files can make readers fail in unforeseen ways
-        return [DAMAGED.finding(f"{spec}: reading it failed with {type(error).__name__}: {str(error)[:300]}")]
+        return [finding_of(error)]
+    found = check_files(path)
+    return found if blocks(found) else found + _check_as_model(path)
+
+
+def check_files(path: Path) -> list[Finding]:
+    """The problems of a folder or file in itself: what a download or a copy can do to it. Reads headers and samples of
+    the weights. Never raises. Loading a model refuses with these findings too.
+    """
+    try:
+        with damage_in(path):
+            return _once(_check_path(path))
+    except ModelError as error:
+        return [finding_of(error)]
+
+
+def refuse_incomplete(path: Path) -> None:
+    """Raises BlockedError for files that are not whole. Pickled weights may be, though not every engine reads them."""
+    blocking = [f for f in check_files(path) if f.severity == "blocks" and f.id != PICKLED.id]
+    if blocking:
+        raise BlockedError(blocking)
+
+
+def finding_of(error: ModelError) -> Finding:
+    """The finding for a model that could not be opened."""
+    known = _PARTS.get(error.part)
+    if isinstance(error, ModelNotFoundError) and known is None:
+        return NOT_HERE.finding(str(error))
+    found = from_error(error)
+    return known.finding(found.evidence) if known else found
+
+
+def _check_path(path: Path) -> list[Finding]:
+    if path.is_dir() and not path.name.endswith((".gguf", ".safetensors")):
+        return _check_folder(path)
+    if path.suffix == ".safetensors":
+        return check_file(path).findings or _sampled(path, [path])
+    return check_gguf(path)
+
+
+def _once(findings: list[Finding]) -> list[Finding]:
+    """One finding for each problem, also if many files or tensors have it."""
+    alike: dict[tuple[str, str, str], list[Finding]] = {}
+    for finding in findings:
+        alike.setdefault((finding.id, finding.cause, finding.fix), []).append(finding)
+    return [replace(same[0], evidence=_listed([f.evidence for f in same])) for same in alike.values()]
+
+
+def _listed(evidence: list[str]) -> str:
+    more = f"; and {len(evidence) - MAX_LISTED} more" if len(evidence) > MAX_LISTED else ""
+    return "; ".join(evidence[:MAX_LISTED]) + more
 
 
 def _check_folder(folder: Path) -> list[Finding]:
@@ -77,8 +147,16 @@ def _check_folder(folder: Path) -> list[Finding]:
     weights = sorted(folder.glob("*.safetensors"))
     if not weights and not (folder / INDEX).exists():
         return _check_other_folder(folder)
-    findings = [*_check_config(folder), *_safetensors_report(folder, weights).findings]
-    return findings or _check_as_model(folder)
+    report = _safetensors_report(folder, weights)
+    return [*_check_config(folder), *report.findings] or _sampled(folder, report.files)
+
+
+def _sampled(path: Path, files: list[Path]) -> list[Finding]:
+    try:
+        tensors = {name: tensor for file in files for name, tensor in read_file_header(file).items()}
+    except ModelError:  # a type of the format that the reader does not know
+        return []
+    return sampled_safetensors(path, tensors)
 
 
 def _safetensors_report(folder: Path, weights: list[Path]) -> FileReport:
@@ -109,7 +187,7 @@ def _check_other_folder(folder: Path) -> list[Finding]:
     if not pickles:
         meaning = "the folder has no safetensors, GGUF or pickled weights."
         fix = "Download them (hf download ORG/NAME --local-dir FOLDER), or pass another path."
-        return [*_check_config(folder), MISSING.finding(_contents(folder), meaning=meaning, fix=fix)]
+        return [MISSING.finding(_contents(folder), meaning=meaning, fix=fix)]
     problems = (plain_file_problem(path) for path in pickles)
     pickled = PICKLED.finding(f"{folder} has only pickled weights: {pickles[0].name}", folder=folder)
     return [pickled, *_check_config(folder), *(problem for problem in problems if problem)]
@@ -122,30 +200,30 @@ def _contents(folder: Path) -> str:
 
 def _check_config(folder: Path) -> Iterator[Finding]:
     path = folder / "config.json"
-    if not path.is_file():
-        yield CONFIG.finding(f"{folder} has no config.json" if not path.exists() else f"{path} is not a file")
+    if not path.exists():
+        yield CONFIG.finding(f"{folder} has no config.json")
         return
     try:
-        read_json(path)
+        check_sizes(read_config(path), path)
     except ModelError as error:
-        yield CONFIG.finding(str(error))
+        yield CONFIG.finding(without_advice(error))
 
 
 def _check_as_model(path: Path) -> list[Finding]:
-    """Opens valid files as a model, to find missing tensors. Unsupported architectures can't be checked this way."""
+    """Opens valid files as a model, to find missing tensors. Unsupported architectures can't be checked this way, nor
+    can a single file of a folder.
+    """
     from slipstream.models.gguf import open_gguf
     from slipstream.models.safetensors import open_folder
 
+    ggufs = sorted(path.glob("*.gguf")) if path.is_dir() and not any(path.glob("*.safetensors")) else []
+    if path.suffix == ".safetensors" or len(ggufs) > 1:
+        return []
+    path = ggufs[0] if ggufs else path
     try:
         (open_folder if path.is_dir() else open_gguf)(path, path.name)
     except UnsupportedModelError:
         return []
-    except DamagedModelError as error:
-        return [INCOMPLETE.finding(from_error(error).evidence)]
-    except ModelNotFoundError as error:
-        return [
-            MISSING.finding(
-                str(error), meaning="a file that belongs to the weights is missing.", fix="Copy it into the folder."
-            )
-        ]
+    except ModelError as error:
+        return [finding_of(error)]
     return []

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from slipstream.errors import ModelError, UnsupportedModelError
 from slipstream.findings import Finding, rule
+from slipstream.model_files.nonfinite import sampled_gguf
 from slipstream.model_files.weight_files import (
     DAMAGED,
     MAX_REPORTED,
@@ -22,6 +23,7 @@ from slipstream.model_files.weight_files import (
 )
 from slipstream.models.gguf_header import GgufHeader, TensorInfo, read_header
 
+MAX_PARTS = 1000  # the largest model in use has fewer than 100
 PART_NAME = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 # Types that llama.cpp removed; files with these types have to be converted again.
 REMOVED_TYPES = {4: "Q4_2", 5: "Q4_3", 31: "Q4_0_4_4", 32: "Q4_0_4_8", 33: "Q4_0_8_8"}
@@ -51,8 +53,13 @@ PARTS = rule(
 
 
 def check_gguf(path: Path) -> list[Finding]:
-    """Reads the header only. Never raises."""
-    problem = plain_file_problem(path)
+    """Reads the header of each part and samples the weights. Never raises."""
+    findings = _missing_parts(path)
+    return findings or [finding for part in parts(path) for finding in _check_part(part, path)]
+
+
+def _check_part(path: Path, asked: Path) -> list[Finding]:
+    problem = plain_file_problem(path, "GGUF")
     if problem is not None:
         return [problem]
     try:
@@ -61,12 +68,11 @@ def check_gguf(path: Path) -> list[Finding]:
         return [VERSION.finding(str(error))]
     except (ModelError, OSError, ValueError, OverflowError) as error:
         return [from_error(error)]
-    findings = list(islice(_tensor_findings(header), MAX_REPORTED))
+    findings = list(islice(_tensor_findings(header), MAX_REPORTED)) or _split_findings(header, asked)
     findings += islice(overlaps(path, _spans(header)), MAX_REPORTED)
-    findings += _missing_parts(header)
     if not header.tensors and "split.count" not in header.metadata:
         findings.append(DAMAGED.finding(f"{path} has no tensors"))
-    return findings
+    return findings or sampled_gguf(header)
 
 
 @functools.cache
@@ -118,16 +124,27 @@ def _spans(header: GgufHeader) -> list[Span]:
     return sorted(spans, key=lambda span: (span.start, span.end))
 
 
-def _missing_parts(header: GgufHeader) -> list[Finding]:
-    count = header.metadata.get("split.count", 0)
-    if not isinstance(count, int) or count <= 1:
-        return []
-    match = PART_NAME.fullmatch(header.path.name)
-    if match is None or int(match["count"]) != count:
-        return [PARTS.finding(f"{header.path.name} is one of {count} parts, but its name does not say which")]
-    missing = [path.name for path in parts(header.path) if not path.is_file()]
+def _missing_parts(path: Path) -> list[Finding]:
+    every = parts(path)
+    missing = [part.name for part in every if not part.exists()] if len(every) > 1 and path.exists() else []
     shown = ", ".join(missing[:MAX_REPORTED])
-    return [PARTS.finding(f"{len(missing)} of {count} parts are missing: {shown}")] if missing else []
+    return [PARTS.finding(f"{len(missing)} of {len(every)} parts are missing: {shown}")] if missing else []
+
+
+def _split_findings(header: GgufHeader, asked: Path) -> list[Finding]:
+    """What a file says of its parts against the names of the files."""
+    count, number = header.metadata.get("split.count", 0), header.metadata.get("split.no")
+    every = parts(asked)
+    if not isinstance(count, int) or (count <= 1 and len(every) == 1):
+        return []
+    if count != len(every):
+        is_split = f"says that it is one of {count} parts" if count > 1 else "does not say that it is split"
+        return [PARTS.finding(f"{header.path.name} {is_split}, but by its name it is one of {len(every)}")]
+    if isinstance(number, int) and every[min(number, count - 1)] != header.path:
+        return [PARTS.finding(f"{header.path.name} says that it is part {number + 1} of {count}: parts were renamed")]
+    if asked == header.path != every[0]:
+        return [PARTS.finding(f"{header.path.name} is not the first part; engines load a model by {every[0].name}")]
+    return []
 
 
 def parts(path: Path) -> list[Path]:
@@ -135,5 +152,7 @@ def parts(path: Path) -> list[Path]:
     match = PART_NAME.fullmatch(path.name)
     if match is None:
         return [path]
-    names = (f"{match['stem']}-{number:05d}-of-{match['count']}.gguf" for number in range(1, int(match["count"]) + 1))
-    return [path.with_name(name) for name in names]
+    count = int(match["count"])
+    if not 1 <= int(match["number"]) <= count <= MAX_PARTS:
+        return [path]
+    return [path.with_name(f"{match['stem']}-{number:05d}-of-{match['count']}.gguf") for number in range(1, count + 1)]

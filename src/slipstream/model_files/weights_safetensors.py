@@ -11,7 +11,7 @@ import math
 import mmap
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,8 @@ from slipstream.model_files.weight_files import (
     overlaps,
     plain_file_problem,
 )
-from slipstream.models.files import map_file, parse_object, read_json
-from slipstream.models.safetensors_file import ITEM_BYTES, LENGTH_BYTES, MAX_HEADER_BYTES
+from slipstream.models.files import map_file, read_json
+from slipstream.models.safetensors_file import ITEM_BYTES, LENGTH_BYTES, MAX_HEADER_BYTES, parse_header
 
 MAX_DIMENSIONS = 16  # torch allows 64, weights have at most 5
 MAX_BYTES = 1 << 60
@@ -59,11 +59,12 @@ class FileReport:
 
     tensors: dict[str, StoredShape]
     findings: list[Finding]
+    files: list[Path] = field(default_factory=list)  # that belong to the model
 
 
 def check_file(path: Path) -> FileReport:
     """Reads the header only. Never raises."""
-    problem = plain_file_problem(path)
+    problem = plain_file_problem(path, "safetensors")
     if problem is not None:
         return FileReport({}, [problem])
     try:
@@ -103,7 +104,7 @@ def check_index(index: Path) -> FileReport:
     findings += [finding for report in reports.values() for finding in report.findings]
     findings += islice(_misplaced(index, weight_map, reports), MAX_REPORTED)
     tensors = {key: shape for report in reports.values() for key, shape in report.tensors.items()}
-    return FileReport(tensors, findings)
+    return FileReport(tensors, findings, [index.parent / name for name in names])
 
 
 def _check_mapped(path: Path, data: mmap.mmap) -> FileReport:
@@ -115,8 +116,7 @@ def _check_mapped(path: Path, data: mmap.mmap) -> FileReport:
     if length > MAX_HEADER_BYTES:
         seen = f"{path} has a header of {length:,} bytes; the format allows {MAX_HEADER_BYTES:,}"
         return FileReport({}, [DAMAGED.finding(seen)])
-    header = parse_object(data[LENGTH_BYTES : LENGTH_BYTES + length], f"The header of {path}")
-    header.pop("__metadata__", None)
+    header = parse_header(path, data[LENGTH_BYTES : LENGTH_BYTES + length])
     if not header:
         return FileReport({}, [DAMAGED.finding(f"{path} has no tensors")])
     return _check_tensors(path, header, size - LENGTH_BYTES - length)
@@ -139,7 +139,7 @@ def _check_tensors(path: Path, header: dict[str, Any], body: int) -> FileReport:
     findings += islice(overlaps(path, [span for span in spans if span.end > span.start]), MAX_REPORTED)
     if not findings:
         findings += islice(_gaps(path, spans, body), MAX_REPORTED)
-    return FileReport(tensors, findings)
+    return FileReport(tensors, findings, [path])
 
 
 def _flaw(entry: Any) -> str | None:

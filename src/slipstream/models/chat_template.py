@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from slipstream.errors import UsageError
-from slipstream.models.files import cannot_read
+from slipstream.models.files import read_file
 from slipstream.models.template_process import renderer
 
 Message = Mapping[str, str]
+MAX_TEMPLATE_BYTES = 1 << 20  # the longest in use have about 0.02 MB
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
@@ -24,6 +25,11 @@ class ChatTemplate:
     def render(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:
         """The text of a conversation. Raises UsageError for bad messages, or if the template refuses them."""
         check_messages(messages)
+        if len(self.source) > MAX_TEMPLATE_BYTES:
+            raise UsageError(
+                f"The model's chat template has {len(self.source):,} characters; at most {MAX_TEMPLATE_BYTES:,} are "
+                "allowed. Use --raw to pass the text unchanged, or use another copy of the model."
+            )
         values = {
             "messages": [dict(message) for message in messages],
             "add_generation_prompt": add_generation_prompt,
@@ -38,10 +44,7 @@ def template_of_folder(folder: Path, tokenizer_config: Mapping[str, Any]) -> str
     """The template's own file, or the one in tokenizer_config.json (a string, or a list of named ones)."""
     file = folder / "chat_template.jinja"
     if file.is_file():
-        try:
-            return file.read_text(encoding="utf-8", errors="replace")
-        except OSError as error:
-            raise cannot_read(file, error) from error
+        return read_file(file, MAX_TEMPLATE_BYTES).decode("utf-8", errors="replace")
     template = tokenizer_config.get("chat_template")
     if isinstance(template, list):
         named = {t.get("name"): t.get("template") for t in template if isinstance(t, dict)}

@@ -10,11 +10,13 @@ import numpy as np
 from slipstream.errors import DamagedModelError, UnsupportedModelError
 from slipstream.models.checkpoint import RawTensor
 from slipstream.models.config import DecoderConfig
+from slipstream.models.files import damage_in
 from slipstream.models.gguf_config import (
     PERMUTED_ARCHITECTURES,
     TensorFacts,
     architecture_of,
     config_from_metadata,
+    refuse_split,
 )
 from slipstream.models.gguf_header import GgufHeader, TensorInfo, read_header
 from slipstream.models.gguf_quant import Bytes, check_storage, read_rows, to_raw_tensor
@@ -90,17 +92,39 @@ class GgufCheckpoint:
 
 def open_gguf(path: Path, name: str) -> GgufCheckpoint:
     """Reads and checks headers and vocabulary; no weights. Raises ModelError subclasses only."""
+    with damage_in(path):
+        return _open_gguf(path, name)
+
+
+def _open_gguf(path: Path, name: str) -> GgufCheckpoint:
     header = read_header(path)
-    architecture_of(path, header.metadata)
-    for info in header.tensors.values():
-        check_storage(header, info)
-    infos = {hf_name(info.name): info for info in header.tensors.values() if info.name != ROPE_FREQS}
-    config = config_from_metadata(path, header.metadata, _tensor_facts(header, infos))
-    check_config(config, path)
-    check_tensors({name: info.shape for name, info in infos.items()}, config, path)
+    config = decoder_config(header)
     tokenizer = tokenizer_from_metadata(header.metadata, path)
     check_vocabulary(tokenizer.vocab_size, config, path)
-    return GgufCheckpoint(name, header, config, tokenizer, infos)
+    return GgufCheckpoint(name, header, config, tokenizer, _by_hf_name(header))
+
+
+def decoder_config(header: GgufHeader) -> DecoderConfig:
+    """The decoder that a header describes, checked against its tensors. Raises ModelError subclasses only."""
+    path = header.path
+    with damage_in(path, "config"):
+        architecture_of(path, header.metadata)
+        refuse_split(path, header.metadata)
+    with damage_in(path, "tensors"):
+        for info in header.tensors.values():
+            check_storage(header, info)
+        infos = _by_hf_name(header)
+        facts = _tensor_facts(header, infos)
+    with damage_in(path, "config"):
+        config = config_from_metadata(path, header.metadata, facts)
+        check_config(config, path)
+    with damage_in(path, "tensors"):
+        check_tensors({name: info.shape for name, info in infos.items()}, config, path)
+    return config
+
+
+def _by_hf_name(header: GgufHeader) -> dict[str, TensorInfo]:
+    return {hf_name(info.name): info for info in header.tensors.values() if info.name != ROPE_FREQS}
 
 
 def hf_name(gguf_name: str) -> str:

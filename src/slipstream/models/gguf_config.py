@@ -51,7 +51,10 @@ class Metadata:
         return value  # type: ignore[return-value]  # an int where a float was asked for is as good
 
     def text(self, key: str, default: str) -> str:
-        return str(self.values.get(f"{self.architecture}.{key}", default))
+        value = self.values.get(f"{self.architecture}.{key}", default)
+        if not isinstance(value, str):
+            raise DamagedModelError(f"{self.path} has a {type(value).__name__} as {self.architecture}.{key}.")
+        return value
 
 
 def architecture_of(path: Path, values: Mapping[str, Any]) -> str:
@@ -101,10 +104,13 @@ def config_from_metadata(path: Path, values: Mapping[str, Any], facts: TensorFac
 def _refuse_unsupported(meta: Metadata) -> None:
     if meta.optional("expert_count", 0) > 0:
         raise UnsupportedModelError(f"{meta.path} is a mixture of experts, which is not supported. {WAY_OUT}")
-    num_parts = meta.values.get("split.count", 0)
+
+
+def refuse_split(path: Path, values: Mapping[str, Any]) -> None:
+    num_parts = values.get("split.count", 0)
     if isinstance(num_parts, int) and num_parts > 1:
         raise UnsupportedModelError(
-            f"{meta.path} is one of {num_parts} parts of a split GGUF. "
+            f"{path} is one of {num_parts} parts of a split GGUF. "
             "Merge them first: llama-gguf-split --merge FIRST_PART OUTPUT"
         )
 

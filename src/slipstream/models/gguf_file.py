@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from slipstream.errors import DamagedModelError
+from slipstream.errors import DamagedModelError, UnsupportedModelError
+from slipstream.models.files import damage_in
+from slipstream.models.gguf import decoder_config
 from slipstream.models.gguf_header import GgufHeader, read_header
 from slipstream.models.gguf_quant import check_storage
-from slipstream.models.spec import locate
+from slipstream.models.spec import Place, locate
 from slipstream.models.tokenizer import Tokenizer
 from slipstream.models.tokenizer_gguf import tokenizer_from_metadata
 
@@ -22,14 +25,19 @@ class GgufFile:
     quantisation: str  # as in its name: q4_1, q4_k_m, f16
     num_layers: int
     context_length: int  # the context it was trained for
+    vectors: dict[str, str]  # types of the tensors of one dimension by their names
 
 
 def open_gguf_file(spec: str | Path) -> GgufFile:
     """Reads and checks header and vocabulary; no weights. Raises ModelError subclasses."""
     place = locate(spec)
+    with damage_in(place.path):
+        return _open_file(place)
+
+
+def _open_file(place: Place) -> GgufFile:
     header = read_header(place.path)
-    for info in header.tensors.values():
-        check_storage(header, info)
+    _check_decoder(header)
     architecture = header.metadata.get("general.architecture")
     return GgufFile(
         name=place.name,
@@ -39,7 +47,14 @@ def open_gguf_file(spec: str | Path) -> GgufFile:
         quantisation=_quantisation(header),
         num_layers=_count(header, f"{architecture}.block_count"),
         context_length=_count(header, f"{architecture}.context_length"),
+        vectors=_vectors(header),
     )
+
+
+def _check_decoder(header: GgufHeader) -> None:
+    """Raises DamagedModelError for a decoder of the Llama family that is not whole; llama.cpp knows the others."""
+    with suppress(UnsupportedModelError):
+        decoder_config(header)
 
 
 def _count(header: GgufHeader, key: str) -> int:
@@ -47,6 +62,14 @@ def _count(header: GgufHeader, key: str) -> int:
     if not isinstance(value, int) or value < 1:
         raise DamagedModelError(f"{header.path} has {key} = {value!r}; expected a number of 1 or more.")
     return value
+
+
+def _vectors(header: GgufHeader) -> dict[str, str]:
+    import gguf
+
+    names = {int(kind): kind.name for kind in gguf.GGMLQuantizationType}
+    vectors = (info for info in header.tensors.values() if len(info.shape) == 1)
+    return {info.name: names.get(info.type_id, f"type {info.type_id}") for info in vectors}
 
 
 def _quantisation(header: GgufHeader) -> str:

@@ -15,7 +15,7 @@ from typing import Any, Final, NoReturn
 import numpy as np
 
 from slipstream.errors import DamagedModelError, UnsupportedModelError
-from slipstream.models.files import map_file
+from slipstream.models.files import map_file, per_file
 
 MAGIC: Final = b"GGUF"
 STRING_TYPE: Final = 8
@@ -23,6 +23,11 @@ ARRAY_TYPE: Final = 9
 MIN_PAIR_BYTES: Final = 13  # key length, value type, one byte of value
 MIN_TENSOR_BYTES: Final = 32  # name length, dimension count, one dimension, type, offset
 MAX_DIMENSIONS: Final = 4
+# Bounds of a header's time and memory. The largest vocabulary in use has 0.8 million strings (262,000 tokens and their
+# merges) in 12 MB, the largest model a few thousand tensors.
+MAX_STRINGS: Final = 2_000_000
+MAX_ENTRIES: Final = 1 << 16  # metadata pairs, tensors
+MAX_HEADER_BYTES: Final = 128 << 20
 
 # value type id -> struct format of one scalar
 SCALARS: Final = {
@@ -58,6 +63,7 @@ class GgufHeader:
     tensors: dict[str, TensorInfo]
 
 
+@per_file
 def read_header(path: Path) -> GgufHeader:
     """Reads and checks everything up to the tensor data. Raises ModelError subclasses only."""
     data = map_file(path)
@@ -68,6 +74,8 @@ def read_header(path: Path) -> GgufHeader:
     num_tensors, num_pairs = cursor.scalar("<Q"), cursor.scalar("<Q")
     cursor.check_count(num_pairs, MIN_PAIR_BYTES, "metadata pairs")
     cursor.check_count(num_tensors, MIN_TENSOR_BYTES, "tensors")
+    if max(num_pairs, num_tensors) > MAX_ENTRIES:
+        cursor.damaged(f"its header has {num_pairs} metadata pairs and {num_tensors} tensors")
     metadata = _read_metadata(cursor, num_pairs)
     infos = [_read_tensor_info(cursor) for _ in range(num_tensors)]
     alignment = _alignment(path, metadata)
@@ -88,6 +96,7 @@ class _Cursor:
         self.data = data
         self.size = len(data)
         self.position = 0
+        self.strings_left = MAX_STRINGS
 
     def damaged(self, what: str) -> NoReturn:
         raise DamagedModelError(
@@ -97,6 +106,8 @@ class _Cursor:
     def check_count(self, count: int, min_bytes: int, what: str) -> None:
         if count * min_bytes > self.size - self.position:
             self.damaged(f"its header has {count} {what}, more than fit in the file")
+        if count * min_bytes > MAX_HEADER_BYTES - self.position:
+            self.damaged(f"its header has {count} {what}, more than {MAX_HEADER_BYTES >> 20} MB")
 
     def scalar(self, layout: str) -> Any:
         try:
@@ -116,14 +127,17 @@ class _Cursor:
     def strings(self, count: int) -> list[str]:
         """Many strings; the loop is flat because vocabularies hold hundreds of thousands."""
         self.check_count(count, 8, "strings")
-        data, size, unpack = self.data, self.size, struct.Struct("<Q").unpack_from
+        self.strings_left -= count
+        if self.strings_left < 0:
+            self.damaged(f"its header has more than {MAX_STRINGS:,} strings")
+        data, end, unpack = self.data, min(self.size, MAX_HEADER_BYTES), struct.Struct("<Q").unpack_from
         position, out = self.position, []
         try:
             for _ in range(count):
                 start = position + 8
                 position = start + unpack(data, position)[0]
-                if position > size:
-                    self.damaged("a string in its header ends after the end of the file")
+                if position > end:
+                    self.damaged("a string in its header ends after the end of the file, or is far too long")
                 out.append(data[start:position].decode("utf-8", errors="replace"))
         except struct.error:
             self.damaged("the file ends inside its header")

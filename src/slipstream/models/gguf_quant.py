@@ -24,7 +24,7 @@ MAX_THREADS = min(8, os.cpu_count() or 1)
 
 
 @functools.cache
-def _block_sizes() -> dict[int, tuple[int, int]]:
+def block_sizes() -> dict[int, tuple[int, int]]:
     """ggml type id -> (elements, bytes) of one block, for every type that can be converted to floats."""
     import gguf
 
@@ -40,7 +40,7 @@ def check_storage(header: GgufHeader, info: TensorInfo) -> int:
     """The stored bytes of a tensor. Raises if its type is unknown or its data ends after the file."""
     import gguf
 
-    sizes = _block_sizes().get(info.type_id)
+    sizes = block_sizes().get(info.type_id)
     if sizes is None:
         names = {int(kind): kind.name for kind in gguf.GGMLQuantizationType}
         stored_as = names.get(info.type_id, f"type {info.type_id}")
@@ -85,7 +85,7 @@ def to_raw_tensor(rows: Bytes, shape: tuple[int, ...], type_id: int) -> RawTenso
 
 def _dequantise(rows: Bytes, type_id: int) -> Floats:
     """Blocks do not depend on rows: they are split into chunks, one per thread (numpy releases the GIL)."""
-    block_elements, block_bytes = _block_sizes()[type_id]
+    block_elements, block_bytes = block_sizes()[type_id]
     blocks = rows.reshape(-1, block_bytes)
     out = np.empty((len(blocks), block_elements), np.float32)
     chunk = CHUNK_ELEMENTS // block_elements
@@ -107,7 +107,7 @@ def _fill(blocks: Bytes, out: Floats, type_id: int) -> None:
     import gguf
 
     kind = gguf.GGMLQuantizationType(type_id)
-    block_elements, block_bytes = _block_sizes()[type_id]
+    block_elements, block_bytes = block_sizes()[type_id]
     width = LINE_ELEMENTS // block_elements
     even = len(blocks) // width * width
     if even:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from slipstream.errors import ModelError, UnsupportedModelError
-from slipstream.models.files import read_optional_json
+from slipstream.models.files import read_optional_config
 from slipstream.models.tensors import Shape
 
 EAGLE3 = "EAGLE-3"
@@ -74,7 +74,7 @@ def _has_mark(values: Mapping[str, Any], kind: HeadKind) -> bool:
 def kind_in_folder(folder: Path) -> str | None:
     """Like kind_in_config, for a folder; None if it can't be read."""
     try:
-        return kind_in_config(read_optional_json(folder / "config.json"))
+        return kind_in_config(read_optional_config(folder / "config.json"))
     except ModelError:
         return None
 

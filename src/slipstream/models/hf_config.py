@@ -47,18 +47,52 @@ class Fields:
         value = self.values.get(key)
         value = default if value is None else value
         if type(value) is not int:
-            raise DamagedModelError(f"{self.path} has {key} = {value!r}; expected a whole number.")
+            raise self.wrong(key, value, "a whole number")
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
         value = self.values.get(key)
         value = default if value is None else value
         if type(value) not in (int, float):
-            raise DamagedModelError(f"{self.path} has {key} = {value!r}; expected a number.")
+            raise self.wrong(key, value, "a number")
         return float(value)  # type: ignore[arg-type]  # None was refused above
 
     def flag(self, key: str) -> bool:
-        return bool(self.values.get(key))
+        value = self.values.get(key)
+        if not isinstance(value, bool | None):
+            raise self.wrong(key, value, "true or false")
+        return bool(value)
+
+    def text(self, key: str, default: str) -> str:
+        value = self.values.get(key)
+        value = default if value is None else value
+        if not isinstance(value, str):
+            raise self.wrong(key, value, "text")
+        return value
+
+    def wrong(self, key: str, value: object, expected: str) -> DamagedModelError:
+        return DamagedModelError(f"{self.path} has {key} = {repr(value)[:80]}; expected {expected}.")
+
+
+_SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "max_position_embeddings",
+)
+
+
+def check_sizes(values: Mapping[str, Any], path: Path) -> None:
+    """Raises DamagedModelError for sizes that no architecture can have. Some have a list, with one for each layer."""
+    fields = Fields(path, values)
+    for key in _SIZES:
+        value = values.get(key)
+        if value is not None and not isinstance(value, list) and (type(value) is not int or value < 1):
+            raise fields.wrong(key, value, "a whole number of 1 or more")
 
 
 def config_from_hf(values: Mapping[str, Any], path: Path) -> DecoderConfig:
@@ -94,26 +128,31 @@ def config_from_hf(values: Mapping[str, Any], path: Path) -> DecoderConfig:
 
 
 def _family(values: Mapping[str, Any], path: Path) -> tuple[str, FamilyDefaults]:
-    model_type, architectures = values.get("model_type"), values.get("architectures")
-    named = architectures[0] if isinstance(architectures, list) and architectures else None
-    family = FAMILIES.get(model_type) if isinstance(model_type, str) else None
-    if family is None or not isinstance(model_type, str) or named not in (None, family.architecture):
+    fields = Fields(path, values)
+    model_type, architectures = fields.text("model_type", ""), values.get("architectures")
+    if architectures is not None and not isinstance(architectures, list):
+        raise fields.wrong("architectures", architectures, "a list")
+    named = architectures[0] if architectures else None
+    family = FAMILIES.get(model_type)
+    if family is None or named not in (None, family.architecture):
         supported = ", ".join(f.architecture for f in FAMILIES.values())
         raise UnsupportedModelError(
-            f"{path} describes a {named or model_type!r} model; {supported} are supported. {WAY_OUT}"
+            f"{path} describes a {str(named or model_type or None)[:80]!r} model; {supported} are supported. {WAY_OUT}"
         )
     return model_type, family
 
 
 def _refuse_unsupported(fields: Fields) -> None:
     quantisation = fields.values.get("quantization_config")
-    if isinstance(quantisation, dict):
+    if quantisation is not None and not isinstance(quantisation, dict):
+        raise fields.wrong("quantization_config", quantisation, "an object")
+    if quantisation is not None:
         method = quantisation.get("quant_method", "unknown")
         raise UnsupportedModelError(
             f"{fields.path} describes a checkpoint quantised with {method!r}, which is not supported. Use the "
             "unquantised checkpoint, a GGUF file of the same model, or another engine."
         )
-    activation = fields.values.get("hidden_act", "silu")
+    activation = fields.text("hidden_act", "silu")
     if activation not in ("silu", "swish"):
         raise UnsupportedModelError(f"{fields.path} uses the activation {activation!r}; silu is supported. {WAY_OUT}")
     for key in ("attention_bias", "mlp_bias"):
@@ -164,7 +203,7 @@ def _rope_fields(fields: Fields) -> Fields:
         if isinstance(value, dict):
             return Fields(fields.path, value)
         if value is not None:
-            raise DamagedModelError(f"{fields.path} has {key} = {value!r}; expected an object.")
+            raise fields.wrong(key, value, "an object")
     return Fields(fields.path, {})
 
 

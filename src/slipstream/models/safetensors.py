@@ -8,7 +8,7 @@ from typing import Any
 from slipstream.errors import DamagedModelError, ModelNotFoundError, UnsupportedModelError
 from slipstream.models.checkpoint import RawTensor
 from slipstream.models.config import DecoderConfig
-from slipstream.models.files import read_json
+from slipstream.models.files import damage_in, read_config, read_json
 from slipstream.models.head_kinds import refuse_head
 from slipstream.models.hf_config import config_from_hf
 from slipstream.models.safetensors_file import StoredTensor, read_file_header
@@ -51,15 +51,22 @@ class FolderCheckpoint:
 
 def open_folder(path: Path, name: str) -> FolderCheckpoint:
     """Reads and checks config, headers and vocabulary; no weights. Raises ModelError subclasses only."""
+    with damage_in(path):
+        return _open_folder(path, name)
+
+
+def _open_folder(path: Path, name: str) -> FolderCheckpoint:
     _refuse_other_contents(path)
-    values = read_json(path / "config.json")
-    refuse_head(values, path)
-    config = config_from_hf(values, path / "config.json")
-    check_config(config, path / "config.json")
-    tensors = stored_tensors(path)
-    check_tensors({key: tensor.shape for key, tensor in tensors.items()}, config, path)
-    for key in expected_tensors(config):
-        tensors[key].check_float()
+    with damage_in(path / "config.json", "config"):
+        values = read_config(path / "config.json")
+        refuse_head(values, path)
+        config = config_from_hf(values, path / "config.json")
+        check_config(config, path / "config.json")
+    with damage_in(path, "tensors"):
+        tensors = stored_tensors(path)
+        check_tensors({key: tensor.shape for key, tensor in tensors.items()}, config, path)
+        for key in expected_tensors(config):
+            tensors[key].check_float()
     tokenizer = tokenizer_from_folder(path)
     check_vocabulary(tokenizer.vocab_size, config, path)
     return FolderCheckpoint(name, path, config, tokenizer, tensors)

@@ -19,6 +19,7 @@ from slipstream.models.checkpoint import RawTensor
 from slipstream.models.files import map_file, parse_object
 
 MAX_HEADER_BYTES = 100_000_000  # the limit of the format's own implementation
+MAX_HEADER_VALUES = 2_000_000  # about 250,000 tensors; the largest checkpoints have 100,000 in many files
 LENGTH_BYTES = 8
 
 ITEM_BYTES = {
@@ -79,9 +80,17 @@ def read_file_header(path: Path) -> dict[str, StoredTensor]:
     data = map_file(path)
     header_bytes = _header_length(path, data)
     body = LENGTH_BYTES + header_bytes
-    header = parse_object(data[LENGTH_BYTES:body], f"The header of {path}")
-    header.pop("__metadata__", None)
+    header = parse_header(path, data[LENGTH_BYTES:body])
     return {name: _stored_tensor(path, data, body, name, entry) for name, entry in header.items()}
+
+
+def parse_header(path: Path, data: bytes) -> dict[str, Any]:
+    """The description of each tensor by name, not yet checked. Raises DamagedModelError."""
+    if not data.startswith(b"{"):  # JSON of other encodings could be read, but the format does not allow it
+        raise DamagedModelError(f"The header of {path} begins with {data[:8]!r}; expected '{{'. Download it again.")
+    header = parse_object(data, f"The header of {path}", MAX_HEADER_VALUES, unique=True)
+    header.pop("__metadata__", None)
+    return header
 
 
 def _header_length(path: Path, data: mmap.mmap) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 
 from slipstream.errors import DamagedModelError, UnsupportedModelError
 
+MAX_SENTENCEPIECE_BYTES = 16 << 20  # the largest in use, with 262,000 pieces, has about 5 MB
 BPE_MODEL = 2
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 NORMAL_PIECE = 1
@@ -37,7 +38,7 @@ def read_sentencepiece(path: Path, data: bytes) -> SentencePieceModel:
     try:
         pieces = [_piece(dict(_fields(raw))) for number, raw in _fields(data) if number == 1]
         trainer, normalizer = _message(data, 2), _message(data, 3)
-    except (IndexError, struct.error, UnicodeDecodeError, TypeError, ValueError) as error:
+    except (LookupError, struct.error, TypeError, ValueError, AttributeError) as error:
         raise DamagedModelError(f"{path} is not a SentencePiece model ({error}). Download it again.") from error
     kind = trainer.get(3, UNIGRAM_MODEL)
     # 2: a compiled character map, 4: remove extra whitespace. Llama's and Mistral's models do neither.

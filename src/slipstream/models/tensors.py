@@ -69,7 +69,7 @@ def check_config(config: DecoderConfig, path: Path) -> None:
     }
     for name, (value, limit) in sizes.items():
         if not 1 <= value <= limit:
-            raise DamagedModelError(f"{path} has a {name} of {value}; expected 1 to {limit}.")
+            raise DamagedModelError(f"{path} has a {name} of {str(value)[:40]}; expected 1 to {limit}.")
     _check_heads(config, path)
     for name, number in {"rope theta": config.rope_theta, "norm epsilon": config.norm_eps}.items():
         if not (math.isfinite(number) and number > 0):

@@ -8,6 +8,7 @@ from typing import Any
 
 from slipstream.errors import DamagedModelError, UnsupportedModelError
 from slipstream.models.bpe import SpmPieces, byte_level_encoder, split_merges, spm_encoder
+from slipstream.models.files import damage_in
 from slipstream.models.pretokenizers import pre_tokenizer_named
 from slipstream.models.tokenizer import Tokenizer, TokenizerSettings
 from slipstream.models.vocabulary import Spelling, Vocabulary
@@ -18,6 +19,11 @@ END_KEYS = ("eot_token_id", "eom_token_id")
 
 def tokenizer_from_metadata(metadata: Mapping[str, Any], path: Path) -> Tokenizer:
     """Raises DamagedModelError, or UnsupportedModelError for an unknown kind of tokenizer."""
+    with damage_in(path, "tokenizer"):
+        return _tokenizer_from_metadata(metadata, path)
+
+
+def _tokenizer_from_metadata(metadata: Mapping[str, Any], path: Path) -> Tokenizer:
     kind = metadata.get("tokenizer.ggml.model")
     if kind == "gpt2":
         return _byte_level_tokenizer(metadata, path)

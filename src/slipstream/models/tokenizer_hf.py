@@ -12,8 +12,8 @@ import tokenizers
 from slipstream.errors import DamagedModelError, ModelNotFoundError, UnsupportedModelError
 from slipstream.models.bpe import SpmPieces, spm_encoder
 from slipstream.models.chat_template import template_of_folder
-from slipstream.models.files import cannot_read, read_json, read_optional_json
-from slipstream.models.sentencepiece_file import SentencePieceModel, read_sentencepiece
+from slipstream.models.files import damage_in, read_file, read_json, read_optional_config
+from slipstream.models.sentencepiece_file import MAX_SENTENCEPIECE_BYTES, SentencePieceModel, read_sentencepiece
 from slipstream.models.tokenizer import Tokenizer, TokenizerSettings
 from slipstream.models.tokenizer_gguf import CONTROL, UNKNOWN, UNUSED, USER_DEFINED
 from slipstream.models.vocabulary import Spelling, Vocabulary
@@ -52,12 +52,17 @@ class SideFiles:
 
 def tokenizer_from_folder(path: Path) -> Tokenizer:
     """Reads tokenizer.json, or tokenizer.model if that is missing. Raises ModelError subclasses only."""
+    with damage_in(path, "tokenizer"):
+        return _tokenizer_from_folder(path)
+
+
+def _tokenizer_from_folder(path: Path) -> Tokenizer:
     side = SideFiles(
         path=path,
-        tokenizer_config=read_optional_json(path / "tokenizer_config.json"),
-        special_tokens=read_optional_json(path / "special_tokens_map.json"),
-        generation_config=read_optional_json(path / "generation_config.json"),
-        config=read_optional_json(path / "config.json"),
+        tokenizer_config=read_optional_config(path / "tokenizer_config.json"),
+        special_tokens=read_optional_config(path / "special_tokens_map.json"),
+        generation_config=read_optional_config(path / "generation_config.json"),
+        config=read_optional_config(path / "config.json"),
     )
     if (path / "tokenizer.json").is_file():
         return _from_json(path / "tokenizer.json", side)
@@ -142,10 +147,7 @@ def _known(ids: Iterable[int], vocabulary: Vocabulary) -> frozenset[int]:
 
 
 def _from_sentencepiece(path: Path, side: SideFiles) -> Tokenizer:
-    try:
-        model = read_sentencepiece(path, path.read_bytes())
-    except OSError as error:
-        raise cannot_read(path, error) from error
+    model = read_sentencepiece(path, read_file(path, MAX_SENTENCEPIECE_BYTES))
     types = [piece.type for piece in model.pieces]
     vocabulary = Vocabulary(
         strings=tuple(None if piece.type == UNUSED else piece.text for piece in model.pieces),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -12,15 +13,17 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 _NUMBER = re.compile(r"-?\.?\d")
 _CONTINUATION = re.compile(r"[\\^`]\r?\n")  # POSIX shells, cmd, PowerShell
+_PLAIN = re.compile(r"[^\s;|&'\"\\^`$]+")  # characters that mean only themselves
 _EXPANDED = "\0"  # marks the value of a variable that was not quoted
+MAX_EXPANDED = 1 << 20  # characters; 30 lines in which each variable is twice the one before stand for gigabytes
 
 
 class ShellError(ValueError):
-    """A quote that is never closed. `line` and `column` are those of the opening quote."""
+    """Shell text that can't be read. `line` and `column` say where."""
 
-    def __init__(self, quote: str, line: int, column: int) -> None:
-        super().__init__(f"the quote {quote} is never closed")
-        self.line, self.column = line, column
+    def __init__(self, what: str, hint: str, line: int, column: int) -> None:
+        super().__init__(what)
+        self.hint, self.line, self.column = hint, line, column
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +79,32 @@ class _ShellReader:
     line: int = 1
     words: list[Word] = field(default_factory=list)
     variables: dict[str, str] = field(default_factory=dict)
+    num_expanded: int = 0  # characters that variables stood for
+
+    def value(self, variable: re.Match[str]) -> str | None:
+        """The value of a variable; None if it is not set here. Raises ShellError if all of them get too long."""
+        known = self.variables.get(variable[1] or variable[2])
+        self.num_expanded += len(known or "")
+        if self.num_expanded > MAX_EXPANDED:
+            what = f"its variables stand for more than {MAX_EXPANDED:,} characters"
+            raise self.error(what, "Write the values out, or start the engine with a shorter command.", self.at)
+        return known
+
+    def error(self, what: str, hint: str, at: int) -> ShellError:
+        return ShellError(what, hint, self.line, at - self.text.rfind("\n", 0, at))
 
 
-def statements(text: str) -> Iterator[list[Word]]:
-    """The commands of a shell text. Variables set in it are filled in. Raises ShellError for an open quote."""
+@functools.lru_cache(maxsize=1)  # each engine reads the same text
+def read_shell(text: str) -> tuple[list[list[Word]], dict[str, str]]:
+    """The commands of a shell text, with its variables filled in, and the variables; not to be changed. Raises
+    ShellError for an open quote, and for variables that grow without end.
+    """
     reader = _ShellReader(text)
+    return list(_statements(reader)), reader.variables
+
+
+def _statements(reader: _ShellReader) -> Iterator[list[Word]]:
+    text = reader.text
     while reader.at < len(text):
         if _end_of_statement(reader):
             yield from _finished(reader)
@@ -145,27 +169,28 @@ def _read_piece(reader: _ShellReader) -> tuple[str, bool]:
     variable = _VARIABLE.match(text, reader.at)
     if variable:
         reader.at = variable.end()
-        known = reader.variables.get(variable[1] or variable[2])
+        known = reader.value(variable)
         return (variable[0], True) if known is None else (_EXPANDED + known, False)
-    reader.at += 1
-    return char, False
+    plain = _PLAIN.match(text, reader.at)
+    reader.at = plain.end() if plain else reader.at + 1
+    return plain[0] if plain else char, False
 
 
 def _read_quoted(reader: _ShellReader, quote: str) -> str:
     start, text = reader.at, reader.text
-    line = reader.line
     end = start + 1
     while end < len(text) and text[end] != quote:
         end += 2 if text[end] == "\\" and quote == '"' else 1
     if end >= len(text):
-        raise ShellError(quote, line, start - text.rfind("\n", 0, start))
+        hint = "A single-quoted text ends at the next single quote."
+        raise reader.error(f"the quote {quote} is never closed", hint, start)
     reader.at = end + 1
     inside = text[start + 1 : end]
     reader.line += inside.count("\n")
     if quote == "'":
         return inside
     inside = re.sub(r'\\(["\\$`\n])', lambda found: "" if found[1] == "\n" else found[1], inside)
-    return _VARIABLE.sub(lambda found: reader.variables.get(found[1] or found[2], found[0]), inside)
+    return _VARIABLE.sub(lambda found: found[0] if (known := reader.value(found)) is None else known, inside)
 
 
 def parse(words: list[Word], table: Table, *, dashes: bool = False) -> Call:

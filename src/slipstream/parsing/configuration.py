@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from slipstream.findings import Finding
-from slipstream.parsing.command_line import ShellError, Word, statements
+from slipstream.parsing.command_line import ShellError, Word, read_shell
 from slipstream.parsing.config_checks import SYNTAX, shorten
 from slipstream.parsing.flag_table import Table
 
-NOT_MINE, NAMED, STARTED, SHAPED = 0.0, 4.0, 2.0, 3.0  # likeness: no; the file's name, the program, the form say it
+# Likeness: no; its settings in another form; the program, the form, the file's name say it. Flags alone are below 1.
+NOT_MINE, RELATED, STARTED, SHAPED, NAMED = 0.0, 1.0, 2.0, 3.0, 4.0
 
 
 class Configuration(Protocol):
@@ -39,6 +40,19 @@ class FileConfiguration:
 
 
 @dataclass(frozen=True, slots=True)
+class AnyConfiguration:
+    """Several forms of one engine's configuration: a text is checked as the form that it looks like most."""
+
+    forms: tuple[Configuration, ...]
+
+    def lint(self, text: str) -> list[Finding]:
+        return max(self.forms, key=lambda form: form.likeness(text, "")).lint(text)
+
+    def likeness(self, text: str, file_name: str) -> float:
+        return max(form.likeness(text, file_name) for form in self.forms)
+
+
+@dataclass(frozen=True, slots=True)
 class CommandConfiguration:
     """An engine that is configured on its command line, in shell text. `start` matches the word before the flags."""
 
@@ -54,15 +68,17 @@ class CommandConfiguration:
         if self.check_json and text.lstrip().startswith("{"):
             return self.check_json(text)
         try:
-            commands = list(statements(text))
+            commands, variables = read_shell(text)
         except ShellError as error:
             where = f"line {error.line} column {error.column}"
             line = text.splitlines()[error.line - 1]
-            hint = "A single-quoted text ends at the next single quote."
-            return [SYNTAX.finding(f"line {error.line}: {shorten(line)}", what=str(error), where=where, hint=hint)]
+            seen = f"line {error.line}: {shorten(line)}"
+            return [SYNTAX.finding(seen, what=str(error), where=where, hint=error.hint)]
         found = [arguments for words in commands if (arguments := self._arguments(words)) is not None]
         if not found:  # flags alone
             found = [words for words in commands if any(word.text.startswith("-") for word in words)]
+        if not found and self.check_json:  # only SPEC_CONFIG='{…}'
+            return [finding for value in self._json_values(variables) for finding in self.check_json(value)]
         return list(dict.fromkeys(finding for words in found for finding in self.check(words)))  # a flag given twice
 
     def likeness(self, text: str, file_name: str) -> float:
@@ -70,13 +86,20 @@ class CommandConfiguration:
         if text.lstrip().startswith("{"):
             return STARTED if self.json_table and _keys(text) & _names(self.json_table, self.table) else NOT_MINE
         try:
-            commands = list(statements(text))
+            commands, variables = read_shell(text)
         except ShellError:
-            commands = [[Word(word, 1) for word in text.split()]]
-        if any(self._arguments(words) is not None for words in commands):
+            commands, variables = [[Word(word, 1) for word in text.split()]], {}
+        if self._json_values(variables) or any(self._arguments(words) is not None for words in commands):
             return STARTED
         flags = {word.text.partition("=")[0] for words in commands for word in words if word.text.startswith("-")}
         return min(len(flags & _names(self.table)), 99) / 100
+
+    def _json_values(self, variables: dict[str, str]) -> list[str]:
+        """Values of shell variables that are the JSON of this engine."""
+        if self.json_table is None:
+            return []
+        names = _names(self.json_table)
+        return [value for value in variables.values() if value.lstrip().startswith("{") and _keys(value) & names]
 
     def _arguments(self, words: list[Word]) -> list[Word] | None:
         """The arguments of the engine's program; None if the command doesn't start it."""

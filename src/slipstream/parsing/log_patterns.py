@@ -4,8 +4,24 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Literal
 
 from slipstream.findings import Rule
+
+Phase = Literal["start", "serving", "any"]
+
+
+@dataclass(frozen=True, slots=True)
+class LinePlace:
+    """Where a line stands. `phase`: before the engine is ready, after that, or either. `frames`: texts, one of which
+    must be in the traceback above the line, for a message that other programs print too.
+    """
+
+    phase: Phase = "any"
+    frames: tuple[str, ...] = ()
+
+
+ANYWHERE = LinePlace()
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,8 +29,9 @@ class Pattern:
     """`pieces`: exact texts, one of which is in the line. `matches`: a pattern for the line; its groups fill in the
     rule.
 
-    `only_with`: texts elsewhere in the log, one of which is needed too. `instead_of`: less precise rules that this one
-    replaces.
+    `only_with`: texts elsewhere in the log, one of which is needed too; `unless`: those that show that the line is
+    harmless. `instead_of`: less precise rules that this one
+    replaces. `general`: the rule can do little more than repeat the message; any other explanation replaces it.
     """
 
     rule: Rule
@@ -22,18 +39,9 @@ class Pattern:
     matches: re.Pattern[str] | None = None
     only_with: tuple[str, ...] = ()
     instead_of: tuple[str, ...] = ()
-
-
-class Patterns(list[Pattern]):
-    def add(
-        self,
-        rule: Rule,
-        *pieces: str,
-        matches: str = "",
-        only_with: tuple[str, ...] = (),
-        instead_of: tuple[str, ...] = (),
-    ) -> None:
-        self.append(Pattern(rule, pieces, re.compile(matches) if matches else None, only_with, instead_of))
+    place: LinePlace = ANYWHERE
+    general: bool = False
+    unless: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +56,20 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class StartLog:
-    """How an engine starts, in its log and over HTTP. Stages are in the order of a start."""
+    """How an engine starts and works, in its log and over HTTP. Stages are in the order of a start."""
 
     path: str = "/health"  # answers 200 when the engine is ready
     stages: tuple[Stage, ...] = ()
     marks: tuple[str, ...] = ()  # texts that show that a log is this engine's
+    begins: tuple[str, ...] = ()  # texts that are in the log once a start, near its beginning
     ready: tuple[str, ...] = ()  # texts that show that it was ready
+    verbose: str = ""  # a setting that makes it print more
+    works: tuple[tuple[str, ...], ...] = ()  # texts of one line that shows an answer, or the end of an offline run
+
+    @property
+    def first_marks(self) -> tuple[str, ...]:
+        """Texts that show the beginning of a start: those of its first stage where none are named."""
+        return self.begins or (self.stages[0].marks if self.stages else ())
 
     def stage_of(self, line: str) -> str | None:
         """The stage that a line of the log shows, or None."""

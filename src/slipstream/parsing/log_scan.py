@@ -10,10 +10,19 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from slipstream.parsing.log_index import SignIndex
+
 MAX_QUOTE = 200  # characters of a line to quote
 _REACH = 500  # characters before and after a hit that a pattern sees
 _MAX_WINDOWS = 20  # windows to check in one line
 _MAX_MISSES = 50_000  # give up after this many lines with the text but without a pattern match
+_HEAD = 500  # characters at the beginning of a line that show what the line is
+_FAR = 1_000_000  # characters before a place in which its line begins; a prompt may be as long
+# What a user wrote or a model answered, in the log of a request: an error message in it is no error.
+_USER_TEXT = re.compile(
+    r"""["'](?:content|prompt|text|input|arguments)\\?["']\s*:|\b(?:[Pp]rompt|[Tt]ext|output)\s*[:=]\s*["']|"""
+    r"""^(?:Input|Output|Prompt|Answer|User|Assistant):\s|<\|im_start\|>|<\|user\|>"""
+)
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
@@ -26,16 +35,25 @@ class Hit:
     groups: dict[str, str]
 
 
-def hits(text: str, piece: str, pattern: re.Pattern[str] | None, reach: int = _REACH) -> Iterator[Hit]:
+def hits(
+    text: str,
+    piece: str,
+    pattern: re.Pattern[str] | None,
+    reach: int = _REACH,
+    start: int = 0,
+    index: SignIndex | None = None,
+) -> Iterator[Hit]:
     """The lines with `piece` that `pattern` matches (all of them without one), in the order of the log.
 
-    A pattern sees only `reach` characters of the line before and after the piece.
+    A pattern sees only `reach` characters of the line before and after the piece. Prompts and answers are skipped.
+    `index`, of the same text, makes it fast to look for many pieces.
     """
-    at, windows, misses = text.find(piece), 0, 0
+    find = (index or text).find
+    at, windows, misses = find(piece, start), 0, 0
     while at >= 0 and misses < _MAX_MISSES:
-        start, end, cut = _line_around(text, at, reach)
-        found = pattern.search(text, start, end) if pattern else None
-        if found or not pattern:
+        begin, end, cut = _line_around(text, at, reach)
+        found = pattern.search(text, begin, end) if pattern else None
+        if (found or not pattern) and not in_user_text(text, at):
             groups = {name: value or "" for name, value in found.groupdict().items()} if found else {}
             yield Hit(at, line_at(text, at), groups)
         else:
@@ -43,13 +61,20 @@ def hits(text: str, piece: str, pattern: re.Pattern[str] | None, reach: int = _R
         windows = windows + 1 if cut else 0
         if windows == _MAX_WINDOWS:  # a line of megabytes: skip the rest
             end, windows = text.find("\n", end), 0
-        at = text.find(piece, max(end, at + 1)) if end >= 0 else -1
+        at = find(piece, max(end, at + 1)) if end >= 0 else -1
 
 
-def first_hit(text: str, pieces: tuple[str, ...], pattern: re.Pattern[str] | None) -> Hit | None:
-    """The first line that has one of the pieces and matches."""
-    found = [hit for piece in pieces if (hit := next(hits(text, piece, pattern), None))]
+def first_hit(text: str, pieces: tuple[str, ...], pattern: re.Pattern[str] | None, start: int = 0) -> Hit | None:
+    """The first line from `start` on that has one of the pieces and matches."""
+    found = [hit for piece in pieces if (hit := next(hits(text, piece, pattern, start=start), None))]
     return min(found, key=lambda hit: hit.at, default=None)
+
+
+def in_user_text(text: str, at: int) -> bool:
+    """Whether a place is in a prompt or an answer that the log quotes."""
+    begin = text.rfind("\n", max(0, at - _FAR), at) + 1 or max(0, at - _FAR)
+    near = max(begin, at - _HEAD)
+    return bool(_USER_TEXT.search(text[begin : min(at, begin + _HEAD)]) or _USER_TEXT.search(text[near:at]))
 
 
 def line_at(text: str, at: int) -> str:
@@ -72,17 +97,3 @@ def _line_around(text: str, at: int, reach: int) -> tuple[int, int, bool]:
 def quote(line: str) -> str:
     line = " ".join(line.split())
     return line if len(line) <= MAX_QUOTE else line[: MAX_QUOTE - 1] + "…"
-
-
-class LineNumbers:
-    """Line numbers, requested in increasing order, so the log is counted only once."""
-
-    def __init__(self, text: str) -> None:
-        self._text, self._at, self._number = text, 0, 1
-
-    def of(self, at: int) -> int:
-        if at < self._at:
-            return self._text.count("\n", 0, at) + 1
-        self._number += self._text.count("\n", self._at, at)
-        self._at = at
-        return self._number

@@ -6,8 +6,6 @@ No heavy imports: torch and llama-cpp-python are inspected without importing the
 from __future__ import annotations
 
 import functools
-import importlib.metadata
-import importlib.util
 import platform
 import re
 import time
@@ -16,21 +14,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from slipstream.child import own_python
 from slipstream.host import cores, file_text, free_memory, total_memory
 from slipstream.predict.gpus import Gpu, ask, find_gpus
+from slipstream.predict.packages import InstalledPackage, installed_llama_cpp, installed_torch
 
-COPY_BYTES = 256 << 20  # much larger than the caches
+COPY_BYTES = 96 << 20  # larger than the caches; two of them stay below the 300 MB that the doctor may take
 CPU_SHARE = 0.5  # share of the copy bandwidth (read + write) that reading weights reaches
-
-
-@dataclass(frozen=True, slots=True)
-class InstalledPackage:
-    """An installed Python package that runs models. `gpu_build`: CUDA 12.8, ROCm 6.4, Metal …; None: CPU only."""
-
-    version: str
-    gpu_build: str | None
-    sees_gpu: bool | None  # None: unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +57,7 @@ def inspect() -> Machine:
     """Inspects this machine in under 3 s. Unknown values are left empty; raises nothing."""
     processor, memory_total, memory_free = _processor(), total_memory(), free_memory()
     with ThreadPoolExecutor(2) as pool:
-        llama_cpp, gpus = pool.submit(_llama_cpp), pool.submit(find_gpus, processor, memory_total, memory_free)
+        llama_cpp, gpus = pool.submit(installed_llama_cpp), pool.submit(find_gpus, processor, memory_total, memory_free)
         bandwidth = copy_bandwidth()
         return Machine(
             processor=processor,
@@ -77,7 +66,7 @@ def inspect() -> Machine:
             memory_free=memory_free,
             copy_bandwidth=bandwidth,
             gpus=gpus.result(),
-            torch=_torch(bool(gpus.result())),
+            torch=installed_torch(bool(gpus.result())),
             llama_cpp=llama_cpp.result(),
         )
 
@@ -122,59 +111,6 @@ def _best_of_five(work: Callable[[], object]) -> float:
         work()
         best = min(best, time.perf_counter() - started)
     return best
-
-
-def _torch(has_gpu: bool) -> InstalledPackage | None:
-    """Version and build are read from torch/version.py (the metadata of some wheels leave out `+cpu`); the driver says
-    whether CUDA programs see a GPU.
-    """
-    version, spec = _version("torch"), importlib.util.find_spec("torch")
-    if version is None or spec is None or spec.origin is None:
-        return None
-    text = file_text(Path(spec.origin).with_name("version.py")) or ""
-    stated = dict(re.findall(r"^(\w+)\b[^=\n]*= *'([^'\n]+)'", text, re.M))
-    version = stated.get("__version__", version)
-    labels = {"cuda": "CUDA", "hip": "ROCm"}
-    build = next((f"{label} {stated[key]}" for key, label in labels.items() if key in stated), None)
-    if build is None and platform.system() == "Darwin" and has_gpu:
-        build = "Metal"
-    sees_gpu = has_gpu and build is not None
-    return InstalledPackage(
-        version, build, _cuda_devices() if sees_gpu and build and build.startswith("CUDA") else sees_gpu
-    )
-
-
-def _cuda_devices() -> bool | None:
-    """Whether the CUDA driver finds a device. Runs in another process, because cuInit would bind this one to the
-    GPU.
-    """
-    program = (
-        "import ctypes; cuda = ctypes.CDLL('libcuda.so.1'); n = ctypes.c_int(); "
-        "print(cuda.cuInit(0) == 0 and cuda.cuDeviceGetCount(ctypes.byref(n)) == 0 and n.value > 0)"
-    )
-    if platform.system() != "Linux":
-        return None
-    answer = ask(*own_python("-c", program))
-    return answer is not None and answer.strip() == "True"
-
-
-def _llama_cpp() -> InstalledPackage | None:
-    """Runs in another process: importing it loads every GPU library it was built with."""
-    version = _version("llama-cpp-python")
-    if version is None:
-        return None
-    program = "import llama_cpp; print(llama_cpp.llama_supports_gpu_offload())"
-    answer = (ask(*own_python("-c", program)) or "").strip()
-    if answer not in ("True", "False"):
-        return InstalledPackage(version, "unknown", None)
-    return InstalledPackage(version, "GPU offload" if answer == "True" else None, answer == "True")
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def _processor() -> str:

@@ -10,6 +10,7 @@ from slipstream.backends import MachineOptions
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
 from slipstream.diagnosis.alternatives import alternatives
+from slipstream.engines import find_folder
 from slipstream.errors import SlipstreamError
 from slipstream.loading import drafter_for
 from slipstream.measurement.engine_generator import EngineGenerator
@@ -20,7 +21,7 @@ from slipstream.measurement.synthetic import SyntheticSettings
 from slipstream.measurement.workload import Prompt
 from slipstream.model_files.model_facts import describe
 from slipstream.predict.machine import inspect
-from slipstream.predict.speed import Sizes
+from slipstream.predict.sizes import Sizes
 from slipstream.tasks.bench_engine import EngineComparison, bench_engine
 from slipstream.tasks.models import Models, load_models, load_synthetic
 from slipstream.tasks.options import (
@@ -112,4 +113,5 @@ def what_would_help(spec: str) -> list[str]:
         sizes = Sizes.of(describe(spec))
     except SlipstreamError:  # its files don't say enough
         return []
-    return [f"what helps instead: {finding.cause} {finding.fix}" for finding in alternatives(inspect(), sizes)[:3]]
+    found = alternatives(inspect(), sizes, find_folder("slipstream").facts)
+    return [f"what helps instead: {finding.cause} {finding.fix}" for finding in found[:3]]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
 from slipstream.diagnosis.examine import Case, Diagnosis, examine
@@ -41,7 +39,7 @@ def doctor(
         context=options.context,
         batch=options.batch,
         sampling=Sampling(temperature=options.temperature),
-        python=options.python or sys.executable,
+        python=options.python or None,
     )
     result = examine(case, reporter.say)
     result.findings += found

@@ -14,7 +14,6 @@ from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
 from slipstream.diagnosis.examine import Case, examine
 from slipstream.diagnosis.logs import explain
-from slipstream.diagnosis.preflight import BlockedError
 from slipstream.engines import find_folder
 from slipstream.engines.driver import ExternalEngine
 from slipstream.engines.engine_types import EngineSettings
@@ -23,7 +22,7 @@ from slipstream.engines.ports import free_port
 from slipstream.engines.readiness import Explain
 from slipstream.engines.session import Running, require_speculation, running
 from slipstream.errors import EngineError, EngineRequestError, SilentFallbackError
-from slipstream.findings import Finding, worst_first
+from slipstream.findings import BlockedError, Finding, worst_first
 from slipstream.tasks.reporter import Reporter
 
 _COLOURS = "red, blue, green, gold, grey, pink, "

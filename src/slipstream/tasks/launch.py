@@ -12,7 +12,6 @@ from typing import Any
 from slipstream.core.generator import Answer
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
-from slipstream.diagnosis.preflight import BlockedError
 from slipstream.engines.driver import ExternalEngine
 from slipstream.engines.engine_types import PLAIN, EngineSettings
 from slipstream.engines.process import stop_detached
@@ -20,6 +19,7 @@ from slipstream.engines.secrets import redacted
 from slipstream.engines.session import Running
 from slipstream.engines.state import Detached, detached_engines, forget, remember
 from slipstream.errors import SilentFallbackError
+from slipstream.findings import BlockedError
 from slipstream.measurement.results import NO_COUNTERS
 from slipstream.tasks.engine_runs import check_first, deaths_explained, engine_running, require_drafts
 from slipstream.tasks.engine_settings import engine_settings

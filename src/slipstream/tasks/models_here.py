@@ -1,8 +1,8 @@
-"""list, show, rm: the models on this machine, what their files say, and removing those that were fetched."""
+"""pull, list, show, rm: the models on this machine, what their files say, and removing those that were fetched."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,11 @@ from slipstream.errors import ModelNotFoundError, UsageError
 from slipstream.model_files.local_models import local_place
 from slipstream.model_files.model_facts import ModelFacts, describe
 from slipstream.model_files.quantisation import label
+from slipstream.model_files.weights import refuse_incomplete
 from slipstream.model_files.weights_gguf import parts
 from slipstream.models.files import cannot_read
 from slipstream.models.removal import Removal, builtin_removal, hub_removal
-from slipstream.models.spec import OLLAMA_PREFIX, Store, hub_model, store_of
+from slipstream.models.spec import OLLAMA_PREFIX, Store, hub_model, pull, store_of
 from slipstream.tasks.options import check_search
 
 
@@ -100,6 +101,14 @@ class PlannedRemoval:
             "files": [str(file) for file in self.removal.files],
             "freed_bytes": self.freed_bytes,
         }
+
+
+def fetch(spec: str, report: Callable[[str], None]) -> Path:
+    """Fetches a model, or finds it here. Raises ModelNotFoundError, and BlockedError for files that are not whole."""
+    path = pull(spec, report)
+    if store_of(spec) != "built-in":  # its hash was checked
+        refuse_incomplete(path)
+    return path
 
 
 def list_models(search: Sequence[Path] = ()) -> list[ListedModel]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 from slipstream.backends import MachineOptions
 from slipstream.errors import UsageError
 from slipstream.models.files import expand_home
+from slipstream.reading import MAX_CONFIG_BYTES, read_given_text
 from slipstream.tasks.reporter import Reporter
 from slipstream.tasks.settings_file import FileSettings, read_settings
 
@@ -180,9 +182,9 @@ class RunningEngineOptions:
         api_key, file = self.api_key, self.api_key_file
         if file is not None:
             try:
-                api_key = file.read_text().strip()
-            except (OSError, UnicodeDecodeError) as error:
-                raise UsageError(f"can't read --api-key-file {file}: {error}") from error
+                api_key = read_given_text(file, MAX_CONFIG_BYTES).strip()
+            except OSError as error:
+                raise UsageError(f"can't read --api-key-file {file}: {error.strerror or error}") from error
             if not api_key:
                 raise UsageError(f"--api-key-file {file} is empty; expected the API key")
         if api_key and not (api_key.isascii() and api_key.isprintable()):
@@ -298,10 +300,14 @@ class AuditOptions:
 
 
 def parse_numbers(text: str, option: str) -> list[float]:
+    """Raises UsageError for what is no number, nan and infinity included."""
     try:
-        return [float(part) for part in text.split(",")]
+        numbers = [float(part) for part in text.split(",")]
     except ValueError:
-        raise UsageError(f"{option} {text!r}; expected numbers separated by commas") from None
+        numbers = [math.nan]
+    if not all(map(math.isfinite, numbers)):
+        raise UsageError(f"{option} {text!r}; expected numbers separated by commas")
+    return numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,11 +323,11 @@ class PlanOptions:
     layers: int | None = None
     kv_heads: int | None = None
     head_dim: int | None = None
-    context: int = 8192  # tokens of prompt and answer
+    context: int | None = None  # tokens of prompt and answer; None: 8,192 are assumed
     kv: str = "f16"  # how the KV cache is stored: f16, q8 or q4
     gpus: str | None = None  # sizes in GiB, for example "32,24"; None: the GPUs of this machine
     nodes: int = 1  # machines with these GPUs each
-    engine: str = "llama.cpp"
+    engine: str | None = None  # None: Slipstream for folders, else llama.cpp
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,7 +354,7 @@ class PairsOptions:
     search: tuple[Path, ...] = ()  # folders to look in beside the usual stores
     context: int | None = None  # tokens of the workload: drafts with a shorter context are excluded
     measure: bool = False  # also measure the best with Slipstream's own engine
-    engine: str | None = None  # the engine whose weight storage is assumed; None: llama.cpp, with `measure` slipstream
+    engine: str | None = None  # the engine that is to run them; None: llama.cpp for GGUF files, else slipstream
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,14 @@ from typing import Any
 
 from slipstream.catalogue.families import Family
 from slipstream.catalogue.model_scan import FoundModel
-from slipstream.catalogue.pairs import Ranked, candidate, find, groups, rank, suggestions
+from slipstream.catalogue.pairs import PairJudge, Ranked, candidate, find, groups, rank, suggestions
 from slipstream.core.stream import Limits
+from slipstream.diagnosis import machine_checks
+from slipstream.diagnosis.support_checks import OWN, check_models, own_packages, usual_engine
 from slipstream.engines import find_folder
+from slipstream.engines.facts import EngineFacts
 from slipstream.errors import SlipstreamError, UsageError
+from slipstream.findings import Finding
 from slipstream.measurement.results import ALL_KINDS
 from slipstream.measurement.runner import BenchSettings
 from slipstream.predict.machine import Machine, inspect
@@ -72,7 +76,7 @@ class RankedDrafts:
 
     @property
     def usable(self) -> list[Ranked]:
-        return [entry for entry in self.ranked if entry.prediction]
+        return [entry for entry in self.ranked if entry.is_usable]
 
     def __repr__(self) -> str:
         drafts = ", ".join(f"{e.candidate.spec} {e.prediction.speedup:.2f}x" for e in self.usable if e.prediction)
@@ -86,9 +90,10 @@ class RankedDrafts:
             "target": _model(self.target),
             "machine": asdict(self.machine),
             "drafts": [
-                _model(entry.candidate) | {"prediction": asdict(entry.prediction), "note": entry.note}
+                _model(entry.candidate)
+                | {"prediction": asdict(entry.prediction), "note": entry.note, "assumptions": entry.assumptions}
                 for entry in self.ranked
-                if entry.prediction
+                if entry.prediction and entry.is_usable
             ],
             "rejected": [_model(entry.candidate) | {"reason": entry.rejection} for entry in rejected],
             "measured": [asdict(result) for result in self.measured],
@@ -107,11 +112,22 @@ class BestPair:
 
 
 def best_pairs(machine: Machine) -> list[BestPair]:
-    """One for each vocabulary."""
+    """One for each vocabulary, for Slipstream's own engine."""
+    judge = judge_of(machine, find_folder(OWN).facts)
     found = groups(find()).values()
-    return [
-        BestPair(models, next((r for r in rank(models[0], models, machine) if r.prediction), None)) for models in found
-    ]
+    best = (next((entry for entry in rank(models[0], models, judge) if entry.is_usable), None) for models in found)
+    return [BestPair(models, draft) for models, draft in zip(found, best, strict=True)]
+
+
+def judge_of(machine: Machine, engine: EngineFacts, context: int | None = None) -> PairJudge:
+    """What the doctor finds decides, so that no pair is proposed that it would block."""
+    of_machine = machine_checks.check(machine, engine, own_packages(machine, engine))
+
+    def check(target: FoundModel, draft: FoundModel) -> list[Finding]:
+        of_pair = check_models(str(target.path), str(draft.path), engine, machine.gpus)
+        return [*(f for f in of_machine if f.severity == "blocks"), *of_pair]
+
+    return PairJudge(machine, engine, check, context)
 
 
 def pairs(options: PairsOptions = PairsOptions(), *, reporter: Reporter = SILENT) -> ModelGroups | RankedDrafts:
@@ -120,14 +136,14 @@ def pairs(options: PairsOptions = PairsOptions(), *, reporter: Reporter = SILENT
     Looks in the hub cache, Ollama's store, the built-in models and the folders given. Raises UsageError.
     """
     check_search(options.search)
-    if options.measure and (options.target is None or options.engine not in (None, "slipstream")):
+    if options.measure and (options.target is None or options.engine not in (None, OWN)):
         raise UsageError("--measure needs --target and uses only Slipstream's own engine: remove --engine")
     found = find(options.search)
     if options.target is None:
         return ModelGroups(groups(found), [entry for entry in found if entry.problem])
     wanted, machine = candidate(options.target), inspect()
-    engine = find_folder(options.engine or ("slipstream" if options.measure else "llama-server")).facts
-    ranked = rank(wanted, found, machine, options.context, as_stored=engine.memory.weight_bytes is None)
+    engine = find_folder(options.engine or (OWN if options.measure else usual_engine(wanted.format))).facts
+    ranked = rank(wanted, found, judge_of(machine, engine, options.context))
     measured = _measure(wanted, ranked, reporter) if options.measure else []
     return RankedDrafts(wanted, ranked, machine, engine.title, measured)
 
@@ -135,7 +151,7 @@ def pairs(options: PairsOptions = PairsOptions(), *, reporter: Reporter = SILENT
 def _measure(wanted: FoundModel, ranked: list[Ranked], reporter: Reporter) -> list[MeasuredPair]:
     """The best few drafts on the project's own prompts; a draft that this engine can't load is skipped, and said."""
     results = []
-    for entry in [entry for entry in ranked if entry.prediction][:NUM_MEASURED]:
+    for entry in [entry for entry in ranked if entry.is_usable][:NUM_MEASURED]:
         try:
             results.append(_run(wanted, entry, reporter))
         except SlipstreamError as error:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from slipstream.errors import UsageError
+from slipstream.reading import parse_yaml, read_text
 from slipstream.writing import write_result
 
 FILE_NAME = "slipstream.yaml"
@@ -40,12 +41,12 @@ def read_settings() -> FileSettings:
 
 
 def _parsed(path: Path) -> dict[str, Any]:
-    import yaml
-
     try:
-        data = yaml.safe_load(path.read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UsageError(f"can't read {path}: {str(error).splitlines()[0]}") from error
+        data = parse_yaml(read_text(path))
+    except OSError as error:
+        raise UsageError(f"can't read {path}: {error.strerror or error}") from error
+    except ValueError as error:  # also of what is not UTF-8
+        raise UsageError(f"can't read {path}: {str(error)[:300]}") from error
     if data is None:
         return {}
     if not isinstance(data, dict):

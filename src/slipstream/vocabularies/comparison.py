@@ -11,6 +11,7 @@ from typing import Any
 
 from slipstream.drafters.vocabulary import SharedTokens
 from slipstream.model_files.local_models import local_place
+from slipstream.models.files import per_file
 from slipstream.models.tokenizer import Tokenizer
 from slipstream.models.vocabulary import Spelling, is_filler
 
@@ -90,7 +91,11 @@ class Pair:
 def load_tokenizer(spec: str | Path) -> Tokenizer:
     """The tokenizer of a model on this disk; the weights may be missing. Raises ModelError subclasses."""
     path = local_place(spec).path
-    path = path.parent if path.suffix == ".safetensors" else path
+    return _load(path.parent if path.suffix == ".safetensors" else path)
+
+
+@per_file
+def _load(path: Path) -> Tokenizer:
     if path.is_dir():
         from slipstream.models.tokenizer_hf import tokenizer_from_folder
 

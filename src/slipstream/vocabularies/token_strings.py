@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from slipstream.errors import DamagedModelError, ModelNotFoundError
-from slipstream.models.files import cannot_read, read_json
+from slipstream.models.files import damage_in, read_file, read_json
 from slipstream.models.gguf_header import read_header
-from slipstream.models.sentencepiece_file import read_sentencepiece
+from slipstream.models.sentencepiece_file import MAX_SENTENCEPIECE_BYTES, read_sentencepiece
 from slipstream.models.tokenizer_gguf import UNUSED
 from slipstream.models.tokenizer_hf import MAX_TOKEN_ID
 from slipstream.models.vocabulary import Vocabulary
@@ -18,6 +18,11 @@ Strings = tuple[str | None, ...]  # None: a row without a token
 
 def token_strings(path: Path) -> Strings:
     """Of a folder or a GGUF file. Raises ModelError subclasses."""
+    with damage_in(path):
+        return _token_strings(path)
+
+
+def _token_strings(path: Path) -> Strings:
     if not path.is_dir():
         return _from_gguf(path)
     if (path / "tokenizer.json").is_file():
@@ -65,8 +70,5 @@ def _from_json(path: Path) -> Strings:
 
 
 def _from_sentencepiece(path: Path) -> Strings:
-    try:
-        model = read_sentencepiece(path, path.read_bytes())
-    except OSError as error:
-        raise cannot_read(path, error) from error
+    model = read_sentencepiece(path, read_file(path, MAX_SENTENCEPIECE_BYTES))
     return tuple(None if piece.type == UNUSED else piece.text for piece in model.pieces)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import huggingface_hub.constants
@@ -12,11 +13,15 @@ import tiny_gguf
 from cpu_time import cpu_seconds
 from slipstream.catalogue import model_scan
 from slipstream.catalogue.families import FAMILIES, member_named, recognise
-from slipstream.catalogue.pairs import FoundModel, candidate, find, groups, rank, suggestions
+from slipstream.catalogue.pairs import FoundModel, PairJudge, candidate, find, groups, rank, suggestions
+from slipstream.engines import find_folder
+from slipstream.engines.facts import EngineFacts
 from slipstream.models import open_checkpoint, resolve
 from slipstream.predict.gpus import parse_nvidia_smi
 from slipstream.predict.machine import Machine
-from slipstream.predict.speed import Sizes
+from slipstream.predict.packages import InstalledPackage
+from slipstream.predict.sizes import Sizes
+from slipstream.tasks.pairs import judge_of
 from slipstream.vocabularies.token_strings import fingerprint, token_strings
 from unit.models import model_files
 
@@ -51,6 +56,14 @@ def words(size: int = 300, prefix: str = "t") -> list[str]:
 def sized(spec: str, params: float, gigabytes: float, vocabulary: str = "v", context: int = 131072) -> FoundModel:
     sizes = Sizes(spec, int(gigabytes * 1e9), int(params * 1e9), 28, 8, 128, context)
     return FoundModel(spec, Path("/nowhere") / spec, sizes, "llama", vocabulary, 128256)
+
+
+LLAMA_CPP, OWN = (find_folder(name).facts for name in ("llama.cpp", "slipstream"))
+
+
+def made_up(machine: Machine = MACHINE, engine: EngineFacts = LLAMA_CPP, context: int | None = None) -> PairJudge:
+    """A judge of models that have no files: nothing speaks against them but their sizes."""
+    return PairJudge(machine, engine, lambda target, draft: [], context)
 
 
 # -- finding
@@ -194,7 +207,7 @@ def test_padding_does_not_part_qwen_models(models: Path) -> None:
     found = find([models])
     assert len(groups(found)) == 1
     large = next(c for c in found if "large" in c.spec)
-    (ranked,) = rank(large, found, MACHINE)
+    (ranked,) = rank(large, found, judge_of(MACHINE, LLAMA_CPP))
     assert ranked.prediction and ranked.rejection is None
     assert large.family == "Qwen2.5" and large.num_tokens == 151_665
 
@@ -239,7 +252,7 @@ def test_the_ollama_story(own_stores: Path, models: Path) -> None:
     ):
         file = tiny_gguf.write(models / "made.gguf", tokens, layers=layers, hidden=hidden)
         tiny_gguf.put_in_ollama(store, name, tag, file)
-    ranked = rank(candidate("ollama:llama3.2:3b"), find(), MACHINE)
+    ranked = rank(candidate("ollama:llama3.2:3b"), find(), judge_of(MACHINE, LLAMA_CPP))
     first, *others = ranked
     assert first.candidate.spec == "ollama:llama3.2:1b" and first.prediction
     assert first.prediction.n_draft >= 1 and 0 <= first.prediction.p_min <= 0.9
@@ -252,7 +265,7 @@ def test_the_ollama_story(own_stores: Path, models: Path) -> None:
 
 def test_the_storys_expected_speed_comes_from_the_bandwidth() -> None:
     target, draft = sized("llama3.2:3b", 3.2, 2.02), sized("llama3.2:1b", 1.24, 1.32)
-    (entry,) = rank(target, [target, draft], MACHINE)
+    (entry,) = rank(target, [target, draft], made_up())
     assert entry.prediction and 130 < entry.prediction.plain_tokens_per_s < 333  # of 672 GB/s
 
 
@@ -272,7 +285,7 @@ def test_the_exl2_story(models: Path) -> None:
     tiny_gguf.write(models / "Qwen2.5-0.5B.gguf", tiny_gguf.vocabulary(151_936, QWEN.samples))
     found = find([models])
     wanted = next(c for c in found if "Miqu" in c.spec)
-    ranked = {Path(r.candidate.spec).stem: r for r in rank(wanted, found, MACHINE)}
+    ranked = {Path(r.candidate.spec).stem: r for r in rank(wanted, found, judge_of(MACHINE, LLAMA_CPP))}
     assert len(ranked) == 3 and all(r.prediction is None for r in ranked.values())
     # As many ids as TinyLlama, other strings: the first that differ are named.
     assert "id 260 is '▁▁▁▁' in the target and 't260' here" in (ranked["TinyLlama-1.1B"].rejection or "")
@@ -286,7 +299,7 @@ def test_drafts_are_ranked_by_speed_and_rejections_come_last() -> None:
     others = [sized("8b", 8, 4.9), sized("1b", 1.2, 0.8), sized("broken", 1, 1), sized("405b", 405, 230)]
     others[2] = FoundModel("broken", Path("/nowhere/broken"), problem="it is empty")
     big = Machine("a CPU", 16, 64 << 30, 48 << 30, 60e9, parse_nvidia_smi("NVIDIA H200, 143771, 143000, 9.0, 570.1\n"))
-    ranked = rank(target, others, big)
+    ranked = rank(target, others, made_up(big))
     assert [r.candidate.spec for r in ranked[:2]] == ["1b", "8b"]
     assert ranked[0].prediction and ranked[0].prediction.speedup > 1.5
     assert {r.candidate.spec: r.rejection for r in ranked[2:]}["broken"] == "can't be read: it is empty"
@@ -294,24 +307,25 @@ def test_drafts_are_ranked_by_speed_and_rejections_come_last() -> None:
 
 def test_a_short_context_is_noted_or_rejected() -> None:
     target, draft = sized("7b", 7, 4, context=32768), sized("tiny", 0.2, 0.1, context=2048)
-    (noted,) = rank(target, [draft], MACHINE)
+    (noted,) = rank(target, [draft], made_up())
     assert noted.prediction and "2,048" in (noted.note or "")
-    (rejected,) = rank(target, [draft], MACHINE, context=8192)
+    (rejected,) = rank(target, [draft], made_up(context=8192))
     assert rejected.rejection == "context too short: trained for 2,048 tokens, the workload has 8,192"
-    (kept,) = rank(target, [draft], MACHINE, context=2048)
+    (kept,) = rank(target, [draft], made_up(context=2048))
     assert kept.prediction
 
 
 def test_a_pair_that_does_not_pay_is_said_to(models: Path) -> None:
     target, draft = sized("3b", 3.2, 2.0), sized("3b-fp16 twin", 3.1, 6.2)
-    (entry,) = rank(target, [draft], MACHINE)
+    (entry,) = rank(target, [draft], made_up())
     assert entry.prediction and entry.prediction.speedup < 1 and "not expected to pay" in (entry.note or "")
 
 
 def test_slipstream_is_predicted_with_the_weights_that_it_holds() -> None:
     """Q4 files expand to 2 bytes a weight on a GPU: slower plain, and rows cost relatively less."""
     target, draft = sized("3b", 3.2, 2.02), sized("1b", 1.24, 0.81)
-    (stored,), (held,) = (rank(target, [draft], MACHINE, as_stored=kind) for kind in (True, False))
+    machine = replace(MACHINE, torch=InstalledPackage("2.9.0", "CUDA 12.8", True))
+    (stored,), (held,) = (rank(target, [draft], made_up(machine, engine)) for engine in (LLAMA_CPP, OWN))
     assert stored.prediction and held.prediction
     ratio = stored.prediction.plain_tokens_per_s / held.prediction.plain_tokens_per_s
     assert 2.5 < ratio < 2 * 3.2 / 2.02

@@ -194,7 +194,7 @@ FAULTY = [
     ("llama-server", "llama-server -m a -ctv q4_0 -fa off", ["config-conflict"], "-fa on"),
     ("llama-server", "llama-server -m a --spec-draft-nmax 8", ["config-unknown-key"], "--spec-draft-n-max"),
     # TabbyAPI
-    ("tabbyapi", STORY_TABBY, ["config-section"], "`draft_model:`"),
+    ("tabbyapi", STORY_TABBY, ["config-section", "config-exl2"], "`draft_model:`"),
     ("tabbyapi", "modle:\n  model_name: m\n", ["config-section"], "`model:`"),
     (
         "tabbyapi",
@@ -346,6 +346,13 @@ def test_tables_say_which_version_they_are_from():
 )
 def test_the_engine_is_guessed_from_the_text_or_the_name(text, file_name, engine):
     assert guess_engine(text, file_name) == engine
+
+
+def test_a_file_of_another_engine_is_not_called_fine():
+    [finding] = lint("llama-server", TABBY)
+    assert (finding.id, finding.severity) == ("config-not-recognised", "unknown")
+    assert "--engine tabbyapi" in finding.fix
+    assert [finding.id for finding in lint("vllm", "hello world")] == ["config-not-recognised"]
 
 
 def test_an_unknown_engine_is_refused_with_the_known_ones():

@@ -6,7 +6,11 @@ import pytest
 
 import doctor_recall
 
-LEAST_FOUND, MOST_CLEARED, MOST_BLAMED = 123, 18, 8  # of 168 failures and 72 healthy logs; better figures belong here
+# Of 112 known failures and 48 healthy logs, 56 and 24 held back. Better figures belong here.
+BOUNDS = {
+    "known": {"explained": 161, "quoted": 161, "all-clear": 0, "blamed": 0},
+    "held back": {"explained": 51, "quoted": 60, "all-clear": 7, "blamed": 0},
+}
 
 
 @pytest.mark.parametrize(("name", "least"), [("failures", 120), ("healthy", 60)])
@@ -17,12 +21,19 @@ def test_the_table_is_sound(name: str, least: int):
     assert all(entry.get("line", entry["log"].splitlines()[0]) in entry["log"].splitlines() for entry in entries)
 
 
-def test_as_many_failures_are_explained_as_before_and_no_more_healthy_logs_are_blamed():
-    outcomes = [doctor_recall.outcome_of(entry) for entry in doctor_recall.read("failures", None)]
-    blamed = [
-        entry["id"]
-        for entry in doctor_recall.read("healthy", None)
-        if any(finding.severity in ("blocks", "unknown") for finding in doctor_recall.findings_of(entry))
-    ]
-    assert outcomes.count("found") >= LEAST_FOUND and outcomes.count("all-clear") <= MOST_CLEARED
-    assert len(blamed) <= MOST_BLAMED
+@pytest.mark.parametrize("part", doctor_recall.PARTS)
+def test_as_many_failures_are_quoted_as_before_and_no_more_healthy_logs_are_blamed(part: str):
+    figures = {column: len(names) for column, names in doctor_recall.total(doctor_recall.measure(part)).items()}
+    bounds = BOUNDS[part]
+    assert figures["explained"] >= bounds["explained"]
+    assert figures["explained"] + figures["unknown"] >= bounds["quoted"]
+    assert figures["all-clear"] <= bounds["all-clear"] and figures["blamed"] <= bounds["blamed"]
+
+
+def test_a_rule_that_the_table_names_is_compared():
+    failure = {"engine": "vllm", "log": "CUDA out of memory", "line": "CUDA out of memory"}
+    assert doctor_recall.outcome_of(failure) == "explained"
+    assert doctor_recall.has_right_rule({**failure, "rule": "log-cuda-memory"})
+    assert not doctor_recall.has_right_rule({**failure, "rule": "none"})
+    unknown = {**failure, "log": "KeyError: 'x'", "line": "KeyError: 'x'", "rule": "none"}
+    assert doctor_recall.outcome_of(unknown) == "unknown" and doctor_recall.has_right_rule(unknown)

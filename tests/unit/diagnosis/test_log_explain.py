@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cpu_time import cpu_seconds
-from slipstream.diagnosis.log_figures import one_by_one
 from slipstream.diagnosis.logs import explain
-from slipstream.findings import RULES
 
-BROADCAST = "ValueError: operands could not be broadcast together with shapes (0,) (82,)"
+BARE_BROADCAST = "ValueError: operands could not be broadcast together with shapes (0,) (82,)"
+BROADCAST = f"""  File "/lib/site-packages/llama_cpp/llama.py", line 780, in generate
+    draft_tokens = self.draft_model(self.input_ids[: self.n_tokens])
+{BARE_BROADCAST}"""
 STORAGE = """File "/opt/lib/python3.10/site-packages/vllm/model_executor/model_loader/weight_utils.py", line 727, \
 in safetensors_weights_iterator
     param = f.get_tensor(name)
@@ -83,7 +84,7 @@ KNOWN = [
     ),
     (
         "srv    load_model: failed to initialize speculative decoding context: draft model is not eagle3",
-        "log-speculation-off",
+        "log-draft-kind",
         "not eagle3",
     ),
     (
@@ -200,9 +201,9 @@ KNOWN = [
         "draft_model_name",
     ),
     (
-        "Error: llama runner process has terminated: signal: killed",
+        "Error: llama runner process has terminated: exit status 2",
         "log-runner-ended",
-        "signal: killed",
+        "exit status 2",
     ),
     (
         "api_server.py: error: unrecognized arguments: --speculative-model x",
@@ -222,10 +223,6 @@ KNOWN = [
         "pip install arctic-inference",
     ),
 ]
-ELSEWHERE = {
-    *("log-start-unfinished", "log-cpu-speed", "log-one-by-one", "log-draft-unused", "log-unknown"),  # tested below
-    *("log-no-mtp-layers", "log-one-stream"),  # engines/test_ollama_methods.py
-}
 
 
 @pytest.mark.parametrize(("text", "rule_id", "told"), KNOWN)
@@ -236,11 +233,6 @@ def test_a_known_failure_is_explained(text, rule_id, told):
     [finding] = findings
     assert told in finding.cause + finding.fix
     assert finding.evidence.startswith("line ") and "\x1b" not in finding.evidence and len(finding.evidence) < 220
-
-
-def test_every_log_rule_has_its_text_here():
-    own = {rule_id for rule_id in RULES if rule_id.startswith("log-")}
-    assert own == {rule_id for _, rule_id, _ in KNOWN} | ELSEWHERE
 
 
 @pytest.mark.parametrize(
@@ -349,55 +341,12 @@ def test_hangs_of_other_engines():
     assert explain("Load weight begin. avail mem=70.1 GB", "vllm") == []
 
 
-@pytest.mark.parametrize(
-    "text", [EVAL_TIME, "22.4 s for 100 tokens", "generated 100 tokens in 22.4 seconds", "22,390 ms per 100 tokens"]
-)
-def test_cpu_speed_is_recognised(text):
-    [finding] = explain(text)
-    assert finding.id == "log-cpu-speed"
-    assert "100 tokens in 22.4 s are 4.5 tokens/s" in finding.cause
-
-
-def test_cpu_speed_is_judged_by_bytes_where_the_size_is_known():
-    size = "print_info: file size   = 5.33 GiB (5.70 BPW)\n"
-    [finding] = explain(size + EVAL_TIME)
-    assert "26 GB/s" in finding.cause
-    small = "print_info: file size   = 250.00 MiB (5.70 BPW)\n"
-    quick = EVAL_TIME.replace("22390.00 ms", "  500.00 ms")  # 200 tokens/s
-    assert [f.id for f in explain(small + quick)] == ["log-cpu-speed"], "52 GB/s: a CPU with a small model"
-    assert explain(size + quick) == [], "1,100 GB/s: a GPU"
-    assert explain("load_tensors: offloaded 33/33 layers to GPU\n" + size + EVAL_TIME) == []
-
-
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("rounds=10 target_forwards=28 tokens=30 drafted=40", True),
-        ('{"target_forwards": 31, "tokens": 30, "drafted_tokens": 40}', True),
-        ("draft tokens: 40\ntarget forward passes: 30\ngenerated tokens: 30\n", True),
-        ("target_forwards=30 tokens=30 drafted=40 accepted=18", True),
-        ("target_forwards=12 tokens=30 drafted=40 accepted=18", False),
-        ("rounds=10 target_forwards=10 tokens=30 drafted=40", False),
-        ("target_forwards=30 tokens=30", False),  # no speculation: one forward a token is right
-    ],
-)
-def test_verification_one_by_one_is_seen_in_the_counters(text, found):
-    assert [finding.id for finding in explain(text)] == (["log-one-by-one"] if found else [])
-
-
-def test_counters_alone():
-    assert one_by_one(30, 30)
-    assert not one_by_one(29, 30)
-    assert one_by_one(28, 30, rounds=10)
-    assert not one_by_one(0, 0)
-    assert not one_by_one(30, 30, accepted=1), "nearly nothing accepted is slow, and no fault of the loop"
-
-
 def test_findings_come_in_the_order_of_the_log_and_once_each():
-    log = f"{BF16}\n{BROADCAST}\n{BF16}\n"
+    memory = "CUDA error: out of memory"
+    log = f"{memory}\n{BROADCAST}\n{memory}\n"
     assert [(f.id, f.evidence[:6]) for f in explain(log)] == [
-        ("log-bfloat16", "line 1"),
-        ("log-draft-object", "line 2"),
+        ("log-cuda-memory", "line 1"),
+        ("log-draft-object", "line 4"),
     ]
 
 
@@ -416,7 +365,6 @@ UNKNOWN_FAILURES = [
         "(EngineCore pid=7) ERROR KeyError: 'x'\nRuntimeError: Engine core failed. See root cause above\n",
         "KeyError: 'x'",
     ),
-    ("ggml.c:3: GGML_ASSERT(n > 0) failed\nAborted (core dumped)\n", "Aborted (core dumped)"),
     ("Segmentation fault (core dumped)\n", "Segmentation fault"),
     ("  assert x\nAssertionError\n", "AssertionError"),
 ]

@@ -10,11 +10,14 @@ import pytest
 
 from slipstream.diagnosis.machine_checks import check, check_speed
 from slipstream.engines import find_folder
+from slipstream.errors import UsageError
 from slipstream.predict.gpus import Gpu, amd_gpus, ask, parse_nvidia_smi
-from slipstream.predict.machine import InstalledPackage, Machine, inspect
+from slipstream.predict.machine import Machine, inspect
+from slipstream.predict.packages import InstalledPackage, Packages, packages_of
 
 # nvidia-smi --query-gpu=name,memory.total,memory.free,compute_cap,driver_version --format=csv,noheader,nounits
 VLLM = find_folder("vllm").facts
+OWN = find_folder("slipstream").facts
 T4 = "Tesla T4, 15360, 14921, 7.5, 550.54.15\n"
 STORY_CARDS = (
     "NVIDIA GeForce RTX 5090, 32607, 32109, 12.0, 570.86.10\nNVIDIA GeForce RTX 4090, 24564, 24080, 8.9, 570.86.10\n"
@@ -122,13 +125,12 @@ def test_a_tool_that_hangs_or_is_missing_does_not_hold_up() -> None:
 
 
 def test_no_gpu_is_a_note() -> None:
-    (finding,) = check(machine())
+    (finding,) = check(machine(), OWN)
     assert (finding.id, finding.severity) == ("machine-no-gpu", "note")
-    assert check(machine(), wants_gpu=False) == []
 
 
 def test_a_cpu_build_of_torch_on_a_gpu_machine_is_named() -> None:
-    findings = check(machine(STORY_CARDS, torch=InstalledPackage("2.9.0+cpu", None, False)))
+    findings = check(machine(STORY_CARDS), OWN, Packages(InstalledPackage("2.9.0+cpu", None, False)))
     (finding,) = [f for f in findings if f.id == "machine-torch-cpu-build"]
     assert "2.9.0+cpu" in finding.evidence and "RTX 5090" in finding.evidence
     assert "pip install" in finding.fix and "cu128" in finding.fix
@@ -139,18 +141,18 @@ def test_a_cpu_build_of_torch_on_a_gpu_machine_is_named() -> None:
 )
 def test_the_driver_must_be_as_new_as_torchs_cuda(driver: str, too_old: bool) -> None:
     smi = f"Tesla T4, 15360, 14921, 7.5, {driver}\n"
-    found = ids(check(machine(smi, torch=InstalledPackage("2.6.0", "CUDA 12.4", True)), VLLM))
+    found = ids(check(machine(smi), VLLM, Packages(InstalledPackage("2.6.0", "CUDA 12.4", True))))
     assert ("machine-driver-too-old" in found) == too_old
 
 
 def test_a_gpu_that_cuda_does_not_see_is_named() -> None:
-    findings = check(machine(T4, torch=InstalledPackage("2.9.0", "CUDA 12.8", False)), VLLM)
+    findings = check(machine(T4), VLLM, Packages(InstalledPackage("2.9.0", "CUDA 12.8", False)))
     (finding,) = [f for f in findings if f.id == "machine-gpu-invisible"]
     assert "CUDA_VISIBLE_DEVICES" in finding.fix and finding.severity == "blocks"
 
 
 def test_a_t4_has_no_bf16_and_no_flash_attention_2() -> None:
-    (finding,) = check(machine(T4, torch=InstalledPackage("2.9.0", "CUDA 12.8", True)), VLLM)
+    (finding,) = check(machine(T4), VLLM, Packages(InstalledPackage("2.9.0", "CUDA 12.8", True)))
     assert finding.id == "machine-no-bf16" and "7.5" in finding.evidence
     assert "FlashAttention 2" in finding.cause and "--dtype half" in finding.fix
 
@@ -175,17 +177,46 @@ def test_engines_need_a_compute_capability(capability: float, engine: str, expec
 )
 def test_llama_cpp_python_without_gpu_support_is_named_with_the_command(vendor: str, flags: str) -> None:
     gpu = Gpu("A GPU", vendor, 16 << 30, 16 << 30, 8.9, 900e9, None)
-    seen = machine(gpus=(gpu,), llama_cpp=InstalledPackage("0.3.2", None, False))
-    (finding,) = [f for f in check(seen) if f.id == "machine-llama-cpp-cpu-build"]
+    seen, without = machine(gpus=(gpu,)), Packages(None, InstalledPackage("0.3.2", None, False))
+    (finding,) = [f for f in check(seen, OWN, without) if f.id == "machine-llama-cpp-cpu-build"]
     assert finding.fix.startswith(f'CMAKE_ARGS="{flags}" pip install') and "0.3.2" in finding.evidence
-    assert "machine-llama-cpp-cpu-build" not in ids(check(seen, VLLM))
-    fine = replace(seen, llama_cpp=InstalledPackage("0.3.2", "GPU offload", True))
-    assert "machine-llama-cpp-cpu-build" not in ids(check(fine))
+    assert "machine-llama-cpp-cpu-build" not in ids(check(seen, VLLM, without))
+    fine = Packages(None, InstalledPackage("0.3.2", "GPU offload", True))
+    assert "machine-llama-cpp-cpu-build" not in ids(check(seen, OWN, fine))
+
+
+def test_slipstreams_own_torch_says_nothing_of_another_engine() -> None:
+    """vLLM has an environment of its own: this one's torch is only judged if --python names it."""
+    broken = InstalledPackage("2.9.0", "CUDA 12.8", False)
+    seen = machine(T4, torch=broken)
+    assert "machine-gpu-invisible" not in ids(check(seen, VLLM))
+    assert "machine-gpu-invisible" in ids(check(seen, VLLM, Packages(broken)))
+
+
+def test_the_packages_of_another_python_are_read() -> None:
+    here, there = inspect(), packages_of(sys.executable)
+    assert here.torch and there.torch and there.torch.version == here.torch.version
+    assert there.torch.gpu_build == here.torch.gpu_build and there.torch.sees_gpu is None
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "words"),
+    [("missing", None, "does not exist"), ("text", 0o644, "can't be run"), ("true", 0o755, "is not a Python")],
+)
+def test_a_path_that_is_no_python_is_refused(tmp_path: Path, name: str, mode: int | None, words: str) -> None:
+    path = tmp_path / name
+    if mode is not None:
+        path.write_text("#!/bin/sh\nexit 0\n")
+        path.chmod(mode)
+    with pytest.raises(UsageError, match=words):
+        packages_of(str(path))
+    with pytest.raises(UsageError, match="is a folder"):
+        packages_of(str(tmp_path))
 
 
 def test_little_free_memory_is_named() -> None:
     busy = "Tesla T4, 15360, 900, 7.5, 550.54.15\n"
-    findings = check(machine(busy, memory_free=1 << 30))
+    findings = check(machine(busy, memory_free=1 << 30), OWN)
     assert {"machine-little-gpu-memory", "machine-little-memory"} <= set(ids(findings))
     assert "0.9 of 16.1 GB" in next(f for f in findings if f.id == "machine-little-gpu-memory").evidence.replace(
         " GB of", " of"

@@ -209,7 +209,7 @@ def test_a_file_without_prompts_is_refused(write, content, name):
 def test_a_file_that_is_not_there_or_a_folder(tmp_path):
     with pytest.raises(UsageError, match=r"none\.jsonl can't be read: No such file"):
         read_prompts(tmp_path / "none.jsonl")
-    with pytest.raises(UsageError, match="can't be read: Is a directory"):
+    with pytest.raises(UsageError, match="can't be read: it is a folder"):
         read_prompts(tmp_path)
 
 

@@ -155,7 +155,7 @@ SAFETENSORS: dict[str, tuple[Break, str]] = {
     "bytes added": (edit(WEIGHTS, lambda d: d + b"\0" * 100), "weights-gap"),
     "all zero": (edit(WEIGHTS, lambda d: bytes(len(d))), "weights-damaged"),
     "all ones": (edit(WEIGHTS, lambda d: b"\xff" * len(d)), "weights-truncated"),
-    "text": (edit(WEIGHTS, lambda d: b"<html>404 Not Found</html>" * 10), "weights-truncated"),
+    "text": (edit(WEIGHTS, lambda d: b"<html>404 Not Found</html>" * 10), "weights-text"),
     "pointer": (edit(WEIGHTS, lambda d: POINTER), "weights-pointer"),
     "length 2^64-1": (edit(WEIGHTS, lambda d: b"\xff" * 8 + d[8:]), "weights-truncated"),
     "length 2^63": (edit(WEIGHTS, lambda d: struct.pack("<Q", 1 << 63) + d[8:]), "weights-truncated"),
@@ -171,6 +171,10 @@ SAFETENSORS: dict[str, tuple[Break, str]] = {
     "deep JSON": (raw_header(DEEP), "weights-damaged"),
     "JSON list": (header(lambda h: [1, 2]), "weights-damaged"),
     "JSON null": (raw_header(b"null"), "weights-damaged"),
+    "a byte order mark": (
+        raw_header(b'\xef\xbb\xbf{"t": {"dtype": "F32", "shape": [16], "data_offsets": [0, 64]}}'),
+        "weights-damaged",
+    ),
     "no tensors": (raw_header(b"{}"), "weights-damaged"),
     "only metadata": (raw_header(b'{"__metadata__": {"format": "pt"}}'), "weights-damaged"),
     "number of 5,000 digits": (raw_header(b'{"t": {"dtype": "F32", "shape": [%s]}}' % NUMBERS), "weights-damaged"),
@@ -222,7 +226,7 @@ SAFETENSORS: dict[str, tuple[Break, str]] = {
     ),
     "config with 4 billion layers": (
         edit("config.json", lambda d: d.replace(b'"num_hidden_layers": 2', b'"num_hidden_layers": 4000000000')),
-        "weights-incomplete",
+        "weights-config",
     ),
 }
 
@@ -321,8 +325,8 @@ GGUF: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "cut at a half": (lambda d: d[: len(d) // 2], "weights-truncated"),
     "cut at 99 %": (lambda d: d[: len(d) * 99 // 100], "weights-truncated"),
     "other magic": (replace_at(0, b"ggjt"), "weights-damaged"),
-    "safetensors in a GGUF's name": (lambda d: u64(2) + b"{}" + d, "weights-damaged"),
-    "zip": (lambda d: b"PK\x03\x04" + d[4:], "weights-damaged"),
+    "safetensors in a GGUF's name": (lambda d: u64(2) + b"{}" + d, "weights-other-format"),
+    "zip": (lambda d: b"PK\x03\x04" + d[4:], "weights-other-format"),
     "all zero": (lambda d: bytes(len(d)), "weights-damaged"),
     "pointer": (lambda d: POINTER, "weights-pointer"),
     "version 1": (replace_at(4, struct.pack("<I", 1)), "weights-gguf-version"),
@@ -380,9 +384,9 @@ def test_gguf_places_without_a_file(sound: Path, tmp_path: Path) -> None:
     assert_found(check_weights(tmp_path / "folder.gguf"), "weights-not-a-file")
     os.mkfifo(tmp_path / "pipe.gguf")
     assert_found(check_weights(tmp_path / "pipe.gguf"), "weights-not-a-file")
-    assert_found(check_weights(tmp_path / "nothing.gguf"), "weights-missing")
-    assert_found(check_weights("org/never-cached"), "weights-missing")
-    assert_found(check_weights("a\0b"), "weights-missing")
+    assert_found(check_weights(tmp_path / "nothing.gguf"), "weights-not-here")
+    assert_found(check_weights("org/never-cached"), "weights-not-here")
+    assert_found(check_weights("a\0b"), "weights-not-here")
 
 
 def test_a_split_gguf_lacks_parts(tmp_path: Path) -> None:

@@ -12,10 +12,11 @@ from safetensors.torch import load_file, save_file
 
 from slipstream.catalogue.model_scan import read_candidate
 from slipstream.diagnosis.examine import Case, examine
-from slipstream.diagnosis.preflight import BlockedError, explain_refusal
-from slipstream.errors import DamagedModelError, UnsupportedModelError
+from slipstream.findings import BlockedError
 from slipstream.model_files.head_checks import check_head, is_head
 from slipstream.model_files.weights import check_weights, describe
+from slipstream.tasks.models import load_models
+from slipstream.tasks.options import ModelOptions
 from slipstream.tasks.plan import PlanOptions, plan
 from tiny_heads import HEAD, original_values, save_original, save_tiny
 from unit.models import model_files
@@ -128,11 +129,13 @@ def test_a_longer_context_than_trained(tmp_path: Path, head: Path) -> None:
 
 def test_refusals_at_load_are_the_findings(tmp_path: Path, target: Path, head: Path) -> None:
     other = save_tiny(tmp_path / "other")
-    error = explain_refusal(UnsupportedModelError("x"), str(target), str(other))
-    assert isinstance(error, BlockedError) and ids(error.findings) == ["head-other-target"]
+    with pytest.raises(BlockedError) as error:
+        load_models(ModelOptions(str(target), str(other)))
+    assert ids(error.value.findings) == ["head-other-target"]
     change_tensors(head, set_nan)
-    error = explain_refusal(DamagedModelError("x"), str(target), str(head))
-    assert isinstance(error, BlockedError) and ids(error.findings) == ["head-nan"]
+    with pytest.raises(BlockedError) as error:
+        load_models(ModelOptions(str(target), str(head)))
+    assert ids(error.value.findings) == ["head-nan"]
 
 
 def test_the_doctor_checks_a_head_with_its_target(tmp_path: Path, target: Path) -> None:

@@ -351,7 +351,7 @@ def test_a_bad_file_is_the_files_fault(llama: Path, tmp_path: Path) -> None:
     cut = tmp_path / "model.safetensors"
     cut.write_bytes((llama / "model.safetensors").read_bytes()[:5000])
     (finding,) = load_one_tensor(cut)
-    assert finding.id == "weights-damaged" and "truncated" in finding.evidence
+    assert finding.id == "weights-truncated" and "past the end of the file" in finding.evidence
     (finding,) = load_one_tensor(tmp_path / "nothing.gguf")
     assert finding.id == "weights-damaged"
 

@@ -49,7 +49,9 @@ def byte_level_tokenizer() -> tokenizers.Tokenizer:
     return tokenizer
 
 
-def add_byte_level_metadata(writer: gguf.GGUFWriter, tokenizer: tokenizers.Tokenizer, rows: int) -> None:
+def add_byte_level_metadata(
+    writer: gguf.GGUFWriter, tokenizer: tokenizers.Tokenizer, rows: int, template: str | None = None
+) -> None:
     """The same tokenizer as GGUF metadata, padded to the rows of the embedding as llama.cpp's converter does."""
     state = json.loads(tokenizer.to_str())
     by_id = {token_id: text for text, token_id in tokenizer.get_vocab().items()}
@@ -62,7 +64,8 @@ def add_byte_level_metadata(writer: gguf.GGUFWriter, tokenizer: tokenizers.Token
     writer.add_token_merges([" ".join(pair) for pair in state["model"]["merges"]])
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
-    writer.add_chat_template(TEMPLATE)
+    if template is not None:
+        writer.add_chat_template(template)
 
 
 def save_model(folder: Path, family: str, **options: object) -> transformers.PreTrainedModel:
@@ -122,10 +125,12 @@ def write_gguf(
     """Writes a tiny GGUF and returns its float32 tensors. `metadata` adds keys or, with None, leaves them out."""
     tensors = tensors if tensors is not None else gguf_tensors(architecture, np.random.default_rng(0))
     writer = gguf.GGUFWriter(path, architecture)
-    for key, value in _metadata(architecture, metadata or {}).items():
+    metadata = dict(metadata or {})
+    template = metadata.pop("tokenizer.chat_template", TEMPLATE)
+    for key, value in _metadata(architecture, metadata).items():
         _add(writer, key, value)
     if tokenizer:
-        add_byte_level_metadata(writer, byte_level_tokenizer(), tensors["token_embd.weight"].shape[0])
+        add_byte_level_metadata(writer, byte_level_tokenizer(), tensors["token_embd.weight"].shape[0], template)
     for name, values in tensors.items():
         if quantisation is not None and values.ndim > 1:
             writer.add_tensor(name, gguf.quants.quantize(values, quantisation), raw_dtype=quantisation)

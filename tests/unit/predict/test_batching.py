@@ -13,7 +13,8 @@ from scaling_tables import guide_cases, published, table
 from slipstream.engines.engine_types import EngineSettings
 from slipstream.engines.vllm.driver import speculative_config
 from slipstream.errors import UsageError
-from slipstream.predict.speed import FORWARD_S, kv_bytes_per_token
+from slipstream.predict.sizes import kv_bytes
+from slipstream.predict.speed import FORWARD_S
 
 GUIDE = Path(__file__).parents[3] / "docs" / "scaling.md"
 LLAMA_8B = published("Llama-3.1-8B-Instruct", 4096)
@@ -48,7 +49,7 @@ def test_one_stream_reads_the_weights_once():
 
 def test_many_streams_read_their_own_cache_too():
     few, many = load(64, context=64), load(64, context=4096)
-    more_s = 64 * (4096 - 64) * kv_bytes_per_token(LLAMA_8B) / (3350e9 * 0.6)
+    more_s = 64 * kv_bytes(LLAMA_8B, 4096 - 64) / (3350e9 * 0.6)
     assert many.step_s(LLAMA_8B, 1) - few.step_s(LLAMA_8B, 1) == pytest.approx(more_s, rel=0.1)
 
 

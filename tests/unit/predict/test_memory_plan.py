@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -7,8 +8,15 @@ import pytest
 from slipstream.catalogue.stated_sizes import Stated, sizes_from
 from slipstream.engines import find_folder, folders
 from slipstream.errors import UsageError
-from slipstream.predict.memory import GIB, GpuMemoryPlan, check, plan
-from slipstream.predict.speed import KvType, Sizes
+from slipstream.predict.forecast import Forecast, forecast
+from slipstream.predict.gpus import Gpu, parse_nvidia_smi
+from slipstream.predict.machine import Machine
+from slipstream.predict.memory import GIB, MemoryPlacement, MemoryRoom, Need, check, plan
+from slipstream.predict.packages import InstalledPackage
+from slipstream.predict.sizes import KvType, Sizes
+from slipstream.tasks.options import PlanOptions
+from slipstream.tasks.plan import plan as plan_task
+from slipstream.tasks.plan import split_settings
 
 # The story: a 70B model as EXL2 at 2.5 bits beside a TinyLlama at 4.5, on an RTX 5090 and an RTX 4090.
 TARGET = Sizes("Midnight-Miqu-70B", 22_000_000_000, 69_000_000_000, 80, 8, 128, 32768, 32000, 8192)
@@ -16,15 +24,14 @@ DRAFT = Sizes("TinyLlama-1.1B", 620_000_000, 1_100_000_000, 22, 4, 64, 2048, 320
 CARDS = (32 * GIB, 24 * GIB)
 
 
-def part(made: GpuMemoryPlan, label: str) -> int:
+def part(made: MemoryPlacement, label: str) -> int:
     return next(p.num_bytes for p in made.parts if p.label == label)
 
 
-def story(kv: KvType = "q4", context: int = 16384, **changes: object) -> GpuMemoryPlan:
+def story(kv: KvType = "q4", context: int = 16384, **changes: object) -> MemoryPlacement:
     values = {"target": TARGET, "draft": DRAFT, "gpus": CARDS, "engine": "tabbyapi"} | changes
-    return plan(
-        values["target"], values["draft"], context, kv, values["gpus"], find_folder(str(values["engine"])).facts
-    )
+    room, engine = MemoryRoom(values["gpus"]), find_folder(str(values["engine"])).facts
+    return plan(values["target"], values["draft"], Need(context, kv), room, engine)
 
 
 # -- the story
@@ -147,7 +154,7 @@ def test_every_engine_plans(engine: str) -> None:
 
 @pytest.mark.parametrize(
     ("changes", "message"),
-    [({"engine": "vlm"}, "vllm"), ({"gpus": ()}, "GPUs"), ({"gpus": (0,)}, "GPUs"), ({"context": 0}, "context")],
+    [({"engine": "vlm"}, "vllm"), ({"gpus": ()}, "memory"), ({"gpus": (0,)}, "memory"), ({"context": 0}, "context")],
 )
 def test_bad_requests_are_refused(changes: dict, message: str) -> None:
     context = changes.pop("context", 4096)
@@ -180,3 +187,91 @@ def test_an_unknown_shape_and_no_weights_are_refused() -> None:
         sizes_from(Stated(22, like="llama-99b"), "target")
     with pytest.raises(UsageError, match="more than 0"):
         sizes_from(Stated(0), "draft")
+
+
+@pytest.mark.parametrize("weights_gb", [float("nan"), float("inf"), 1e400, -1.0, 1e9])
+def test_sizes_that_can_not_be_are_refused(weights_gb: float) -> None:
+    with pytest.raises(UsageError, match="expected more than 0"):
+        sizes_from(Stated(weights_gb), "target")
+    with pytest.raises(UsageError, match="expected 1 to"):
+        sizes_from(Stated(5, None, -1), "target")
+    with pytest.raises(UsageError, match="expected 1 to"):
+        Need.of(TARGET, 10**12)
+
+
+@pytest.mark.parametrize("gpus", ["nan", "inf", "1e400", "24,-1", "0", "1e9", "24,", "abc"])
+def test_gpus_that_can_not_be_are_refused(gpus: str) -> None:
+    with pytest.raises(UsageError, match="--gpus"):
+        plan_task(PlanOptions(weights_gb=5, gpus=gpus))
+
+
+# -- main memory
+
+
+def on(machine: Machine, target: Sizes = TARGET, context: int | None = None, engine: str = "llama.cpp") -> Forecast:
+    return forecast(machine, target, None, find_folder(engine).facts, Need.of(target, context))
+
+
+PC = Machine("a CPU", 16, 64 << 30, 48 << 30, 60e9, parse_nvidia_smi("NVIDIA GeForce RTX 3060, 12288, 11800, 8.6, 570"))
+PLAIN = replace(PC, gpus=())
+
+
+def test_layers_that_do_not_fit_on_the_gpu_stay_in_main_memory() -> None:
+    expected = on(PC)
+    made = expected.memory
+    assert made.fits and made.main and made.gpus[0].num_layers + made.main.num_layers == 80
+    assert [finding.id for finding in expected.findings] == ["fit-memory-offload"]
+    assert f"-ngl {made.gpus[0].num_layers}" in expected.findings[0].fix
+    assert on(PLAIN).target.forward_s(1) > expected.target.forward_s(1) > on(PC, DRAFT).target.forward_s(1)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "tabbyapi"])
+def test_engines_that_can_not_do_that_are_blocked(engine: str) -> None:
+    expected = on(PC, engine=engine)
+    assert expected.is_refused and expected.findings[0].id == "fit-memory"
+    assert on(PLAIN, engine="tabbyapi").findings[0].id == "fit-needs-gpu"
+
+
+def test_a_model_larger_than_main_memory_is_blocked() -> None:
+    laptop = replace(PLAIN, memory_free=12 << 30)
+    (finding,) = on(laptop).findings
+    assert (finding.id, finding.severity) == ("fit-memory", "blocks")
+    assert "12.9 GB of main memory free" in finding.evidence and "(assumed)" in finding.evidence
+    assert "from disk" in finding.cause and "SLIPSTREAM_IGNORE_MEMORY=1" in finding.fix
+
+
+def test_an_assumed_context_does_not_block_what_a_shorter_one_allows() -> None:
+    laptop = replace(PLAIN, memory_free=int(24e9))
+    (assumed,), (given,) = on(laptop).findings, on(laptop, context=8192).findings
+    assert (assumed.id, assumed.severity, given.severity) == ("fit-memory-context", "slows", "blocks")
+    assert "8,192" in assumed.cause and "assumed" in assumed.cause
+
+
+def test_the_memory_of_an_apple_machine_is_counted_once() -> None:
+    gpu = Gpu("Apple M2 Max", "apple", 24 << 30, 24 << 30, None, 400e9, None)
+    apple = replace(PLAIN, memory_free=27 << 30, gpus=(gpu,))
+    assert on(apple).memory.main is None
+    tight = on(replace(apple, gpus=(replace(gpu, memory_free=20 << 30),)))
+    assert tight.memory.main and tight.memory.main.capacity == 7 << 30
+
+
+def test_slipstream_uses_a_gpu_that_its_packages_see() -> None:
+    small = replace(DRAFT, format="gguf", architecture="llama")
+    seeing = replace(
+        PC, torch=InstalledPackage("2.9", "CUDA 12.8", True), llama_cpp=InstalledPackage("0.3", None, False)
+    )
+    blind = replace(seeing, torch=InstalledPackage("2.9+cpu", None, False))
+    assert on(seeing, small, engine="slipstream").memory.held("target weights") == 2 * small.num_parameters
+    made = on(blind, small, engine="slipstream").memory
+    assert not made.gpus and made.held("target weights") == small.weight_bytes  # llama.cpp, on the CPU
+    metal = replace(seeing, gpus=(Gpu("Apple M2", "apple", 24 << 30, 20 << 30, None, 100e9, None),))
+    assert on(metal, small, engine="slipstream").memory.held("target weights") == small.weight_bytes  # llama.cpp too
+
+
+def test_the_split_is_told_in_the_words_of_the_engines() -> None:
+    settings = split_settings(story())
+    first, second = story().gpus
+    assert settings["tensor_split"] == f"{first.num_layers},{second.num_layers}"
+    sizes = json.loads(settings["gpu_split"])
+    assert len(sizes) == 2 and sizes[0] > sizes[1] > 5
+    assert split_settings(story(engine="vllm")) == {} == split_settings(story(gpus=(48 * GIB,)))

@@ -7,19 +7,24 @@ import pytest
 from slipstream.core.sampling import Sampling
 from slipstream.diagnosis.alternatives import Workload, alternatives
 from slipstream.diagnosis.pair_checks import check_batch, check_context, check_pair, check_rope, check_sampling
+from slipstream.engines import find_folder
 from slipstream.model_files.model_facts import ModelFacts
+from slipstream.predict.forecast import Forecast, forecast
 from slipstream.predict.gpus import parse_nvidia_smi
 from slipstream.predict.machine import Machine
+from slipstream.predict.memory import Need
+from slipstream.predict.sizes import KV_BYTES, Sizes, kv_bytes
 from slipstream.predict.speed import (
     DeviceSpeed,
-    Sizes,
+    PlacedModel,
+    Prediction,
     acceptance_prior,
     expected_tokens,
-    kv_bytes_per_token,
     largest_paying_batch,
     predict,
-    predict_pair,
 )
+
+LLAMA_CPP = find_folder("llama.cpp").facts
 
 GPU_MACHINE = Machine(
     "a CPU", 16, 64 << 30, 48 << 30, 60e9,
@@ -38,6 +43,20 @@ TINY_LLAMA = Sizes("TinyLlama", 668_788_096, 1_100_048_384, 22, 4, 64, 2048, 320
 # -- prediction
 
 
+def forecast_pair(machine: Machine, target: Sizes, draft: Sizes) -> Forecast:
+    return forecast(machine, target, draft, LLAMA_CPP, Need())
+
+
+def predict_pair(machine: Machine, target: Sizes, draft: Sizes) -> Prediction:
+    prediction = forecast_pair(machine, target, draft).prediction
+    assert prediction is not None
+    return prediction
+
+
+def placed(sizes: Sizes, device: DeviceSpeed) -> PlacedModel:
+    return PlacedModel(sizes.weight_bytes, sizes.num_parameters, device)
+
+
 def test_plain_speed_is_reading_the_weights() -> None:
     prediction = predict_pair(GPU_MACHINE, LLAMA_3B, LLAMA_1B)
     # The story measured 137 tokens/s on this card; the card's bandwidth allows 672 / 2.02 = 333.
@@ -54,18 +73,19 @@ def test_a_pair_of_8b_and_1b_pays_on_a_gpu_and_hardly_on_a_cpu() -> None:
 
 def test_3b_with_1b_can_not_be_three_times_as_fast() -> None:
     """The story's "3–4x for 1B -> 3B" is beyond what the cost ratio allows, whatever is accepted."""
-    device = DeviceSpeed.of(GPU_MACHINE, LLAMA_3B.weight_bytes)
-    certain = predict(LLAMA_3B.weight_bytes, LLAMA_1B.weight_bytes, device, acceptance=1.0)
+    pair = forecast_pair(GPU_MACHINE, LLAMA_3B, LLAMA_1B)
+    assert pair.draft is not None
+    certain = predict(pair.target, pair.draft, acceptance=1.0)
     assert certain.speedup < LLAMA_3B.weight_bytes / LLAMA_1B.weight_bytes * 1.1
     assert predict_pair(GPU_MACHINE, LLAMA_3B, LLAMA_1B).speedup < 1.3
 
 
 def test_a_measured_acceptance_replaces_the_prior() -> None:
     device = DeviceSpeed(400e9, 24e12)
-    sizes = (LLAMA_8B.weight_bytes, LLAMA_1B_Q4.weight_bytes)
-    low, high = (predict(*sizes, device, acceptance) for acceptance in (0.3, 0.9))
+    pair = (placed(LLAMA_8B, device), placed(LLAMA_1B_Q4, device))
+    low, high = (predict(*pair, acceptance) for acceptance in (0.3, 0.9))
     assert low.acceptance_source == high.acceptance_source == "measured"
-    assert predict(*sizes, device).acceptance_source == "prior"
+    assert predict(*pair).acceptance_source == "prior"
     assert low.speedup < high.speedup and low.n_draft < high.n_draft
     assert low.plain_tokens_per_s == high.plain_tokens_per_s
 
@@ -116,14 +136,14 @@ def test_a_workload_longer_than_the_target_blocks() -> None:
 
 def test_a_draft_as_large_as_its_target_is_named() -> None:
     draft = replace(LLAMA_3B, name="other 3B")
-    (finding,) = check_pair(LLAMA_3B, draft, predict_pair(GPU_MACHINE, LLAMA_3B, draft))
+    (finding,) = check_pair(LLAMA_3B, draft, forecast_pair(GPU_MACHINE, LLAMA_3B, draft))
     assert finding.id == "fit-draft-too-large" and "100%" in finding.cause
-    assert check_pair(LLAMA_8B, LLAMA_1B_Q4, predict_pair(GPU_MACHINE, LLAMA_8B, LLAMA_1B_Q4)) == []
+    assert check_pair(LLAMA_8B, LLAMA_1B_Q4, forecast_pair(GPU_MACHINE, LLAMA_8B, LLAMA_1B_Q4)) == []
 
 
 def test_a_pair_that_gains_nothing_is_named() -> None:
     two_cores = replace(CPU_MACHINE, cores=2)
-    (finding,) = check_pair(LLAMA_8B, LLAMA_1B_Q4, predict_pair(two_cores, LLAMA_8B, LLAMA_1B_Q4))
+    (finding,) = check_pair(LLAMA_8B, LLAMA_1B_Q4, forecast_pair(two_cores, LLAMA_8B, LLAMA_1B_Q4))
     assert finding.id == "fit-no-gain" and "tokens/s" in finding.cause
 
 
@@ -135,32 +155,33 @@ def test_sampling_that_lowers_acceptance_is_named() -> None:
 
 
 def test_speculation_stops_paying_in_large_batches() -> None:
-    device = DeviceSpeed.of(GPU_MACHINE, LLAMA_8B.weight_bytes)
-    limit = largest_paying_batch(LLAMA_8B.weight_bytes, LLAMA_1B_Q4.weight_bytes, device)
+    pair = forecast_pair(GPU_MACHINE, LLAMA_8B, LLAMA_1B_Q4)
+    assert pair.draft is not None
+    limit = largest_paying_batch(pair.target, pair.draft)
     assert 2 <= limit <= 64
-    assert check_batch(LLAMA_8B, LLAMA_1B_Q4, device, limit) == []
-    (finding,) = check_batch(LLAMA_8B, LLAMA_1B_Q4, device, 256)
+    assert check_batch(LLAMA_8B, LLAMA_1B_Q4, pair, limit) == []
+    (finding,) = check_batch(LLAMA_8B, LLAMA_1B_Q4, pair, 256)
     assert finding.id == "fit-batch-size" and f"up to about {limit}" in finding.cause
 
 
-def test_kv_bytes_per_token() -> None:
-    assert kv_bytes_per_token(LLAMA_8B) == 2 * 32 * 8 * 128 * 2
-    assert kv_bytes_per_token(LLAMA_8B, "q8") / kv_bytes_per_token(LLAMA_8B) == pytest.approx(8.5 / 16)
-    assert kv_bytes_per_token(LLAMA_8B, "q4") / kv_bytes_per_token(LLAMA_8B) == pytest.approx(4.5 / 16)
+def test_kv_bytes_of_a_token() -> None:
+    f16, q8, q4 = (kv_bytes(LLAMA_8B, 1, KV_BYTES[kind]) for kind in ("f16", "q8", "q4"))
+    assert f16 == 2 * 32 * 8 * 128 * 2
+    assert (q8 / f16, q4 / f16) == pytest.approx((8.5 / 16, 4.5 / 16))
 
 
 # -- what helps where speculation can't
 
 
 def alternatives_by_id(machine: Machine, sizes: Sizes, **options: object) -> dict:
-    found = alternatives(machine, sizes, **options)
+    found = alternatives(machine, sizes, LLAMA_CPP, **options)
     assert all(finding.severity == "note" for finding in found)
     return {finding.id: finding for finding in found}
 
 
 def test_the_gpu_comes_first_where_it_stands_idle() -> None:
-    found = alternatives(GPU_MACHINE, LLAMA_8B, on_gpu=False)
-    assert found[0].id == "fit-try-gpu" and "13.4x" in found[0].fix  # 403 GB/s over 30
+    found = alternatives(GPU_MACHINE, LLAMA_8B, LLAMA_CPP, on_gpu=False)
+    assert found[0].id == "fit-try-gpu" and "13.0x" in found[0].fix  # 403 GB/s over 30, and the time of a launch
     assert "fit-try-gpu" not in alternatives_by_id(GPU_MACHINE, LLAMA_8B)
     assert "fit-try-gpu" not in alternatives_by_id(CPU_MACHINE, LLAMA_8B, on_gpu=False)
 

@@ -15,6 +15,7 @@ from slipstream.errors import MissingDependencyError
 log = logging.getLogger("slipstream.llamacpp")
 
 _ERROR_LEVEL = 4  # ggml_log_level
+_MAX_LINE = 2000  # bytes of a line of the log: it shows keys and values of a file, which may have megabytes
 _lines: deque[str] = deque(maxlen=2000)  # of the library's log
 _complaints: deque[str] = deque(maxlen=8)
 
@@ -37,7 +38,7 @@ def library() -> Any:
 @functools.cache  # the library keeps calling it, so it must not be garbage-collected
 def _listener(llama_cpp: Any) -> Any:
     def listen(level: int, text: bytes, _: object) -> None:
-        line = text.decode("utf-8", errors="replace").rstrip("\n")
+        line = text[:_MAX_LINE].decode("utf-8", errors="replace").rstrip("\n")
         if len(line) < 2:  # dots of a progress bar
             return
         _lines.append(line)

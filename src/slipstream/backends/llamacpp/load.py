@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from slipstream.backends.llamacpp.context import Context, ContextFacts
@@ -56,10 +56,19 @@ class CachePlan:
     context_length: int
     cells: int  # of all streams, or of each stream if they have separate caches
     token_bytes: int
+    is_asked: bool  # a requested size is not reduced to what fits
 
     @property
     def total_bytes(self) -> int:
         return self.cells * self.token_bytes
+
+    @property
+    def can_shrink(self) -> bool:
+        return not self.is_asked and self.cells - _MARGIN > _USUAL_TOKENS
+
+    def halved(self) -> CachePlan:
+        tokens = (self.cells - _MARGIN) // 2
+        return replace(self, context_length=min(self.context_length, tokens), cells=tokens + _MARGIN)
 
 
 def load_model(
@@ -130,9 +139,10 @@ def _make_context(
     lib: Any, model: Any, file: GgufFile, options: LlamaCppOptions, gpu_layers: int
 ) -> tuple[Context, CachePlan]:
     plan = _plan(lib, model, file, options, on_gpu=gpu_layers > 0)
-    # On the CPU the library would allocate more memory than there is, and the system would kill the process.
-    has_room = gpu_layers > 0 or plan.total_bytes <= free_memory()
-    context = has_room and lib.llama_init_from_model(model, _context_params(lib, options, plan, gpu_layers))
+    context = _try_context(lib, model, options, plan, gpu_layers)
+    while not context and plan.can_shrink:  # buffers, which grow with the context too, did not fit
+        plan = plan.halved()
+        context = _try_context(lib, model, options, plan, gpu_layers)
     if not context:
         raise CapacityError(
             f"not enough memory for a context of {file.name}: keys and values of {plan.cells} tokens need "
@@ -149,6 +159,12 @@ def _make_context(
         can_cut=not (lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model)),
     )
     return Context(lib, model, context, facts), plan
+
+
+def _try_context(lib: Any, model: Any, options: LlamaCppOptions, plan: CachePlan, gpu_layers: int) -> Any:
+    # On the CPU the library would allocate more memory than there is, and the system would kill the process.
+    has_room = gpu_layers > 0 or plan.total_bytes <= free_memory()
+    return has_room and lib.llama_init_from_model(model, _context_params(lib, options, plan, gpu_layers))
 
 
 def _cache_types(options: LlamaCppOptions, on_gpu: bool) -> CacheTypes:
@@ -175,9 +191,11 @@ def _plan(lib: Any, model: Any, file: GgufFile, options: LlamaCppOptions, on_gpu
     longest = int(file.context_length / min(1.0, options.rope_freq_scale or 1.0))
     context = min(options.context_length or LONGEST_UNASKED_CONTEXT, longest)
     wanted = context if options.exact else max(context, min(_USUAL_TOKENS, context * max_streams))
-    at_least = context if options.context_length else 1  # a requested size is not reduced to what fits
+    at_least = context if options.context_length else 1
     tokens = options.kv_tokens or max(at_least, min(wanted, affordable))
-    return CachePlan(types, num_ids, max_streams, min(context, tokens), tokens + _MARGIN, token_bytes * copies)
+    is_asked = bool(options.context_length or options.kv_tokens)
+    cells = tokens + _MARGIN
+    return CachePlan(types, num_ids, max_streams, min(context, tokens), cells, token_bytes * copies, is_asked)
 
 
 def _flash_attention(options: LlamaCppOptions, types: CacheTypes) -> str:

@@ -11,7 +11,7 @@ import torch
 
 from slipstream.backends.torch.kv_pool import PAGE_SIZE
 from slipstream.errors import CapacityError
-from slipstream.host import free_memory
+from slipstream.host import free_memory, ignores_memory
 from slipstream.models.config import DecoderConfig
 from slipstream.models.tensors import expected_tensors
 
@@ -49,18 +49,18 @@ class MemoryPlan:
 def plan_memory(
     name: str, config: DecoderConfig, item_bytes: int, context: int, kv_tokens: int | None, device: torch.device
 ) -> MemoryPlan:
-    """Raises CapacityError if the weights alone don't fit on the GPU."""
+    """The cache gets a share of what the weights leave. Raises CapacityError if they don't fit."""
     weights = item_bytes * sum(math.prod(shape) for shape in expected_tensors(config).values())
     cache_item = 4 if device.type == "cpu" else item_bytes
     token_bytes = 2 * config.num_layers * config.num_kv_heads * config.head_dim * cache_item
-    free = _free_bytes(device)
+    free = free_bytes(device)
     workspace = _GPU_WORKSPACE if device.type == "cuda" else 0
-    left = free - workspace - (weights if device.type == "cuda" else 0)
+    left = max(free - workspace - weights, 0)
     wanted = max(context, _STREAMS * _TOKENS_A_STREAM) + PAGE_SIZE * _STREAMS
     affordable = int(left * _CACHE_SHARE[device.type]) // token_bytes
     tokens = kv_tokens or max(min(wanted, affordable), 2 * PAGE_SIZE)
     plan = MemoryPlan(name, weights, token_bytes, tokens, workspace, free)
-    if device.type == "cuda" and plan.total_bytes > free:
+    if plan.total_bytes > free and not ignores_memory():
         raise CapacityError(_refusal(plan, device))
     return plan
 
@@ -82,7 +82,7 @@ def _refusal(plan: MemoryPlan, device: torch.device) -> str:
     )
 
 
-def _free_bytes(device: torch.device) -> int:
+def free_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     return free_memory()

@@ -37,11 +37,19 @@ class TorchOptions:
                 raise UsageError(f"{name} is {value}; expected 1 or more")
 
 
-def pick_device(name: str) -> torch.device:
-    """The device of this name. Logs a warning if there is a GPU that is not used. Raises UsageError."""
+def find_device(name: str) -> torch.device:
+    """The device of this name, with its number. Raises UsageError."""
     device = _named("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else _named(name)
     if device.type == "cuda":
         return torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
+    return device
+
+
+def pick_device(name: str) -> torch.device:
+    """Like `find_device`. Logs a warning if there is a GPU that is not used."""
+    device = find_device(name)
+    if device.type == "cuda":
+        return device
     if torch.cuda.is_available():
         log.warning("running on the CPU although there is a GPU (%s): use --device cuda", torch.cuda.get_device_name())
     elif shutil.which("nvidia-smi"):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import slipstream.engines.llama_server.flags as known
-from slipstream.findings import Finding, Severity
+from slipstream.engines.llama_server.other_settings import CONFIGURATION as OTHER_SETTINGS
+from slipstream.engines.llama_server.python_script import CONFIGURATION as PYTHON_SCRIPT
+from slipstream.findings import Finding, Severity, rule
 from slipstream.parsing.command_line import Call, Word, parse
 from slipstream.parsing.config_checks import (
     CONFLICT,
@@ -16,9 +19,19 @@ from slipstream.parsing.config_checks import (
     ORDER,
     SPECULATION_OFF,
     check_options,
+    shorten,
     shown,
 )
-from slipstream.parsing.configuration import CommandConfiguration
+from slipstream.parsing.configuration import AnyConfiguration, CommandConfiguration
+
+EXAMPLE = rule(
+    "config-example-program",
+    "note",
+    "llama-speculative is an example program, not a server",
+    "llama-speculative answers one prompt and exits. The program for daily use is llama-server.",
+    "The same with llama-server: {command}. To start and check it: slipstream launch llama-server --model TARGET "
+    "--draft DRAFT.",
+)
 
 _ONLY_FOR_DRAFTS = ("--spec-draft-n-max", "--spec-draft-n-min", "--spec-draft-p-min")
 _UNREAD = {
@@ -160,9 +173,34 @@ def _check_cache(call: Call) -> Iterator[Finding]:
             yield CONFLICT.finding(f"{shown(option)}, -fa {attention}", why=why, fix="Set -fa on, or use an f16 cache")
 
 
-CONFIGURATION = CommandConfiguration(
-    "llama-server",
-    re.compile(r"(.*[/\\])?llama-server(\.exe)?$|.*llama\.cpp:(server|full)[\w.-]*$"),
-    known.FLAGS,
-    lint_command,
+def lint_example(words: list[Word]) -> list[Finding]:
+    """The words after `llama-speculative`: the flags that were renamed, and the same for llama-server."""
+    call = parse(words, known.FLAGS)
+    today = {known.SUCCESSORS.get(option.name, option.name): option.value for option in call.options}
+    pairs = [
+        (known.SERVER_FLAGS[name], value.text) for name, value in today.items() if name in known.SERVER_FLAGS and value
+    ]
+    command = ["llama-server", *(word for pair in pairs for word in pair)]
+    command += ["--spec-type", "draft-simple"] if call.has("--spec-draft-model", "--spec-draft-hf") else []
+    evidence = f"line {words[0].line}: {shorten(' '.join(word.text for word in words))}" if words else "no arguments"
+    return [*check_options(call.options, known.FLAGS), EXAMPLE.finding(evidence, command=shlex.join(command))]
+
+
+CONFIGURATION = AnyConfiguration(
+    (
+        CommandConfiguration(
+            "llama-server",
+            re.compile(r"(.*[/\\])?llama-server(\.exe)?$|.*llama\.cpp:(server|full)[\w.-]*$"),
+            known.FLAGS,
+            lint_command,
+        ),
+        CommandConfiguration(
+            "llama-speculative",
+            re.compile(r"(.*[/\\])?(llama-)?speculative(-simple)?(\.exe)?$"),
+            known.FLAGS,
+            lint_example,
+        ),
+        PYTHON_SCRIPT,
+        OTHER_SETTINGS,
+    )
 )

@@ -81,7 +81,7 @@ FACTS = EngineFacts(
     title="llama.cpp",
     aliases=("llama.cpp", "llamacpp", "llama_server", "llama-cpp-python"),
     weights="gguf",
-    memory=EngineMemory("layers", 450 * MB, 0, 512, 512),
+    memory=EngineMemory("layers", 450 * MB, 0, 512, 512, offloads=True),
     quantisations={"GGUF": YES},
     best_weights="a GGUF of the model (or convert the unquantised checkpoint: python convert_hf_to_gguf.py FOLDER "
     "--outfile model.gguf)",

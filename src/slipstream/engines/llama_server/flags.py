@@ -15,6 +15,26 @@ DEFAULT_N_MAX, DEFAULT_N_MIN = 3, 0
 DEFAULT_NGRAM_SIZE_N, DEFAULT_NGRAM_SIZE_M = 12, 48
 DEFAULT_NGRAM_MOD_N_MAX, DEFAULT_NGRAM_MOD_N_MIN = 64, 48
 
+# What llama-speculative was given, for a llama-server with a draft model: today's names, and how they are written.
+SUCCESSORS = {
+    **dict.fromkeys(("--draft", "--draft-n", "--draft-max"), "--spec-draft-n-max"),
+    **dict.fromkeys(("--draft-min", "--draft-n-min"), "--spec-draft-n-min"),
+}
+SERVER_FLAGS = {
+    "--model": "-m",
+    "--hf-repo": "-hf",
+    "--spec-draft-model": "-md",
+    "--spec-draft-hf": "-hfd",
+    "--spec-draft-n-max": "--spec-draft-n-max",
+    "--spec-draft-n-min": "--spec-draft-n-min",
+    "--spec-draft-p-min": "--spec-draft-p-min",
+    "--ctx-size": "-c",
+    "--gpu-layers": "-ngl",
+    "--spec-draft-ngl": "-ngld",
+    "--flash-attn": "-fa",
+    "--threads": "-t",
+}
+
 _NGRAM_SIZES = tuple(
     Flag(f"--spec-{kind}-{size}", "int", at_least=1, at_most=1024)
     for kind in ("ngram-simple", "ngram-map-k", "ngram-map-k4v")

@@ -34,7 +34,17 @@ FACTS = EngineFacts(
     title="SGLang",
     weights="folder",
     also_gguf=True,
-    memory=EngineMemory("tensor", 900 * MB, 900 * MB, 4096, 256, usable=0.88, kv_types=("f16", "q8")),
+    memory=EngineMemory(
+        "tensor",
+        900 * MB,
+        900 * MB,
+        4096,
+        256,
+        usable=0.88,
+        kv_types=("f16", "q8"),
+        keeps_windows=False,
+        vendors=("nvidia", "amd"),
+    ),
     quantisations={
         **dict.fromkeys(("none", "AWQ", "GPTQ", "FP8", "compressed-tensors", "MXFP4"), YES),
         **dict.fromkeys(("GGUF", "bitsandbytes"), _LIMITED),

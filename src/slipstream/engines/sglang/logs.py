@@ -1,16 +1,28 @@
-"""SGLang's log: the stages of a start."""
+"""SGLang's log: the stages of a start. Its failures are in failures.toml."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from slipstream.parsing.failure_files import read_failures
 from slipstream.parsing.log_patterns import EngineLog, Stage, StartLog
 
 _LEVEL = "start with --log-level debug to see what it waits for"
 _NETWORK = "with several GPUs, NCCL_DEBUG=INFO shows whether they can communicate"
 START = StartLog(
-    marks=("server_args=ServerArgs", "sglang"),
+    marks=("server_args=ServerArgs", "sglang", "sgl_kernel", "Decode batch", "Prefill batch", "Load weight begin"),
+    begins=("server_args=ServerArgs",),
     ready=("The server is fired up and ready to roll",),
+    works=(('"POST /', '" 200'), ("Decode batch",)),
+    verbose="--log-level debug",
     stages=(
         Stage("starting", ("server_args=",), "The model was not loaded yet.", (_LEVEL, _NETWORK)),
+        Stage(
+            "connecting the GPUs",
+            ("Init torch distributed begin",),
+            "The processes wait for each other.",
+            (_NETWORK, _LEVEL),
+        ),
         Stage(
             "loading the weights",
             ("Load weight begin",),
@@ -39,4 +51,4 @@ START = StartLog(
         Stage("listening", ("The server is fired up and ready to roll",)),
     ),
 )
-LOG = EngineLog(START)
+LOG = EngineLog(START, read_failures(Path(__file__).with_name("failures.toml")))

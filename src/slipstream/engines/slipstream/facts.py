@@ -8,7 +8,7 @@ from slipstream.drafters import TranslateOptions
 from slipstream.engines.facts import EngineFacts
 from slipstream.findings import Finding
 from slipstream.model_files.quantisation import YES, Support
-from slipstream.predict.memory import MB, EngineMemory
+from slipstream.predict.own_memory import OWN_ENGINE
 from slipstream.vocabularies.comparison import Pair
 from slipstream.vocabularies.rules import TRANSLATE, differences
 
@@ -27,11 +27,12 @@ def check_vocabulary(pair: Pair) -> Iterator[Finding]:
 
 FACTS = EngineFacts(
     name="slipstream",
-    title="Slipstream",
+    title=OWN_ENGINE.title,
     weights="folder",
-    memory=EngineMemory("none", 600 * MB, 200 * MB, 512, 32, kv_types=("f16",), weight_bytes=2.0),
+    memory=OWN_ENGINE.memory,
     quantisations={"none": Support("yes", "yes", "float32, bfloat16 and float16 safetensors"), "GGUF": YES},
     best_weights="the unquantised safetensors or a GGUF of the model",
     check_vocabulary=check_vocabulary,
     uses_torch=True,
+    uses_llama_cpp_python=True,
 )

@@ -6,8 +6,6 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-import yaml
-
 from slipstream.engines.tabbyapi.flags import CACHE_MODES, SECTION_NAMES, SECTIONS
 from slipstream.findings import Finding, rule
 from slipstream.parsing.config_checks import (
@@ -23,6 +21,7 @@ from slipstream.parsing.config_checks import (
 )
 from slipstream.parsing.configuration import NOT_MINE, SHAPED, FileConfiguration
 from slipstream.parsing.flag_table import Flag, Table
+from slipstream.reading import BadYamlError, parse_yaml
 
 SECTION = rule(
     "config-section",
@@ -32,13 +31,33 @@ SECTION = rule(
     "{fix}",
 )
 
+EXL2 = rule(
+    "config-exl2",
+    "slows",
+    "TabbyAPI no longer loads EXL2 models",
+    "By its name this is an EXL2 model. It needs ExLlamaV2, which TabbyAPI removed from its main branch in July 2026; "
+    "the branch exl2-checkpoint still has it. Target and draft must both be for the same version of ExLlama: a GGUF or "
+    "AWQ draft can't be used.",
+    "Use EXL3 versions of both models with today's TabbyAPI, or stay with EXL2 on the branch exl2-checkpoint. To draft "
+    'without a model there, send "speculative_ngram": true with each request: draft_mode: ngram is for ExLlamaV3.',
+)
+CACHE = rule(
+    "config-cache-size",
+    "slows",
+    "max_seq_len is set without cache_size",
+    "cache_size is not set. TabbyAPI of October 2025 to March 2026 then allocates 4,096 tokens and limits the context "
+    "to that; other versions allocate max_seq_len tokens, which several requests at the same time share.",
+    "Set cache_size in the section model to at least max_seq_len, in steps of 256: cache_size: {size}. To see what "
+    "fits: slipstream plan --engine tabbyapi --context {size}.",
+)
+_PAGE = 256  # cache_size is a multiple of it
 _BITS = re.compile(r"[2-8]\s*,\s*[2-8]")
 
 
 def lint_file(text: str) -> list[Finding]:
     try:
-        config = yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        config = parse_yaml(text)
+    except ValueError as error:
         return [_bad_yaml(error, text)]
     if config is None:
         return []
@@ -52,18 +71,18 @@ def lint_file(text: str) -> list[Finding]:
         findings += _check_section(str(name), section)
     findings += _check_draft(config)
     findings += _check_sizes(config.get("model"))
+    findings += _check_formats(config)
     return findings
 
 
-def _bad_yaml(error: Exception, text: str) -> Finding:
-    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
-    problem = getattr(error, "problem", None) or str(error)
-    where = f"line {mark.line + 1} column {mark.column + 1}" if mark else "deep nesting"
+def _bad_yaml(error: ValueError, text: str) -> Finding:
+    line, column = (error.line, error.column) if isinstance(error, BadYamlError) else (None, None)
+    where = f"line {line} column {column}" if line else "one of its values"
     lines = text.splitlines()
-    evidence = lines[mark.line] if mark and mark.line < len(lines) else text
+    evidence = lines[line - 1] if line and line <= len(lines) else text
     hint = "Indent YAML with spaces, not tabs, and put a space after each colon."
     return SYNTAX.finding(
-        f"{where}: {shorten(evidence)}", what=f"invalid YAML at {where}: {problem}", where=where, hint=hint
+        f"{where}: {shorten(evidence)}", what=f"invalid YAML at {where}: {error}", where=where, hint=hint
     )
 
 
@@ -138,9 +157,26 @@ def _check_draft(config: dict[Any, Any]) -> Iterator[Finding]:
 
 
 def _check_sizes(model: object) -> Iterator[Finding]:
-    size = model.get("cache_size") if isinstance(model, dict) else None
-    if isinstance(size, int) and size % 256:
-        yield RANGE.finding(f"model.cache_size: {size}", name="cache_size", expected="a multiple of 256")
+    if not isinstance(model, dict):
+        return
+    size, longest = model.get("cache_size"), model.get("max_seq_len")
+    if isinstance(size, int) and size % _PAGE:
+        yield RANGE.finding(f"model.cache_size: {size}", name="cache_size", expected=f"a multiple of {_PAGE}")
+    if size is None and isinstance(longest, int) and longest > 0:
+        yield CACHE.finding(f"model.max_seq_len: {longest}", size=-(-longest // _PAGE) * _PAGE)
+
+
+def _check_formats(config: dict[Any, Any]) -> Iterator[Finding]:
+    """Names of models that say EXL2, in sections with the wrong name too. One finding for all of them."""
+    sections = {str(name): section for name, section in config.items() if isinstance(section, dict)}
+    named = [
+        f"{name}.{key}: {value}"
+        for name, section in sections.items()
+        for key, value in section.items()
+        if key in ("model_name", "draft_model_name") and isinstance(value, str) and "exl2" in value.lower()
+    ]
+    if named:
+        yield EXL2.finding(shorten("; ".join(named)))
 
 
 def _likeness(text: str, file_name: str) -> float:

@@ -27,7 +27,9 @@ FACTS = EngineFacts(
     aliases=("exllama", "exllamav2", "exllamav3"),
     weights="folder",
     finds_models=False,
-    memory=EngineMemory("layers", 500 * MB, 0, 2048, 32),
+    memory=EngineMemory(
+        "layers", 500 * MB, 0, 2048, 32, keeps_windows=False, needs_gpu=True, vendors=("nvidia", "amd")
+    ),
     quantisations={
         "none": Support("yes", "yes", "as float16 safetensors"),
         "EXL2": Support("limited", "limited", _EXLLAMA_V2),

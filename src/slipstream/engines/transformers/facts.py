@@ -33,7 +33,7 @@ FACTS = EngineFacts(
     title="transformers",
     aliases=("hf",),
     weights="folder",
-    memory=EngineMemory("layers", 600 * MB, 0, 2048, 32),
+    memory=EngineMemory("layers", 600 * MB, 0, 2048, 32, keeps_latent=False, offloads=True),
     quantisations={
         **dict.fromkeys(("none", "AWQ", "GPTQ", "FP8", "bitsandbytes", "compressed-tensors", "MXFP4"), YES),
         "GGUF": _DEQUANTISED,

@@ -37,7 +37,9 @@ FACTS = EngineFacts(
     name="vllm",
     title="vLLM",
     weights="folder",
-    memory=EngineMemory("tensor", 900 * MB, 900 * MB, 4096, 256, usable=0.9, kv_types=("f16", "q8")),
+    memory=EngineMemory(
+        "tensor", 900 * MB, 900 * MB, 4096, 256, usable=0.9, kv_types=("f16", "q8"), vendors=("nvidia", "amd")
+    ),
     quantisations=dict.fromkeys(
         ("none", "AWQ", "GPTQ", "FP8", "bitsandbytes", "compressed-tensors", "MXFP4"), _OWN_METHOD
     ),

@@ -1,0 +1,68 @@
+"""Finds many texts in one log: each is looked for only where a short sign that it contains is.
+
+There are hundreds of known texts, and `str.find` reads a log of 12 MB in some 10 ms. Reading it once for each sign, and
+then looking at the places of the sign only, takes a tenth of the time.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+# Parts of many known texts that are rare in lines about ordinary work, the rarest first.
+SIGNS = (
+    *("xception", "GGML_", "llegal", "Attribute", "nvalid", "nexpected", "imeout", "ailed", "annot", "nknown", "rror"),
+    *("terminat", "nable", "xceed", "compat", "mismatch", "issing", "o such ", "ssist", "divisible", "enied", "estroy"),
+    *(
+        "upport",
+        "equire",
+        "install",
+        "out of",
+        "not ",
+        "emory",
+        "ttribute",
+        "quant",
+        "assert",
+        "CUDA",
+        "GGUF",
+        "driver",
+    ),
+    *("okenizer", "too ", "raft", "must ", "pecul", "vailable", "larger", "longer", "found", "ensor", "status", "code"),
+)
+_FIRST, _LAST = 2_000, 10_000  # places of a sign that are kept: a failure is at the beginning or at the end
+
+
+class SignIndex:
+    """`find` is `str.find` for texts that have a sign; of a sign that is everywhere, not all places are kept."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._places: dict[str, list[int]] = {}
+
+    def find(self, piece: str, start: int = 0) -> int:
+        sign = next((sign for sign in SIGNS if sign in piece), None)
+        if sign is None:
+            return self._text.find(piece, start)
+        places, before = self._places_of(sign), piece.index(sign)
+        for i in range(bisect_left(places, start + before), len(places)):
+            if self._text.startswith(piece, places[i] - before):
+                return places[i] - before
+        return -1
+
+    def _places_of(self, sign: str) -> list[int]:
+        if sign not in self._places:
+            self._places[sign] = self._first(sign)
+            if len(self._places[sign]) == _FIRST:
+                self._places[sign] += self._last(sign, self._places[sign][-1] + 1)
+        return self._places[sign]
+
+    def _first(self, sign: str) -> list[int]:
+        found = [self._text.find(sign)]
+        while found[-1] >= 0 and len(found) < _FIRST:
+            found.append(self._text.find(sign, found[-1] + 1))
+        return found if found[-1] >= 0 else found[:-1]
+
+    def _last(self, sign: str, start: int) -> list[int]:
+        found = [self._text.rfind(sign, start)]
+        while found[-1] >= 0 and len(found) < _LAST:
+            found.append(self._text.rfind(sign, start, found[-1]))
+        return [at for at in reversed(found) if at >= 0]

@@ -1,0 +1,54 @@
+"""Memory of Slipstream's own engine, which depends on the backend that a model goes to.
+
+`backends.choose_backend` decides when a model is loaded; `_chosen` foretells it from what is known of the machine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from slipstream.models.builtin import BUILTIN_NAMES
+from slipstream.models.gguf_config import ARCHITECTURES
+from slipstream.predict.machine import Machine
+from slipstream.predict.memory import MB, EngineMemory
+from slipstream.predict.sizes import Sizes
+
+# 2 bytes per weight on a GPU (bf16), 4 on the CPU, where the cache is float32 too. Its cache keeps what is outside a
+# window.
+TORCH = EngineMemory(
+    "none", 600 * MB, 200 * MB, 512, 32, kv_types=("f16",), weight_bytes=2.0, cpu_weight_bytes=4.0,
+    cpu_number_bytes=4.0, keeps_windows=False, vendors=("nvidia", "amd"), package="torch",
+)  # fmt: skip
+# A window that drops old tokens could not be rewound, so Slipstream has llama.cpp keep the whole context.
+LLAMA_CPP = EngineMemory("layers", 450 * MB, 0, 512, 512, keeps_windows=False, package="llama_cpp")
+BACKENDS = {"torch": TORCH, "llamacpp": LLAMA_CPP}
+
+
+@dataclass(frozen=True, slots=True)
+class OwnEngine:
+    """Slipstream as a user of memory; `engines.slipstream` has all the other facts."""
+
+    memory: EngineMemory
+    title: str = "Slipstream"
+
+
+def own_engine(backend: str, weight_bytes: float | None, *, offloads: bool) -> OwnEngine:
+    """The engine with a backend that is known, and weights of this many bytes; None: as stored."""
+    held = {"weight_bytes": weight_bytes, "cpu_weight_bytes": weight_bytes}
+    return OwnEngine(replace(BACKENDS[backend], **held, offloads=offloads))  # type: ignore[arg-type]
+
+
+def _chosen(sizes: Sizes, machine: Machine | None) -> EngineMemory:
+    if sizes.format != "gguf" or sizes.name in BUILTIN_NAMES:
+        return TORCH
+    torch_runs_it = sizes.architecture in ARCHITECTURES
+    if machine is None:
+        return TORCH if torch_runs_it else LLAMA_CPP
+    if machine.llama_cpp is None:
+        return TORCH
+    has_nvidia = any(gpu.vendor == "nvidia" for gpu in machine.gpus)  # the only GPUs for which torch is preferred
+    torch_sees_gpu = bool(has_nvidia and machine.torch and machine.torch.sees_gpu)
+    return TORCH if torch_sees_gpu and torch_runs_it else LLAMA_CPP
+
+
+OWN_ENGINE = OwnEngine(replace(TORCH, choose=_chosen))

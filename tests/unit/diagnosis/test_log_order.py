@@ -1,0 +1,260 @@
+"""Logs are judged in order and by their engine: what came after decides, and prompts are no errors."""
+
+from __future__ import annotations
+
+import pytest
+
+from slipstream.diagnosis.log_unknown import last_errors, most_telling
+from slipstream.diagnosis.logs import explain, judge
+from slipstream.parsing.log_reading import Log
+
+BEGIN = "INFO [api_server.py:1] vLLM API server version 0.15.1\n"
+READY = "INFO:     Application startup complete.\n"
+ANSWER = '(APIServer pid=1) INFO:     10.0.0.1:5 - "POST /v1/chat/completions HTTP/1.1" 200 OK\n'
+MEMORY = (
+    "(EngineCore pid=7) ERROR [core.py:1] torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+)
+STRANGE = "(EngineCore pid=7) ERROR [core.py:1] KeyError: 'rope_theta'\n"
+DEAD = (
+    "(APIServer pid=1) EngineDeadError: EngineCore encountered an issue. See stack trace (above) for the root cause.\n"
+)
+SLOW = "INFO [cuda.py:234] Cannot use FlashAttention-2 backend for Volta and Turing GPUs.\n"
+
+
+def ids(log: str, engine: str | None = None) -> list[str]:
+    return [finding.id for finding in explain(log, engine)]
+
+
+@pytest.mark.parametrize(
+    ("log", "found"),
+    [
+        (BEGIN + MEMORY, ["log-cuda-memory"]),
+        (BEGIN + MEMORY + READY, []),
+        (BEGIN + STRANGE + READY, []),
+        (BEGIN + READY + MEMORY, ["log-cuda-memory"]),
+        (BEGIN + READY + MEMORY + ANSWER, []),
+        (BEGIN + READY + MEMORY + ANSWER + DEAD, ["log-cuda-memory"]),  # the last answer was already under way
+        (BEGIN + MEMORY + BEGIN + READY, []),  # the run before failed
+        (BEGIN + READY + ANSWER + BEGIN + MEMORY, ["log-cuda-memory"]),
+        (BEGIN + READY + BEGIN + STRANGE, ["log-unknown"]),
+        (BEGIN + SLOW + READY + ANSWER, ["log-flash-attention"]),  # what slows lasts
+        (BEGIN + SLOW + BEGIN + READY, []),
+        (BEGIN + SLOW + STRANGE, ["log-flash-attention", "log-unknown"]),  # a note explains no end
+    ],
+)
+def test_what_came_after_decides(log, found):
+    assert ids(log) == found
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        "INFO [logger.py:36] Received request cmpl-1: prompt: 'Why\\nCUDA out of memory\\nValueError: x', params: 1\n",
+        'srv log_server_r: request: {"messages":[{"role":"user","content":"ValueError: CUDA out of memory"}]}\n',
+        '  "content": "Traceback (most recent call last): ValueError: address already in use",\n',
+        "2025-08-12 08:41:19.590 INFO:     ValueError: CUDA out of memory\n",  # TabbyAPI logs prompts line by line
+        "Receive: obj=GenerateReqInput(rid='1', text='KeyError: CUDA out of memory')\n",
+        "Output: Your log says CUDA out of memory, which is an Error: the GPU is full.\n",
+    ],
+)
+def test_a_prompt_or_an_answer_is_no_error(log):
+    assert ids(log) == []
+    assert ids(log + "CUDA out of memory\n") == ["log-cuda-memory"]
+
+
+def test_a_ready_mark_in_a_prompt_is_none():
+    log = BEGIN + MEMORY + 'request: {"content": "Application startup complete."}\n'
+    assert ids(log) == ["log-cuda-memory"]
+
+
+@pytest.mark.parametrize(
+    "end",
+    ["Processed prompts: 100%|██████| 4/4 [00:03<00:00, 1.2it/s]\n", "llama_perf_context_print: eval time = 1 ms\n"],
+)
+def test_a_finished_offline_run_needs_no_server(end):
+    begin = "main: loading model\nggml_cuda_init: found 1 CUDA devices\n" if "llama" in end else BEGIN
+    assert ids(begin + end) == []
+
+
+def test_a_start_is_unfinished_only_if_the_log_shows_its_beginning_and_ends_in_it():
+    loading = "INFO [default_loader.py:1] Loading weights took 3.22 seconds\n"
+    assert ids(BEGIN + loading) == ["log-start-unfinished"]
+    assert ids("vllm\n" + loading) == []  # a part of a log
+    assert ids(BEGIN + loading + "INFO:     Shutting down\n") == []
+    assert ids(BEGIN + loading + READY) == []
+
+
+def test_http_listening_is_not_ready_before_the_model_is_loaded():
+    log = "main: HTTP server is listening, hostname: 0.0.0.0\nmain: loading model\n"
+    assert ids(log + "llama_model_load: unknown model architecture: 'x'\n") == ["log-gguf-architecture"]
+
+
+def test_rules_of_other_engines_do_not_apply_where_the_log_names_its_engine():
+    line = "AssertionError: Draft model seq len must be >= model seq len\n"
+    assert ids("Loading with exllamav3\n" + line) == ["log-draft-context"]
+    assert "log-draft-context" not in ids(BEGIN + line)
+
+
+def test_without_the_engine_the_claim_is_lower():
+    line = "AssertionError: Draft model seq len must be >= model seq len\n"
+    assert "may be ExLlama" in explain(line)[0].cause
+    assert "may be" not in explain("exllamav3\n" + line)[0].cause
+    assert "may be" not in explain(line, "tabbyapi")[0].cause
+    assert "may be" not in explain("CUDA out of memory")[0].cause, "a rule for any engine"
+
+
+def test_the_broadcast_error_is_llama_cpp_pythons_only_with_its_frames():
+    line = "ValueError: operands could not be broadcast together with shapes (0,) (82,)\n"
+    frame = 'Traceback (most recent call last):\n  File "/lib/{}", line 7, in f\n'
+    assert ids(frame.format("llama_cpp/llama.py") + line) == ["log-draft-object"]
+    assert ids(frame.format("my/script.py") + line) == ["log-unknown"]
+    assert ids(frame.format("my/script.py") + line, "llama-cpp-python") == ["log-unknown"]
+    assert ids(line) == ["log-unknown"]
+    [alone] = explain(line, "llama-cpp-python")
+    assert alone.id == "log-draft-object" and "may come from" in alone.cause
+
+
+def test_a_rule_states_its_phase():
+    option = "error: unrecognized arguments: --x\n"
+    assert ids(BEGIN + option) == ["log-option-unknown"]
+    assert ids(BEGIN + READY + option) == ["log-unknown"], "not of this start: the server already listens"
+    pages = "AssertionError: Job requires 33 pages (only 32 available) and cannot be enqueued\n"
+    assert ids("exllamav3 version: 0.0.10\n" + pages) == ["log-refused"], "no request was served yet"
+    assert ids("exllamav3 version: 0.0.10\n" + READY + pages) == ["log-cache-too-small"]
+
+
+def test_a_port_is_found_taken_after_uvicorn_says_that_it_started():
+    taken = "ERROR:    [Errno 98] error while attempting to bind on address: address already in use\n"
+    assert ids(BEGIN + READY + taken) == ["log-port-taken"]
+
+
+def test_the_message_is_quoted_and_not_the_code_that_raises_it():
+    code = '    raise ValueError("No available memory for the cache blocks. "\n'
+    message = "ValueError: No available memory for the cache blocks. Try increasing\n"
+    assert "Try increasing" in explain(code + message, "vllm")[0].evidence
+    assert "raise" in explain(code, "vllm")[0].evidence
+
+
+def test_a_report_says_what_was_checked():
+    report = judge(Log(BEGIN + READY))
+    assert report.findings == [] and report.engines == ("vLLM",)
+    assert report.checked == f"2 lines of log with {report.num_rules} rules for vLLM"
+    assert "since the log names none" in judge(Log("hello\n")).checked
+
+
+TRACEBACK = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\n    x()\n'
+CAUSES = [
+    # The exception of a worker, and not those that follow from it.
+    ("KeyError: 'x'\nRuntimeError: Engine core initialization failed. See root cause above.\n", "KeyError: 'x'"),
+    (f"{TRACEBACK}OSError: disk\n{TRACEBACK}BrokenPipeError: [Errno 32] Broken pipe\n", "OSError: disk"),
+    ("RuntimeError: Engine core initialization failed. See root cause above.\n", "root cause above"),
+    # Chains.
+    (f"{TRACEBACK}KeyError: 1\n\nThe above exception was the direct cause of the following exception:\n\n"
+     f"{TRACEBACK}ModelError: can't load\n", "KeyError: 1"),
+    (f"{TRACEBACK}KeyError: 1\n\nDuring handling of the above exception, another exception occurred:\n\n"
+     f"{TRACEBACK}ModelError: no such type\n", "ModelError: no such type"),
+    (f"{TRACEBACK}KeyError: 1\n\nDuring handling of the above exception, another exception occurred:\n\n{TRACEBACK}",
+     "KeyError: 1"),
+    (f"{TRACEBACK}IndexError: 3\nException ignored in: <function A.__del__>\nAttributeError: y\n", "IndexError: 3"),
+    # llama.cpp says the cause first.
+    ("llama_model_load: error loading model: wrong shape\nllama_load_model_from_file: failed to load model\n"
+     f"{TRACEBACK}AssertionError\n", "wrong shape"),
+    # Other programs.
+    ("thread 'main' panicked at src/main.rs:4:5:\nindex out of bounds\n", "panicked at"),
+    ("panic: runtime error: index out of range\n\ngoroutine 1 [running]:\n", "panic: runtime error"),
+    ("terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc\nAborted\n", "what()"),
+    ("Killed\n", "Killed"),
+    ("process exited with code 137\n", "137"),
+    ("container exited with status 1\n", "status 1"),
+    ("Uncaught Exception:\nError: spawn UNKNOWN\n    at spawn (node:1)\n", "spawn UNKNOWN"),
+    ("fatal error: all goroutines are asleep - deadlock!\n\ngoroutine 1 [chan receive]:\n", "fatal error"),
+    ("libc++abi: terminating due to uncaught exception of type std::runtime_error: bad\n", "uncaught exception"),
+    ("Windows fatal exception: access violation\n", "access violation"),
+    ("double free or corruption (!prev)\n", "double free"),
+    ("zsh: abort      ./llama-server -m x.gguf\n", "zsh: abort"),
+    ("server.exe exited with code 3221225477\n", "3221225477"),
+    ("ollama.service: Main process exited, code=dumped, status=6/ABRT\n", "Main process exited"),
+    ("Back-off restarting failed container vllm in pod vllm-0\n", "Back-off"),
+    # Levels in fields, and in a line of its own.
+    ('{"level":"error","ts":1.5,"msg":"model backend gone away"}\n', "gone away"),
+    ('{"levelname": "CRITICAL", "message": "kv transfer stalled"}\n', "stalled"),
+    ("E0512 10:00:00.123456   123 runner.cc:55] bad things\n", "bad things"),
+    ("2026-05-04 14:06:10 [ERROR]\n Model unloaded\n", "Model unloaded"),
+    ('INFO:     10.0.0.1:1 - "POST /v1/chat/completions HTTP/1.1" 500 Internal Server Error\n', "500"),
+    # Only words.
+    ("bash: vllm: command not found\n", "command not found"),
+    # With and without a colon, and cut off.
+    ("    assert a == b\nAssertionError\n", "assert a == b … AssertionError"),
+    ("torch.cuda.OutOfThings.AcceleratorError\n", "AcceleratorError"),
+    ("error failed to map the file", "failed to map"),
+    (f"{TRACEBACK}  File \"b.py\", line 3, in lo", "b.py"),
+    # An error that the program survived, many lines before the one that ended it.
+    ("OSError: old\n" + "INFO all is well\n" * 12 + "ERROR new\n", "ERROR new"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("log", "quoted"), CAUSES)
+def test_the_line_that_tells_the_cause_is_quoted(log, quoted):
+    error = most_telling(last_errors(log, 0))
+    assert error and quoted in error.line
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        "process exited with code 0\n",
+        "0.1 W srv: unable to find x\n",
+        "using CPU instead, cannot use GPU\n",
+        "Successful requests: 1000\nFailed requests:  0\n",
+        '{"level":"info","msg":"request failed over to the cache"}\n{"level":"warn","msg":"could not find config"}\n',
+        'time=2025 level=WARN msg="amdgpu version file missing" error="stat: no such file or directory"\n',
+        "2025-01-01: E external/local_xla/cuda_fft.cc:485] Unable to register cuFFT factory: Attempting\n",
+        "ggml_cuda_host_malloc: failed to allocate 512.00 MiB of pinned memory: out of memory\n",
+        "UserWarning: Can't initialize NVML\n  warnings.warn(\"Can't initialize NVML\")\n",
+        "2026-07-04 [ERROR]\n Unexpected endpoint or method. (GET /favicon.ico). Returning 200 anyway\n",
+        'INFO:     10.0.0.1:1 - "GET /health HTTP/1.1" 503 Service Unavailable\n',
+        "[W1001 10:00:00.1 socket.cpp:755] [c10d] The client socket cannot be initialized to connect to [localhost]\n",
+        "x.py:9: UserWarning: \n Unable to import deep_gemm\n",
+        "You are using a model of type a for b. This is not supported for all configurations and can yield errors.\n",
+        # Ended by its user.
+        f"{READY}^C{TRACEBACK}KeyboardInterrupt\n",
+        f"{TRACEBACK}asyncio.exceptions.CancelledError\n\nDuring handling of the above exception, another exception "
+        f"occurred:\n\n{TRACEBACK}KeyboardInterrupt\n",
+    ],
+)
+def test_other_lines_are_no_errors(log):
+    assert ids(log) == []
+
+
+def test_a_line_that_a_rule_is_about_but_does_not_explain_is_unknown():
+    line = "IndexError: index 2048 is out of bounds for axis 0 with size 2048\n"
+    other = 'Traceback (most recent call last):\n  File "my.py", line 7, in f\n'
+    assert ids(other + line, "llama-cpp-python") == ["log-unknown"]
+    assert ids(line, "llama-cpp-python") == ["log-context-overrun"]
+
+
+def test_a_failure_is_history_if_the_program_says_how_it_works_on():
+    failed = "E ggml_cuda: cudaMalloc failed: out of memory\nE graph_reserve: failed to allocate compute buffers\n"
+    again = "W sched_reserve: compute buffer allocation failed, retrying without pipeline parallelism\n"
+    assert ids(failed + again + "I srv load_model: initializing, n_slots = 1\n") == []
+    assert ids(failed + again) == ["log-cuda-memory"], "the log ends there"
+    assert ids(failed + again + failed) == ["log-cuda-memory"]
+    assert ids(f"Error: no kernel\nfalling back to the CPU\n{BEGIN}") == ids(BEGIN)
+
+
+def test_the_exception_is_quoted_and_not_the_code_that_shows_its_cause():
+    frame = '  File "sglang/a.py", line 203, in prepare\n    cpu = req_pool_indices.cpu()\n'
+    [finding] = explain(f"Traceback (most recent call last):\n{frame}AttributeError: 'NoneType' x\n", "sglang")
+    assert finding.id == "log-sglang-pool" and "AttributeError" in finding.evidence
+
+
+def test_the_error_is_quoted_and_not_the_line_that_repeats_it():
+    repeated = f"ERROR MQEngineDeadError: Inspect the stacktrace to find the original error: {MEMORY}"
+    [finding] = explain(repeated + MEMORY)
+    assert finding.evidence.startswith("line 2: ")
+
+
+def test_an_unknown_failure_says_how_to_see_more():
+    [finding] = explain(BEGIN + STRANGE)
+    assert "VLLM_LOGGING_LEVEL=DEBUG" in finding.fix and "slipstream doctor" in finding.fix
+    assert "not known" in finding.cause and "Ruled out" in finding.cause

@@ -1,0 +1,1 @@
+"""Sound model files, configurations and logs, and seeded ways to damage them (tools/fuzz_files.py)."""
