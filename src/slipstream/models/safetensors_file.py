@@ -86,9 +86,9 @@ def read_file_header(path: Path) -> dict[str, StoredTensor]:
 
 def parse_header(path: Path, data: bytes) -> dict[str, Any]:
     """The description of each tensor by name, not yet checked. Raises DamagedModelError."""
-    if not data.startswith(b"{"):  # JSON of other encodings could be read, but the format does not allow it
-        raise DamagedModelError(f"The header of {path} begins with {data[:8]!r}; expected '{{'. Download it again.")
     header = parse_object(data, f"The header of {path}", MAX_HEADER_VALUES, unique=True)
+    if data[:1] != b"{" or data[1:2] == b"\0":  # JSON of other encodings, which the format does not allow
+        raise DamagedModelError(f"The header of {path} begins with {data[:8]!r}; expected '{{'. Download it again.")
     header.pop("__metadata__", None)
     return header
 
