@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from gguf import GGUFWriter
 
@@ -170,6 +171,7 @@ def test_lfs_pointer(tmp_path: Path) -> None:
 def test_gguf_of_an_unsupported_architecture(tmp_path: Path) -> None:
     path = tmp_path / "other.gguf"
     writer = GGUFWriter(path, "mamba")
+    writer.add_tensor("token_embd.weight", np.zeros((4, 32), np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
