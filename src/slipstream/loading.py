@@ -6,21 +6,25 @@ import gc
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from slipstream.backends import BACKENDS, Report
 from slipstream.core.engine import Engine
 from slipstream.core.policy import Policy
-from slipstream.core.protocols import Model
-from slipstream.core.row_times import measure_rows
+from slipstream.core.protocols import HeadModel, Model
+from slipstream.core.row_times import measure_head, measure_rows
 from slipstream.core.stream import Drafter
 from slipstream.core.team import members_of
 from slipstream.core.turn import TURN
 from slipstream.drafters import DraftSources, ModelBackedDrafter, make_drafter, parse_drafter
-from slipstream.errors import CapacityError, DamagedModelError, UsageError
+from slipstream.drafters.head.drafter import HeadDrafter
+from slipstream.errors import CapacityError, DamagedModelError, UnsupportedModelError, UsageError
 from slipstream.findings import BlockedError
 from slipstream.load_checks import ModelToLoad, refuse_damaged, refuse_too_large
+from slipstream.model_files.head_checks import check_head, is_head
 from slipstream.model_files.weights import finding_of
+from slipstream.models.head_files import HeadCheckpoint, open_head
+from slipstream.models.spec import locate
 from slipstream.models.tokenizer import Tokenizer, same_vocabulary
 from slipstream.policy import AutoPolicy, make_policy
 
@@ -31,6 +35,14 @@ if TYPE_CHECKING:
 # Rows that are measured before the first answer, as far as there is time; with more of it where a device runs ahead.
 _FIRST_SIZES = {False: (1, 4, 8, 2), True: (1, 4, 8, 2, 16, 32, 64)}
 _MEASURING_S = 0.6
+_HEAD_SIZES = (1, 2, 4, 8)
+
+
+@runtime_checkable
+class HeadedModel(Model, Protocol):
+    """A model that gives its hidden states to a head."""
+
+    def attach_head(self, checkpoint: HeadCheckpoint) -> HeadModel: ...
 
 
 def _silent(what: str, share: float) -> None:
@@ -113,32 +125,57 @@ def load(
     plan = make_policy(policy)  # bad settings fail before gigabytes are read
     if isinstance(drafter, str):
         parse_drafter(drafter)
-    is_checked = isinstance(target, str | Path) and isinstance(draft, str | Path)
+    head_spec = draft if isinstance(draft, str | Path) and is_head(draft) else None
+    helper_spec = None if head_spec is not None else draft
+    is_checked = isinstance(target, str | Path) and isinstance(helper_spec, str | Path)
     if is_checked:  # together, before the first of them is read
-        refuse_too_large(ModelToLoad(target, options), ModelToLoad(draft, draft_options or options))  # type: ignore[arg-type]
+        refuse_too_large(ModelToLoad(target, options), ModelToLoad(helper_spec, draft_options or options))  # type: ignore[arg-type]
     main = load_model(target, options, report, is_checked=is_checked)
+    head = _attach_head(main, head_spec) if head_spec is not None else None
     helper = None
-    if draft is not None:
-        helper = load_model(draft, draft_options or options, report, is_checked=is_checked)
+    if helper_spec is not None:
+        helper = load_model(helper_spec, draft_options or options, report, is_checked=is_checked)
     sources = DraftSources(
         target=main.model,
         target_texts=main.tokenizer,
         draft=helper.model if helper else None,
+        head=head,
         draft_texts=helper.tokenizer if helper else None,
         same_vocabulary=helper is None or same_vocabulary(main.tokenizer, helper.tokenizer),
     )
     if drafter is None or isinstance(drafter, str):
-        drafter = make_drafter(drafter or (drafter_for(main, helper) if helper else "suffix"), sources)
+        default = "head" if head else drafter_for(main, helper) if helper else "suffix"
+        drafter = make_drafter(drafter or default, sources)
     if isinstance(plan, AutoPolicy) and drafter is not None:
-        plan.expect(main.row_costs(), _draft_costs(drafter, helper))
+        plan.expect(main.row_costs(), _draft_costs(drafter, main, helper))
     return Engine(main.model, main.tokenizer, drafter, plan, max_streams=max_streams)
 
 
-def _draft_costs(drafter: Drafter, helper: LoadedModel | None) -> dict[str, dict[int, float]]:
+def _attach_head(target: LoadedModel, spec: str | Path) -> HeadModel:
+    """Raises UnsupportedModelError where the backend keeps its hidden states to itself."""
+    place = locate(spec)
+    if not isinstance(target.model, HeadedModel):
+        raise UnsupportedModelError(
+            f"{place.name} is a draft head, which reads hidden states of the target; {target.model.info.backend} does "
+            "not give them: use --backend torch, or another drafter"
+        )
+    blocking = [finding for finding in check_head(spec) if finding.severity == "blocks"]
+    if blocking:
+        raise BlockedError(blocking)
+    checkpoint = open_head(place.path, place.name)
+    with TURN.taken():
+        return target.model.attach_head(checkpoint)
+
+
+def _draft_costs(drafter: Drafter, target: LoadedModel, helper: LoadedModel | None) -> dict[str, dict[int, float]]:
     """Forwards of the models that draft, by drafter and rows. A device takes the steps of a draft one after the other
     without being waited for, which is quicker: what one of a single row takes is then seen while drafting."""
     costs = {}
     for member in members_of(drafter):
+        if isinstance(member, HeadDrafter):
+            with suppress(CapacityError):
+                seconds = measure_head(target.model, member.head, _HEAD_SIZES, repeats=5)
+                costs[member.name] = {rows: min(of_size) for rows, of_size in seconds.items()}
         if isinstance(member, ModelBackedDrafter):
             measured = helper.row_costs() if helper and helper.model is member.model else _row_costs(member.model)
             least = 2 if member.model.info.extends else 1

@@ -78,6 +78,12 @@ CASES = {
     "pull": [Case("smollm2-135m", 1, environment=NO_INDEX)],  # pip runs, and finds nothing to fetch
     "rm": [Case("smollm2-135m --yes", environment={"SLIPSTREAM_CACHE": "{spare}"})],
     "show": [Case("{folder}")],
+    "train": [
+        Case(
+            "--target {tiny} --transcripts {transcripts} --length 64 --draft-vocab 300 --steps 3 --batch-tokens 256 "
+            "--held-back 0.3 --device cpu --threads 1 -o {out}/head"
+        )
+    ],
     "tune": [Case("--model {tiny} --drafter ngram --seconds 5 --output {out}/tuned.yaml " + SMALL)],
 }  # fmt: skip
 
@@ -92,6 +98,7 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str
     write_gguf(tiny, metadata={"llama.context_length": 8192})
     export_folder(open_checkpoint(tiny), folder)
     (root / "prompts.txt").write_text("one two three four one two three four one two\n")
+    (root / "transcripts.jsonl").write_text("".join(map(_conversation, range(40))))
     (root / "result.json").write_text(json.dumps(test_regression.result(test_regression.run())))
     (root / "spare" / "models").mkdir(parents=True)  # a cache with a model that may go
     (root / "spare" / "models" / "smollm2-135m.gguf").write_bytes(tiny.read_bytes())
@@ -99,12 +106,19 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str
     kernels.mkdir(parents=True, exist_ok=True)
     (root / "cache" / "kernels").symlink_to(kernels)
     places = {
+        "transcripts": str(root / "transcripts.jsonl"),
         "tiny": str(tiny), "folder": str(folder), "prompts": str(root / "prompts.txt"),
         "result": str(root / "result.json"), "empty": str(root / "empty"), "out": str(root / "out"),
         "cache": str(root / "cache"), "spare": str(root / "spare"), "python": sys.executable, "port": str(free_port()),
     }  # fmt: skip
     yield places
     run([SCRIPT, "launch"], Case("--stop"), places, root)
+
+
+def _conversation(number: int) -> str:
+    asked = {"role": "user", "content": f"What is {number}?"}
+    answer = {"role": "assistant", "content": f"It is the number {number}, and {number + 1} is next."}
+    return json.dumps({"messages": [asked, answer]}) + "\n"
 
 
 @pytest.fixture(scope="module")

@@ -169,9 +169,14 @@ def read_candidate(spec: str, path: Path) -> FoundModel:
         problem = next((f for f in findings if f.severity == "blocks"), None)
         if problem:
             return replace(found, problem=problem.evidence)
+        facts = describe(path)
+        if facts.draft_head:
+            made_for = facts.made_for or "a target that it does not name"
+            return replace(
+                found, problem=f"a draft head ({facts.draft_head}) for {made_for}: --draft {spec} --drafter head"
+            )
         strings = token_strings(path)
         family = recognise(strings)
-        facts = describe(path)
         return replace(
             found,
             sizes=replace(Sizes.of(facts), name=short_name(spec)),

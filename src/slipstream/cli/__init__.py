@@ -31,6 +31,7 @@ from slipstream.cli import (
     pull,
     rm,
     show,
+    train,
     tune,
 )
 from slipstream.errors import SlipstreamError, UnfinishedBenchError
@@ -57,6 +58,7 @@ app.command("demo")(demo.demo)
 app.command("bench")(bench.bench)
 app.command("audit")(audit.audit)
 app.command("tune")(tune.tune)
+app.command("train")(train.train)
 app.command("compare")(compare.compare)
 app.command("doctor")(doctor.doctor)
 app.command("pairs")(pairs.pairs)

@@ -38,7 +38,7 @@ OPTIONS: dict[str, OptionSpec | None] = {
     "draft": OptionSpec("--draft -d", "A smaller model that drafts, named the same way.", "Models"),
     "drafter": OptionSpec(
         "--drafter",
-        "none (plain decoding), ngram, suffix, model, early-exit, translate, chained:A,B, or one of an installed "
+        "none (plain decoding), ngram, suffix, model, head, early-exit, translate, chained:A,B, or one of an installed "
         "package. Options in brackets: 'model(p_min=0.3,n_parallel=3)'. Default: model with --draft, else suffix.",
         "Speculation",
     ),

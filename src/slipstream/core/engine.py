@@ -384,8 +384,8 @@ class Engine:
                 stream.finish("error", error)
                 continue
             self._active.append(self._waiting.popleft())
-            stream.stats.num_reused = stream.sequence.length
             self._drafters.begin(stream)
+            stream.stats.num_reused = stream.sequence.length
 
     def _release_finished(self) -> None:
         """Ends streams that were cancelled, and frees the places of all that are over. Only between rounds."""

@@ -77,7 +77,19 @@ def coupled_argmax(
     position: int,
     domain: Domain = Domain.TARGET,
 ) -> int:
-    """The token id that maximises z + gumbel: one exact sample of softmax(z). Ties go to the lower id.
+    """The token id that maximises z + gumbel: one exact sample of softmax(z). Ties go to the lower id."""
+    ids, values = coupled_contenders(z, tokens, seed, position, domain)
+    return int(ids[int(values.argmax())])
+
+
+def coupled_contenders(
+    z: npt.NDArray[np.float64],
+    tokens: npt.NDArray[np.int64],
+    seed: int,
+    position: int,
+    domain: Domain = Domain.TARGET,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+    """The ids that z + gumbel may choose, and its values for them.
 
     Logarithms are computed only for tokens that can still win: a token 8 below the best needs noise that only one
     number in three thousand gives, and the number itself shows that.
@@ -87,8 +99,7 @@ def coupled_argmax(
     floor = float(z[best] + gumbel_of(numbers[best : best + 1])[0])  # the value that a winner has to exceed
     likely = (z >= z[best] - 8.0) | (numbers >= _number_for(max(floor - float(z[best]) + 8.0, -2.0)))
     rows = np.flatnonzero(likely)
-    values = z[rows] + gumbel_of(numbers[rows])
-    return int(tokens[rows[int(values.argmax())]])
+    return tokens[rows], z[rows] + gumbel_of(numbers[rows])
 
 
 def _number_for(noise: float) -> np.uint64:

@@ -16,6 +16,8 @@ import numpy.typing as npt
 from slipstream.core.sampling import Sampling
 from slipstream.core.tree import EMPTY_TREE, DraftTree
 
+Logits = npt.NDArray[np.float32]
+
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
@@ -157,6 +159,51 @@ class ExtendingModel(Model, Protocol):
 
         Penalties and biases are ignored.
         """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DraftNodes:
+    """Nodes of a draft in progress, to be read by a head. Their parents were read before; `depth` is that of all of
+    them. Node i of the draft may be read once.
+    """
+
+    sequence: KVSequence
+    nodes: Sequence[int]
+    tokens: Sequence[int]
+    parents: Sequence[int]
+    depth: int
+
+
+class HeadModel(Protocol):
+    """A draft head: it reads the hidden states that the target computes anyway, and has a cache beside the target's."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def token_ids(self) -> npt.NDArray[np.int64]:
+        """[draft vocabulary] the target's id of each token that it can draft."""
+        ...
+
+    def follow(self, sequence: KVSequence) -> None:
+        """Keeps the target's hidden states of this sequence from now on. What it holds already without them is given
+        back, to be read again.
+        """
+        ...
+
+    def leave(self, sequence: KVSequence) -> None:
+        """Nothing more will be drafted for it."""
+        ...
+
+    def begin_draft(self, sequences: Sequence[KVSequence], tokens: Sequence[int]) -> list[Logits]:
+        """Reads what the target has kept since, each followed by one token that the target has not read. One forward
+        pass. Returns the logits [draft vocabulary] of the token after it.
+        """
+        ...
+
+    def read(self, drafts: Sequence[DraftNodes]) -> list[list[Logits]]:
+        """Reads drafted nodes, of all sequences in one forward pass. Returns the logits after each of them."""
         ...
 
 

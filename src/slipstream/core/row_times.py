@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from slipstream.core.protocols import Model, ScoreRequest, prefill
+from slipstream.core.protocols import DraftNodes, HeadModel, Model, ScoreRequest, prefill
 from slipstream.core.sampling import Sampling
-from slipstream.core.tree import DraftTree
+from slipstream.core.tree import ROOT, DraftTree
 from slipstream.core.turn import TURN
 
 
@@ -42,6 +42,27 @@ def _measure(model: Model, sizes: Sequence[int], context: int, repeats: int, lim
         sequence.close()
         model.forget_prompts()
     return seconds
+
+
+def measure_head(model: Model, head: HeadModel, sizes: Sequence[int], repeats: int) -> dict[int, list[float]]:
+    """Times a head's forward passes of each size, interleaved. Raises CapacityError if the cache is too small."""
+    with TURN.taken():
+        sequence = model.open([], 1 + max(sizes))
+        seconds: dict[int, list[float]] = {}
+        try:
+            head.follow(sequence)
+            prefill(model, sequence, [0])
+            head.begin_draft([sequence], [0])
+            for size in [*sizes] * repeats:
+                tokens = [i % model.info.vocab_size for i in range(size)]
+                began = time.perf_counter()
+                head.read([DraftNodes(sequence, range(size), tokens, [ROOT] * size, depth=1)])
+                seconds.setdefault(size, []).append(time.perf_counter() - began)
+        finally:
+            head.leave(sequence)
+            sequence.close()
+            model.forget_prompts()
+        return seconds
 
 
 def _score(model: Model, request: ScoreRequest) -> float:

@@ -161,7 +161,10 @@ class Observation:
 
 
 class Drafter(Protocol):
-    """Proposes what comes next. It may be wrong, slow or broken: the text does not depend on it."""
+    """Proposes what comes next. It may be wrong, slow or broken: the text does not depend on it.
+
+    One that grows trees may have a `width`: the nodes that one step of a draft gives. Without it, a step gives one.
+    """
 
     @property
     def name(self) -> str: ...
@@ -186,3 +189,8 @@ class Drafter(Protocol):
     def end(self, stream: Stream) -> None:
         """The stream is over, finished or abandoned: give back what was held for it."""
         ...
+
+
+def nodes_of_a_step(drafter: Drafter) -> int:
+    width: int = getattr(drafter, "width", 1)
+    return width

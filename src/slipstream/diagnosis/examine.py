@@ -19,6 +19,7 @@ from slipstream.errors import ModelError, UnsupportedModelError, UsageError
 from slipstream.findings import Finding, blocks, rule, worst_first
 from slipstream.load_checks import check_model
 from slipstream.model_files import weights
+from slipstream.model_files.head_checks import NOT_A_TARGET, check_head, is_head
 from slipstream.model_files.model_facts import ModelFacts, describe
 from slipstream.model_files.tensor_probe import SOUND
 from slipstream.model_files.weight_files import NOT_HERE
@@ -166,6 +167,8 @@ def _models(case: Case) -> Iterator[tuple[Role, str]]:
 
 def _check_files(case: Case, role: Role, spec: str) -> list[Finding]:
     """For Slipstream all that would refuse the model at load; for other engines what is wrong with the files."""
+    if is_head(spec):
+        return check_head(spec)
     if _named_engine(case) is None:
         return check_model(spec, answers=role == "target")
     return weights.check_weights(spec)
@@ -174,9 +177,9 @@ def _check_files(case: Case, role: Role, spec: str) -> list[Finding]:
 def _check_pair(result: Diagnosis, say: Say) -> list[Finding]:
     case = result.case
     if case.target and case.draft and len(result.facts) == 2:
-        say("comparing the vocabularies")
-        result.findings += vocabulary.check_specs(case.target, case.draft, find_folder(case.engine).facts)
-        result.checked.append("both vocabularies")
+        say("comparing draft and target")
+        result.findings += _check_draft(result, case.target, case.draft)
+        result.checked.append("the head with its target" if result.facts["draft"].draft_head else "both vocabularies")
     return _check_fit(result)
 
 
@@ -186,11 +189,24 @@ def _check_model(result: Diagnosis, role: Role, spec: str, in_files: list[Findin
         facts = result.facts[role] = describe(spec)
     except ModelError as error:
         return [] if blocks(in_files) else [weights.finding_of(error)]
+    if role == "target" and facts.draft_head:
+        return [NOT_A_TARGET.finding(_head_line(facts), target=facts.made_for or "TARGET", head=spec)]
     found: list[Finding] = []
     python = result.case.judged_python
     if not blocks(in_files) and facts.format == "safetensors" and python:
         found += weights.load_one_tensor(spec, python)
     return [*found, *check_support(facts, role, find_folder(result.case.engine).facts, result.machine.gpus)]
+
+
+def _head_line(facts: ModelFacts) -> str:
+    return f"{facts.name} is a draft head ({facts.draft_head}){f' for {facts.made_for}' if facts.made_for else ''}"
+
+
+def _check_draft(result: Diagnosis, target: str, draft: str) -> list[Finding]:
+    """Whether the draft belongs to the target. A head has no vocabulary of its own to compare."""
+    if result.facts["draft"].draft_head:
+        return check_head(draft, target, result.case.context)
+    return vocabulary.check_specs(target, draft, find_folder(result.case.engine).facts)
 
 
 def _check_fit(result: Diagnosis) -> list[Finding]:
@@ -203,7 +219,7 @@ def _check_fit(result: Diagnosis) -> list[Finding]:
     except UnsupportedModelError:
         return found
     target, draft = sizes.get("target"), sizes.get("draft")
-    if target is None:
+    if target is None or any(facts.draft_head for facts in result.facts.values()):
         return found
     if case.context:
         found += pair_checks.check_context(target, draft, case.context)

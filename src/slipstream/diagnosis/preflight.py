@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from slipstream.engines import find_folder
 from slipstream.findings import BlockedError
+from slipstream.model_files.head_checks import check_head
 from slipstream.vocabularies import checks as vocabulary
 from slipstream.vocabularies.rules import TRANSLATE
 
@@ -16,3 +17,10 @@ def refuse_other_vocabulary(target: str, draft: str, drafter: str | None) -> Non
     differing = [f for f in found if f.id == TRANSLATE.id or f.severity == "blocks"]
     if differing:
         raise BlockedError(differing)
+
+
+def refuse_other_target(target: str, head: str) -> None:
+    """Raises BlockedError for a head that can't draft for this target, or that is damaged."""
+    blocking = [finding for finding in check_head(head, target) if finding.severity == "blocks"]
+    if blocking:
+        raise BlockedError(blocking)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from slipstream.core.protocols import Model
+from slipstream.core.protocols import HeadModel, Model
 from slipstream.core.stream import Drafter
 from slipstream.core.team import DrafterTeam
 from slipstream.drafters.vocabulary import TokenTexts
@@ -48,6 +48,7 @@ class DraftSources:
     target: Model
     target_texts: TokenTexts
     draft: Model | None = None
+    head: HeadModel | None = None
     draft_texts: TokenTexts | None = None
     same_vocabulary: bool = True  # of target and draft
 
@@ -103,6 +104,14 @@ def _model(sources: DraftSources, options: dict[str, str]) -> Drafter:
     return DraftModelDrafter(draft, settings, SameVocabulary(sources.target.info.vocab_size))
 
 
+def _head(sources: DraftSources, options: dict[str, str]) -> Drafter:
+    from slipstream.drafters.head.drafter import HeadDrafter, HeadOptions
+
+    if sources.head is None:
+        raise UsageError("the drafter head needs a head that was trained for the target: name its folder with --draft")
+    return HeadDrafter(sources.head, sources.target.info.vocab_size, typed(HeadOptions, options, "head"))
+
+
 def _early_exit(sources: DraftSources, options: dict[str, str]) -> Drafter:
     from slipstream.drafters.model import DraftModelDrafter, DraftModelOptions
 
@@ -139,11 +148,12 @@ DRAFTERS: dict[str, Maker] = {
     "ngram": _ngram,
     "suffix": _suffix,
     "model": _model,
+    "head": _head,
     "early-exit": _early_exit,
     "translate": _translate,
     "chained": _chained,
 }
-NEED_LAYERS = frozenset({"early-exit"})
+NEED_LAYERS = frozenset({"early-exit", "head"})
 _SPEC = re.compile(r"(?P<name>[\w-]+)(?:\((?P<options>[^()]*)\))?")
 
 

@@ -19,6 +19,7 @@ from slipstream.model_files.weights_safetensors import StoredShape, check_file, 
 from slipstream.models.chat_template import template_of_folder
 from slipstream.models.files import read_optional_config
 from slipstream.models.gguf_header import GgufHeader, read_header
+from slipstream.models.head_kinds import kind_in_config, stated_target
 from slipstream.models.hf_config import FAMILIES
 from slipstream.models.safetensors import INDEX, PICKLES
 
@@ -62,6 +63,8 @@ class ModelFacts:
     sliding_window: int | None = None
     num_heads: int | None = None
     has_chat_template: bool | None = None
+    draft_head: str | None = None  # the kind of head, such as EAGLE-3; None: a whole model
+    made_for: str | None = None  # the target of a head
     kv_shape: KvShape | None = None  # what each layer keeps for a token
 
 
@@ -79,7 +82,7 @@ def describe(spec: str | Path) -> ModelFacts:
 
 def _describe_folder(folder: Path, name: str) -> ModelFacts:
     top = _quiet(lambda: read_optional_config(folder / "config.json"), {})
-    nested = top.get("text_config")  # multimodal models have the decoder's values there
+    nested = top.get("text_config", top.get("transformer_layer_config"))  # of multimodal models and draft heads
     config = Config(nested if isinstance(nested, dict) else top)
     tensors = _stored(folder)
     method, kind = _quantisation(folder, top, tensors)
@@ -109,6 +112,8 @@ def _describe_folder(folder: Path, name: str) -> ModelFacts:
         sliding_window=_window(config.values),
         num_heads=heads,
         has_chat_template=_has_template(folder),
+        draft_head=kind_in_config(top),
+        made_for=stated_target(top),
         kv_shape=shape,
     )
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from slipstream.errors import ModelError, ModelNotFoundError, UnsupportedModelError
 from slipstream.findings import BlockedError, Finding, blocks, rule
+from slipstream.model_files.head_checks import check_head
 from slipstream.model_files.local_models import local_place
 from slipstream.model_files.model_facts import ModelFacts, describe
 from slipstream.model_files.nonfinite import sampled_safetensors
@@ -17,6 +18,7 @@ from slipstream.model_files.weight_files import MISSING, NOT_HERE, from_error, p
 from slipstream.model_files.weights_gguf import check_gguf, parts
 from slipstream.model_files.weights_safetensors import FileReport, check_file, check_index
 from slipstream.models.files import damage_in, read_config
+from slipstream.models.head_kinds import kind_in_folder
 from slipstream.models.hf_config import check_sizes
 from slipstream.models.safetensors import INDEX, PICKLES, SINGLE
 from slipstream.models.safetensors_file import read_file_header
@@ -140,6 +142,8 @@ def _listed(evidence: list[str]) -> str:
 
 
 def _check_folder(folder: Path) -> list[Finding]:
+    if kind_in_folder(folder):
+        return check_head(folder)
     weights = sorted(folder.glob("*.safetensors"))
     if not weights and not (folder / INDEX).exists():
         return _check_other_folder(folder)

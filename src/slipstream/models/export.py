@@ -43,20 +43,20 @@ def export_folder(checkpoint: Checkpoint, folder: Path, kind: StoredKind = "bf16
         raise UsageError(f"weights can't be stored as {kind!r}; expected {', '.join(STORED_AS)}")
     config = config_json(checkpoint, STORED_AS[kind].torch_name)  # raises before anything is written
     num_bytes = weight_bytes(checkpoint.config, kind)
-    with _new_folder(folder, num_bytes + SIDE_FILES_BYTES) as scratch:
-        _write_json(scratch / "config.json", config)
-        _write_json(scratch / "generation_config.json", generation_json(checkpoint.tokenizer))
+    with new_folder(folder, num_bytes + SIDE_FILES_BYTES) as scratch:
+        write_json(scratch / "config.json", config)
+        write_json(scratch / "generation_config.json", generation_json(checkpoint.tokenizer))
         save_tokenizer(checkpoint.tokenizer, checkpoint.config.context_length, scratch)
         num_tensors = write_weights(checkpoint, scratch / "model.safetensors", kind)
     return Exported(folder, kind, num_tensors, num_bytes)
 
 
-def _write_json(path: Path, values: dict[str, Any]) -> None:
+def write_json(path: Path, values: dict[str, Any]) -> None:
     path.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 @contextmanager
-def _new_folder(folder: Path, num_bytes: int) -> Iterator[Path]:
+def new_folder(folder: Path, num_bytes: int) -> Iterator[Path]:
     """A scratch folder that becomes `folder` at the end, or nothing at all."""
     if folder.exists() or folder.is_symlink():
         raise UsageError(f"{folder} already exists; use another folder, or remove it first.")

@@ -28,6 +28,19 @@ def config_json(checkpoint: Checkpoint, torch_dtype: str) -> dict[str, Any]:
     model_type = _model_type(config)
     values = {
         "architectures": [FAMILIES[model_type].architecture],
+        **decoder_json(config, model_type, checkpoint.path),
+        "torch_dtype": torch_dtype,
+        "use_cache": True,
+        "transformers_version": READ_BY,
+        **_token_ids(tokenizer),
+    }
+    _check_says_the_same(values, config, model_type, checkpoint.path)
+    return values
+
+
+def decoder_json(config: DecoderConfig, model_type: str, path: Path) -> dict[str, Any]:
+    """The shape alone. Raises UnsupportedModelError for a rope scaling that config.json can't describe."""
+    return {
         "model_type": model_type,
         "vocab_size": config.vocab_size,
         "hidden_size": config.hidden_size,
@@ -41,15 +54,9 @@ def config_json(checkpoint: Checkpoint, torch_dtype: str) -> dict[str, Any]:
         "rms_norm_eps": config.norm_eps,
         "rope_theta": config.rope_theta,
         "tie_word_embeddings": config.tied_head,
-        "torch_dtype": torch_dtype,
-        "use_cache": True,
-        "transformers_version": READ_BY,
-        **_rope_scaling(checkpoint.path, config),
+        **_rope_scaling(path, config),
         **_window(config),
-        **_token_ids(tokenizer),
     }
-    _check_says_the_same(values, config, model_type, checkpoint.path)
-    return values
 
 
 def generation_json(tokenizer: Tokenizer) -> dict[str, Any]:

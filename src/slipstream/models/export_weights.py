@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from slipstream.models.checkpoint import Checkpoint, RawTensor
 from slipstream.models.config import DecoderConfig
+from slipstream.models.safetensors_file import ITEM_BYTES
 from slipstream.models.tensors import expected_tensors
 
 StoredKind = Literal["bf16", "fp32"]
@@ -32,6 +33,18 @@ class Stored:
     convert: Callable[[RawTensor], npt.NDArray[np.generic]]
 
 
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """What the header says of a tensor; `dtype` by its name in safetensors."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        return math.prod(self.shape) * ITEM_BYTES[self.dtype]
+
+
 def weight_bytes(config: DecoderConfig, kind: StoredKind) -> int:
     """Bytes that all tensors take in the file."""
     return sum(math.prod(shape) for shape in expected_tensors(config).values()) * STORED_AS[kind].item_bytes
@@ -40,23 +53,31 @@ def weight_bytes(config: DecoderConfig, kind: StoredKind) -> int:
 def write_weights(checkpoint: Checkpoint, path: Path, kind: StoredKind) -> int:
     """Writes every tensor that the decoder needs, and returns how many there are. Raises OSError."""
     stored, shapes = STORED_AS[kind], expected_tensors(checkpoint.config)
-    with path.open("wb") as file:
-        file.write(_header(shapes, stored))
-        for name, shape in shapes.items():
-            values = stored.convert(checkpoint.tensor(name))
-            assert values.shape == shape  # the checkpoint was checked when it was opened
-            file.write(np.ascontiguousarray(values).data)
-        file.flush()
-        os.fsync(file.fileno())
+    specs = {name: TensorSpec(stored.dtype, shape) for name, shape in shapes.items()}
+    write_tensors(path, specs, lambda name: stored.convert(checkpoint.tensor(name)))
     return len(shapes)
 
 
-def _header(shapes: dict[str, tuple[int, ...]], stored: Stored) -> bytes:
+def write_tensors(
+    path: Path, specs: Mapping[str, TensorSpec], values_of: Callable[[str], npt.NDArray[np.generic]]
+) -> None:
+    """Writes one .safetensors file. Each tensor is asked for when it is written. Raises OSError."""
+    with path.open("wb") as file:
+        file.write(_header(specs))
+        for name, spec in specs.items():
+            values = values_of(name)
+            assert values.shape == spec.shape and values.nbytes == spec.num_bytes, name
+            file.write(np.ascontiguousarray(values).data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _header(specs: Mapping[str, TensorSpec]) -> bytes:
     entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}  # transformers requires it
     end = 0
-    for name, shape in shapes.items():
-        start, end = end, end + math.prod(shape) * stored.item_bytes
-        entries[name] = {"dtype": stored.dtype, "shape": list(shape), "data_offsets": [start, end]}
+    for name, spec in specs.items():
+        start, end = end, end + spec.num_bytes
+        entries[name] = {"dtype": spec.dtype, "shape": list(spec.shape), "data_offsets": [start, end]}
     text = json.dumps(entries).encode()
     text += b" " * (-len(text) % ALIGNMENT)
     return len(text).to_bytes(8, "little") + text

@@ -9,6 +9,7 @@ from slipstream.errors import DamagedModelError, ModelNotFoundError, Unsupported
 from slipstream.models.checkpoint import RawTensor
 from slipstream.models.config import DecoderConfig
 from slipstream.models.files import damage_in, read_config, read_json
+from slipstream.models.head_kinds import refuse_head
 from slipstream.models.hf_config import config_from_hf
 from slipstream.models.safetensors_file import StoredTensor, read_file_header
 from slipstream.models.tensors import check_config, check_tensors, check_vocabulary, expected_tensors
@@ -57,10 +58,12 @@ def open_folder(path: Path, name: str) -> FolderCheckpoint:
 def _open_folder(path: Path, name: str) -> FolderCheckpoint:
     _refuse_other_contents(path)
     with damage_in(path / "config.json", "config"):
-        config = config_from_hf(read_config(path / "config.json"), path / "config.json")
+        values = read_config(path / "config.json")
+        refuse_head(values, path)
+        config = config_from_hf(values, path / "config.json")
         check_config(config, path / "config.json")
     with damage_in(path, "tensors"):
-        tensors = _all_tensors(path)
+        tensors = stored_tensors(path)
         check_tensors({key: tensor.shape for key, tensor in tensors.items()}, config, path)
         for key in expected_tensors(config):
             tensors[key].check_float()
@@ -96,7 +99,8 @@ def _weight_files(path: Path) -> list[Path]:
     return sorted(path.glob("*.safetensors"))
 
 
-def _all_tensors(path: Path) -> dict[str, StoredTensor]:
+def stored_tensors(path: Path) -> dict[str, StoredTensor]:
+    """The tensors of a folder, from one file or the files of its index. Raises ModelError subclasses only."""
     if (path / SINGLE).is_file():
         return read_file_header(path / SINGLE)
     if (path / INDEX).is_file():

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
+import numpy.typing as npt
 
 from slipstream.errors import DamagedModelError, UnsupportedModelError
 from slipstream.models.checkpoint import RawTensor
@@ -28,6 +29,7 @@ ITEM_BYTES = {
     **dict.fromkeys(("I8", "U8", "BOOL", "F8_E4M3", "F8_E5M2", "F8_E8M0"), 1),
 }
 FLOATS = ("F32", "F16", "BF16", "F64")
+INTEGERS = {"I64": np.int64, "I32": np.int32, "U8": np.uint8, "BOOL": np.uint8}
 _MAX_DIMENSIONS = 16
 
 
@@ -55,6 +57,15 @@ class StoredTensor:
             return RawTensor("BF16", np.frombuffer(self.data, np.uint16, count, self.start).reshape(self.shape))
         doubles = np.frombuffer(self.data, np.float64, count, self.start)
         return RawTensor("F32", doubles.astype(np.float32).reshape(self.shape))
+
+    def read_integers(self) -> npt.NDArray[np.int64]:
+        """A copy of a tensor of whole numbers or flags. Raises UnsupportedModelError for another type."""
+        if self.dtype not in INTEGERS:
+            raise UnsupportedModelError(
+                f"{self.path}: the tensor {self.name!r} is stored as {self.dtype}; expected {', '.join(INTEGERS)}."
+            )
+        stored = np.frombuffer(self.data, INTEGERS[self.dtype], math.prod(self.shape), self.start)
+        return stored.astype(np.int64).reshape(self.shape)
 
     def check_float(self) -> None:
         if self.dtype not in FLOATS:

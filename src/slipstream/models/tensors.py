@@ -23,13 +23,14 @@ def expected_tensors(config: DecoderConfig) -> dict[str, Shape]:
     expected = {"model.embed_tokens.weight": (config.vocab_size, hidden), "model.norm.weight": (hidden,)}
     if not config.tied_head:
         expected["lm_head.weight"] = (config.vocab_size, hidden)
-    layer = _layer_tensors(config)
+    layer = layer_tensors(config)
     for index in range(config.num_layers):
         expected.update({f"model.layers.{index}.{name}": shape for name, shape in layer.items()})
     return expected
 
 
-def _layer_tensors(config: DecoderConfig) -> dict[str, Shape]:
+def layer_tensors(config: DecoderConfig) -> dict[str, Shape]:
+    """Those of one layer, by their names within it."""
     hidden, inner = config.hidden_size, config.intermediate_size
     q_rows, kv_rows = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     layer: dict[str, Shape] = {
@@ -108,21 +109,26 @@ def check_vocabulary(num_tokens: int, config: DecoderConfig, path: Path) -> None
 def check_tensors(found: Mapping[str, Shape], config: DecoderConfig, path: Path) -> None:
     """Raises if a tensor is missing, has another shape, or does not belong to this architecture."""
     expected = expected_tensors(config)
-    missing = [name for name in expected if name not in found]
-    if missing:
-        raise DamagedModelError(
-            f"{path}: {len(missing)} of the {len(expected)} tensors of this {config.architecture} model are missing, "
-            f"first {missing[0]!r}. The file is incomplete; download it again."
-        )
-    for name, shape in expected.items():
-        if found[name] != shape:
-            raise DamagedModelError(f"{path}: the tensor {name!r} has the shape {found[name]}; expected {shape}.")
+    check_shapes(found, expected, f"{config.architecture} model", path)
     extra = [name for name in found if name not in expected and not _ignorable(name, config)]
     if extra:
         raise UnsupportedModelError(
             f"{path} has the tensor {extra[0]!r}, which Slipstream does not support for {config.architecture} models; "
             "ignoring it would change the answers. Use another engine for this model."
         )
+
+
+def check_shapes(found: Mapping[str, Shape], expected: Mapping[str, Shape], what: str, path: Path) -> None:
+    """Raises if a tensor is missing or has another shape. `what` they belong to, in words."""
+    missing = [name for name in expected if name not in found]
+    if missing:
+        raise DamagedModelError(
+            f"{path}: {len(missing)} of the {len(expected)} tensors of this {what} are missing, first {missing[0]!r}. "
+            "The file is incomplete; download it again."
+        )
+    for name, shape in expected.items():
+        if found[name] != shape:
+            raise DamagedModelError(f"{path}: the tensor {name!r} has the shape {found[name]}; expected {shape}.")
 
 
 def _ignorable(name: str, config: DecoderConfig) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from slipstream.core.policy import Ask, RoundView, fit
+from slipstream.core.stream import nodes_of_a_step
 from slipstream.core.tree import EMPTY_TREE, DraftTree
 from slipstream.policy.acceptance import Chance
 from slipstream.policy.constants import CAUTION, LOSS_SHARE
@@ -78,7 +79,8 @@ class AutoPlan:
         if draft is None:
             return []
         streams, rooms, depth = self.view.streams, self.view.rooms, draft.round.size
-        return [Ask(streams[i], group.drafter, min(depth, rooms[i])) for i in draft.members]
+        width = nodes_of_a_step(group.drafter)
+        return [Ask(streams[i], group.drafter, min(depth, rooms[i]) * width) for i in draft.members]
 
     def _worthwhile_draft(self, group: DrafterGroup) -> DraftOption | None:
         if group.drafter.name not in self._drafts:

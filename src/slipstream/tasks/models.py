@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 from slipstream.backends import BACKENDS, MachineOptions, choose_backend
 from slipstream.core.engine import Engine
 from slipstream.core.verify import Verifier
-from slipstream.diagnosis.preflight import refuse_other_vocabulary
+from slipstream.diagnosis.preflight import refuse_other_target, refuse_other_vocabulary
 from slipstream.drafters import needs_layers, parse_drafter
 from slipstream.load_checks import ModelToLoad, refuse_too_large
 from slipstream.loading import LoadedModel, freeze_loaded, load, load_model
 from slipstream.measurement.synthetic import SyntheticSettings, forced_acceptance, random_model
+from slipstream.model_files.head_checks import is_head
 from slipstream.models import pull
 from slipstream.policy import make_policy
 from slipstream.tasks.options import ModelOptions
@@ -30,6 +31,7 @@ class Models:
     target: LoadedModel
     draft: LoadedModel | None
     options: ModelOptions
+    head: str | None = None  # of a draft head that goes with the target
     synthetic: bool = False
     verifier: str | Verifier = "matching"
 
@@ -42,7 +44,7 @@ class Models:
         """An engine with a new drafter and a new policy, by default those of the options."""
         return load(
             self.target,
-            draft=self.draft,
+            draft=self.draft or self.head,
             drafter=drafter or self.options.drafter,
             policy=policy or self.options.policy or "auto",
         )
@@ -56,7 +58,11 @@ def load_models(options: ModelOptions, machine: MachineOptions | None = None, re
     parse_drafter(chosen.drafter or "none")
     for spec in filter(None, (chosen.model, chosen.draft)):
         pull(spec, reporter.say)
-    if chosen.draft:
+    head = chosen.draft if chosen.draft and is_head(chosen.draft) else None
+    if head:
+        refuse_other_target(chosen.name, head)
+        chosen = replace(chosen, draft=None, drafter=chosen.drafter or "head")
+    elif chosen.draft:
         refuse_other_vocabulary(chosen.name, chosen.draft, chosen.drafter)
 
     def to_load(spec: str) -> ModelToLoad:
@@ -70,7 +76,7 @@ def load_models(options: ModelOptions, machine: MachineOptions | None = None, re
     target = loaded(wanted)
     draft = loaded(helper) if helper else None
     freeze_loaded()
-    return Models(target, draft, chosen)
+    return Models(target, draft, chosen, head)
 
 
 def load_engine(options: ModelOptions, machine: MachineOptions | None = None, reporter: Reporter = SILENT) -> Engine:

@@ -54,7 +54,7 @@ class SequenceRows:
         return len(self.pending) + len(self.tree)
 
 
-class _Rows:
+class RowLists:
     """Lists that become a Batch."""
 
     def __init__(self) -> None:
@@ -76,39 +76,42 @@ class _Rows:
         self.extra.extend(extra)
         self.extra_from.append(len(self.extra))
 
+    def build(self, pages_of: Sequence[Sequence[int]], page_size: int, device: torch.device) -> Batch:
+        """`pages_of`: the pages of each sequence."""
+        pages = np.zeros((len(pages_of), max(map(len, pages_of))), np.int32)
+        for number, own in enumerate(pages_of):
+            pages[number, : len(own)] = own
+
+        def ints(values: Sequence[int]) -> torch.Tensor:
+            return torch.from_numpy(np.array(values, np.int32)).to(device)
+
+        return Batch(
+            tokens=torch.tensor(self.tokens, dtype=torch.int64, device=device),
+            position=ints(self.position),
+            cell=ints(self.cell),
+            sequence=ints(self.sequence),
+            prefix=ints(self.prefix),
+            extra_from=ints(self.extra_from),
+            extra=ints(self.extra or [0]),
+            pages=torch.from_numpy(pages).to(device),
+            logit_rows=torch.tensor(self.logit_rows, dtype=torch.int64, device=device),
+            page_size=page_size,
+            max_keys=max(self.position) + 1,
+        )
+
 
 def build_batch(parts: Sequence[SequenceRows], page_size: int, device: torch.device) -> Batch:
     """Packs pending tokens and drafts. The sequences must have room for them already."""
-    rows = _Rows()
+    rows = RowLists()
     for number, part in enumerate(parts):
         for position, token in enumerate(part.pending, start=part.start):
             rows.add(token, position, part.sequence.cell(position), number, position + 1)
         rows.logit_rows.append(len(rows.tokens) - 1)
         _add_tree(rows, part.sequence, number, part.start + len(part.pending), part.tree)
-    max_pages = max(len(part.sequence.pages) for part in parts)
-    pages = np.zeros((len(parts), max_pages), np.int32)
-    for number, part in enumerate(parts):
-        pages[number, : len(part.sequence.pages)] = part.sequence.pages
-
-    def ints(values: Sequence[int]) -> torch.Tensor:
-        return torch.from_numpy(np.array(values, np.int32)).to(device)
-
-    return Batch(
-        tokens=torch.tensor(rows.tokens, dtype=torch.int64, device=device),
-        position=ints(rows.position),
-        cell=ints(rows.cell),
-        sequence=ints(rows.sequence),
-        prefix=ints(rows.prefix),
-        extra_from=ints(rows.extra_from),
-        extra=ints(rows.extra or [0]),
-        pages=torch.from_numpy(pages).to(device),
-        logit_rows=torch.tensor(rows.logit_rows, dtype=torch.int64, device=device),
-        page_size=page_size,
-        max_keys=max(rows.position) + 1,
-    )
+    return rows.build([part.sequence.pages for part in parts], page_size, device)
 
 
-def _add_tree(rows: _Rows, sequence: PooledSequence, number: int, base: int, tree: DraftTree) -> None:
+def _add_tree(rows: RowLists, sequence: PooledSequence, number: int, base: int, tree: DraftTree) -> None:
     """Node i is written at position base + i, in the order of the nodes, and rotated by its depth."""
     depths = tree.depths()
     in_order: list[bool] = []  # whether a node's whole path lies at base, base + 1, …

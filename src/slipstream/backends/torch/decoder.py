@@ -32,6 +32,19 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True)
+class Features:
+    """Where a forward pass writes its hidden states: those before layer `layers[k]` to the k-th part of `out`."""
+
+    layers: tuple[int, ...]
+    out: torch.Tensor  # [rows, len(layers) * width]
+
+    def take(self, layer: int, x: torch.Tensor) -> None:
+        for k, wanted in enumerate(self.layers):
+            if wanted == layer:
+                self.out[:, k * x.shape[1] : (k + 1) * x.shape[1]] = x
+
+
+@dataclass(frozen=True, slots=True)
 class Decoder(Generic[B]):
     """Weights and the forward pass. Stateless: the cache is an argument."""
 
@@ -43,16 +56,20 @@ class Decoder(Generic[B]):
     head: Linear
     rope: RopeTable
 
-    def forward(self, batch: B, pool: KVPool) -> torch.Tensor:
+    def forward(self, batch: B, pool: KVPool, features: Features | None = None) -> torch.Tensor:
         """Writes the rows' keys and values, and returns logits [outputs, vocab] float32 of `batch.logit_rows`."""
         ops, config = self.ops, self.config
         following = [*(layer.attention_norm for layer in self.layers[1:]), self.final_norm]
         hidden = ops.embed(self.embedding, batch.tokens, then=self.layers[0].attention_norm)
         for i, (layer, next_norm) in enumerate(zip(self.layers, following, strict=True)):
+            if features:
+                features.take(i, hidden.x)
             cache = LayerCache(pool.keys[i], pool.values[i])
             qkv = ops.qkv(hidden, layer.attention_norm, layer.qkv, layer.qk_norm, self.rope, batch, config, cache)
             ops.add(ops.attend(qkv, batch, config, cache), layer.output, hidden, then=layer.mlp_norm)
             ops.add(ops.gate(hidden, layer.mlp_norm, layer.gate_up), layer.down, hidden, then=next_norm)
+        if features:
+            features.take(len(self.layers), hidden.x)
         return ops.logits(hidden.take(batch.logit_rows), self.final_norm, self.head)
 
     def first_layers(self, count: int) -> Decoder[B]:
@@ -109,7 +126,7 @@ def load_decoder(
     config = checkpoint.config
 
     def read(*names: str) -> torch.Tensor:
-        parts = [_to_torch(checkpoint.tensor(name), device) for name in names]
+        parts = [to_torch(checkpoint.tensor(name), device) for name in names]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def vector(name: str) -> torch.Tensor:
@@ -145,17 +162,17 @@ def load_decoder(
         layers=tuple(layer(i) for i in range(config.num_layers)),
         final_norm=norm("model.norm.weight"),
         head=embedding if config.tied_head else ops.pack(read("lm_head.weight")),
-        rope=_rope_table(config, num_positions, device),
+        rope=rope_table(config, num_positions, device),
     )
 
 
-def _rope_table(config: DecoderConfig, num_positions: int, device: torch.device) -> RopeTable:
+def rope_table(config: DecoderConfig, num_positions: int, device: torch.device) -> RopeTable:
     frequencies = torch.tensor(config.inverse_frequencies(), dtype=torch.float32)
     angles = torch.arange(num_positions, dtype=torch.float32)[:, None] * frequencies
     return RopeTable(angles.cos().to(device), angles.sin().to(device))
 
 
-def _to_torch(raw: RawTensor, device: torch.device) -> torch.Tensor:
+def to_torch(raw: RawTensor, device: torch.device) -> torch.Tensor:
     data = raw.data if raw.data.flags.writeable else np.array(raw.data)
     tensor = torch.from_numpy(data).to(device)
     if raw.kind == "BF16":

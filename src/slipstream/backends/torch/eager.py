@@ -10,8 +10,11 @@ import torch
 
 from slipstream.backends.torch.batch import Batch, SequenceRows, build_batch
 from slipstream.backends.torch.decoder import Decoder
+from slipstream.backends.torch.head import TorchHead, load_head
 from slipstream.backends.torch.kv_pool import PAGE_SIZE, KVPool
 from slipstream.core.protocols import ExtendRequest, Extension, ScoreRequest, Scores
+from slipstream.errors import UsageError
+from slipstream.models.head_files import HeadCheckpoint, check_head_for
 
 
 class EagerScores:
@@ -40,10 +43,30 @@ class EagerRunner:
         self._decoder = decoder
         self._pool = pool
         self._device = device
+        self.head: TorchHead | None = None
 
     def score(self, requests: Sequence[ScoreRequest], parts: Sequence[SequenceRows]) -> list[Scores]:
-        logits = self._decoder.forward(build_batch(parts, PAGE_SIZE, self._device), self._pool)
+        batch, head = build_batch(parts, PAGE_SIZE, self._device), self.head
+        if head:
+            head.catch_up([part.sequence for part in parts], [part.pending[0] for part in parts])
+        features = head.features(batch.num_rows) if head and any(part.sequence.is_followed for part in parts) else None
+        logits = self._decoder.forward(batch, self._pool, features)
+        if features:
+            rows = torch.split(features.out, [part.num_rows for part in parts])
+            for part, own in zip(parts, rows, strict=True):
+                if part.sequence.trail is not None:
+                    part.sequence.trail.score(own)
         return [EagerScores(part) for part in torch.split(logits, [len(r.tree) + 1 for r in requests])]
+
+    @torch.inference_mode()
+    def attach_head(self, checkpoint: HeadCheckpoint) -> TorchHead:
+        if self.head is None:
+            config = check_head_for(checkpoint, self._decoder.config)
+            weights = load_head(checkpoint, config, self._decoder, self._device)
+            self.head = TorchHead(checkpoint, weights, self._decoder.ops, self._pool, self._device)
+        if self.head.path != checkpoint.path:
+            raise UsageError(f"the model has the head {self.head.path} already, and it can have one at a time")
+        return self.head
 
     def extend(self, requests: Sequence[ExtendRequest], parts: Sequence[SequenceRows]) -> list[Extension]:
         raise NotImplementedError("the host chooses each token here: score step by step")

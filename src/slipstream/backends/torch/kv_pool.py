@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from slipstream.backends.torch.trail import Trail
 from slipstream.core.prefix import common_prefix
 from slipstream.errors import CapacityError
 from slipstream.models.config import DecoderConfig
@@ -31,10 +32,18 @@ class KVPool:
         shape = (config.num_layers, cells, config.num_kv_heads, config.head_dim)
         self.keys = _zeros(shape, dtype, device)
         self.values = _zeros(shape, dtype, device)
+        self._beside: list[torch.Tensor] = []  # caches of heads, in the same cells
         self._free = list(range(self.num_pages - 1, -1, -1))
         self._users = [0] * self.num_pages
         self._remembered: OrderedDict[int, PooledSequence] = OrderedDict()  # closed, oldest first
         self._open: dict[int, PooledSequence] = {}
+
+    def add_cache(self, kv_heads: int, head_dim: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values [cells, kv_heads, head_dim] of one more layer, which a head has beside the model's own."""
+        shape = (self.keys.shape[1], kv_heads, head_dim)
+        keys, values = (_zeros(shape, self.keys.dtype, self.keys.device) for _ in range(2))
+        self._beside += (keys, values)
+        return keys, values
 
     # -- streams --------------------------------------------------------------------------------------------------
 
@@ -126,6 +135,8 @@ class KVPool:
         """Copies cells, in all layers; source and target may overlap."""
         for pool in (self.keys, self.values):
             pool[:, target] = pool[:, source]
+        for cache in self._beside:
+            cache[target] = cache[source]
 
     def _unpromised(self) -> int:
         """Pages that no open sequence has or has reserved."""
@@ -155,10 +166,17 @@ class PooledSequence:
         self.tokens: list[int] = []
         self.pages: list[int] = []
         self._scored: tuple[list[int], tuple[int, ...]] | None = None  # pending and draft tokens of the last score
+        self.trail: Trail | None = None  # what a head that follows it has to read
+        self.head_length = 0  # tokens whose keys and values the head's cache has
 
     @property
     def length(self) -> int:
         return len(self.tokens)
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether a head reads what the target computes for it."""
+        return self.trail is not None
 
     @property
     def pages_promised(self) -> int:
@@ -171,6 +189,7 @@ class PooledSequence:
     def adopt(self, source: PooledSequence, length: int) -> None:
         """Begins with the first `length` tokens of another sequence, pages shared."""
         self.tokens = source.tokens[:length]
+        self.head_length = max(0, min(source.head_length, length) - 1)  # the last one depends on the token after it
         self.pages = source.pages[: _pages(length)]
         for page in self.pages:
             self._pool.share_page(page)
@@ -203,11 +222,16 @@ class PooledSequence:
             self._pool.move([self.cell(source) for source, _ in moves], [self.cell(target) for _, target in moves])
         self.tokens += pending
         self.tokens += (draft[node] for node in path)
+        if self.trail is not None:
+            self.trail.keep(len(pending), path)
         self._scored = None
 
     def rewind(self, length: int) -> None:
         if not 0 <= length <= self.length:
             raise ValueError(f"rewind to {length} of a sequence of {self.length} tokens")
+        if self.trail is not None and length < self.length:
+            self.trail.forget()
+        self.head_length = min(self.head_length, length)
         del self.tokens[length:]
         self._scored = None
         for page in self.pages[_pages(length) :]:

@@ -13,6 +13,7 @@ from slipstream.backends.torch.kv_pool import KVPool, PooledSequence
 from slipstream.core.protocols import (
     ExtendRequest,
     Extension,
+    HeadModel,
     KVSequence,
     ModelInfo,
     ScoreRequest,
@@ -20,6 +21,7 @@ from slipstream.core.protocols import (
 )
 from slipstream.core.tree import EMPTY_TREE
 from slipstream.errors import ContextFullError, UsageError
+from slipstream.models.head_files import HeadCheckpoint
 
 
 class Runner(Protocol):
@@ -34,6 +36,10 @@ class Runner(Protocol):
         ...
 
     def extend(self, requests: Sequence[ExtendRequest], parts: Sequence[SequenceRows]) -> list[Extension]: ...
+
+    def attach_head(self, checkpoint: HeadCheckpoint) -> HeadModel:
+        """Raises UnsupportedModelError, where heads can't run."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +133,10 @@ class TorchModel:
             )
         wider = "bf16 or fp32" if self._info.dtype == "fp16" else "fp32"
         return f"all its weights are finite, so a value overflowed in {self._info.dtype}: load it with dtype {wider}"
+
+    def attach_head(self, checkpoint: HeadCheckpoint) -> HeadModel:
+        """The head, ready to draft for this model's streams. Raises UsageError where the model has another one."""
+        return self._runner.attach_head(checkpoint)
 
     def _check(self, tokens: Sequence[int]) -> None:
         """The kernels trust ids and positions: values out of range would read other memory."""

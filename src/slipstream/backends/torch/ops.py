@@ -131,7 +131,12 @@ class Ops(Protocol[BatchOf]):
 
 
 class SmallSteps(ABC, Generic[B]):
-    """The steps between the products and attention, one at a time. `x` is [rows, width]."""
+    """The steps one at a time. `x` is [rows, width]."""
+
+    activation_dtype: torch.dtype
+
+    @abstractmethod
+    def attend(self, qkv: torch.Tensor, batch: B, config: DecoderConfig, cache: LayerCache) -> torch.Tensor: ...
 
     @abstractmethod
     def lookup(self, table: Linear, tokens: torch.Tensor) -> torch.Tensor: ...

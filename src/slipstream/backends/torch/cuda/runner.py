@@ -23,7 +23,9 @@ from slipstream.backends.torch.cuda.linear import MAX_SKINNY_ROWS
 from slipstream.backends.torch.cuda.run_ahead import RunAhead
 from slipstream.backends.torch.decoder import Decoder
 from slipstream.backends.torch.kv_pool import KVPool
-from slipstream.core.protocols import ExtendRequest, Extension, ScoreRequest, Scores
+from slipstream.core.protocols import ExtendRequest, Extension, HeadModel, ScoreRequest, Scores
+from slipstream.errors import UnsupportedModelError
+from slipstream.models.head_files import HeadCheckpoint
 
 BUCKETS = (1, 2, 4, 8, 16, 32, MAX_SKINNY_ROWS)
 
@@ -89,6 +91,9 @@ class CudaRunner:
         self._use_device()
         self._run_ahead.forget()
         return self._draft_loop.run(requests, parts)
+
+    def attach_head(self, checkpoint: HeadCheckpoint) -> HeadModel:
+        raise UnsupportedModelError(f"{checkpoint.name} is a draft head, and heads run on the CPU only so far")
 
     def _use_device(self) -> None:
         """The current CUDA device is set per thread, and any thread may run a round."""

@@ -1,0 +1,229 @@
+"""TorchHead: a draft head on the features of a decoder, in the same cells and by the same ops. For eager forwards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from slipstream.backends.torch.batch import Batch, RowLists
+from slipstream.backends.torch.decoder import Decoder, Features, rope_table, to_torch
+from slipstream.backends.torch.kv_pool import PAGE_SIZE, KVPool, PooledSequence
+from slipstream.backends.torch.ops import LayerCache, Linear, Norm, Ops, QKNorm, RopeTable, SmallSteps
+from slipstream.backends.torch.trail import Trail
+from slipstream.core.protocols import DraftNodes, KVSequence, Logits
+from slipstream.core.tree import ROOT
+from slipstream.models.head_config import HeadConfig
+from slipstream.models.head_files import HeadCheckpoint
+
+_CATCH_UP = 64  # features of a stream that wait for its head at most; they are then read in one forward pass
+
+
+@dataclass(frozen=True, slots=True)
+class HeadWeights:
+    """As the HF names say. `hidden_norm` is that of the features, `embedding_norm` that of the token."""
+
+    config: HeadConfig
+    feature_norms: tuple[Norm, ...]
+    fuse: Linear
+    embedding: Linear
+    embedding_norm: Norm
+    hidden_norm: Norm
+    qkv: Linear
+    qk_norm: QKNorm | None
+    output: Linear
+    mlp_norm: Norm
+    gate_up: Linear
+    down: Linear
+    final_norm: Norm
+    head: Linear
+    rope: RopeTable
+
+
+class TorchHead:
+    def __init__(
+        self, checkpoint: HeadCheckpoint, weights: HeadWeights, ops: Ops[Batch], pool: KVPool, device: torch.device
+    ) -> None:
+        assert isinstance(ops, SmallSteps)
+        self.name, self.path = checkpoint.name, checkpoint.path
+        self.token_ids: npt.NDArray[np.int64] = checkpoint.token_ids()
+        self._ops: SmallSteps[Batch] = ops
+        self._weights = weights
+        layer = weights.config.layer
+        self._cache = LayerCache(*pool.add_cache(layer.num_kv_heads, layer.head_dim))
+        self._device = device
+
+    # -- following the target -----------------------------------------------------------------------------------------
+
+    def follow(self, sequence: KVSequence) -> None:
+        own = _own(sequence)
+        own.rewind(own.head_length)
+        own.trail = Trail()
+
+    def leave(self, sequence: KVSequence) -> None:
+        _own(sequence).trail = None
+
+    def features(self, num_rows: int) -> Features:
+        """Room for the features of a forward pass of the target."""
+        config = self._weights.config
+        width = config.features_size
+        out = torch.empty(num_rows, width, dtype=self._ops.activation_dtype, device=self._device)
+        return Features(config.feature_layers, out)
+
+    def catch_up(self, sequences: Sequence[PooledSequence], tokens: Sequence[int]) -> None:
+        """Reads the features of sequences with many of them: prompts, and streams that were not drafted for."""
+        behind = [(s, t) for s, t in zip(sequences, tokens, strict=True) if s.trail and s.trail.num_unread >= _CATCH_UP]
+        if behind:
+            self._read_features([s for s, _ in behind], [t for _, t in behind])
+
+    # -- drafting -----------------------------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def begin_draft(self, sequences: Sequence[KVSequence], tokens: Sequence[int]) -> list[Logits]:
+        own = [_own(sequence) for sequence in sequences]
+        unread = [(s, token) for s, token in zip(own, tokens, strict=True) if _trail(s).num_unread]
+        if unread:
+            self._read_features([s for s, _ in unread], [t for _, t in unread])
+        outputs = [_trail(s).output for s in own]
+        return self._logits(torch.cat([output for output in outputs if output is not None]))
+
+    def _read_features(self, sequences: Sequence[PooledSequence], tokens: Sequence[int]) -> None:
+        """Each of the features goes with the token after it; `tokens` follow the last ones."""
+        rows, pieces, ends = RowLists(), [], []
+        for number, (sequence, last) in enumerate(zip(sequences, tokens, strict=True)):
+            start = sequence.head_length
+            following = [*sequence.tokens[start + 1 :], last]
+            for position, token in enumerate(following, start=start):
+                rows.add(token, position, sequence.cell(position), number, position + 1)
+            ends.append(len(rows.tokens))
+            pieces.append(_trail(sequence).take())
+            sequence.head_length = sequence.length
+        batch = rows.build([sequence.pages for sequence in sequences], PAGE_SIZE, self._device)
+        outputs = self._forward(self._fused(torch.cat(pieces)), batch)
+        for sequence, end in zip(sequences, ends, strict=True):
+            _trail(sequence).output = outputs[end - 1 : end]
+
+    @torch.inference_mode()
+    def read(self, drafts: Sequence[DraftNodes]) -> list[list[Logits]]:
+        rows, inputs = RowLists(), []
+        for number, draft in enumerate(drafts):
+            inputs += self._add_nodes(rows, number, draft)
+        batch = rows.build([_own(draft.sequence).pages for draft in drafts], PAGE_SIZE, self._device)
+        outputs = self._forward(torch.cat(inputs), batch)
+        logits = self._logits(outputs)
+        found, at = [], 0
+        for draft in drafts:
+            end = at + len(draft.nodes)
+            _trail(_own(draft.sequence)).drafted += torch.split(outputs[at:end], 1)
+            found.append(logits[at:end])
+            at = end
+        return found
+
+    def _add_nodes(self, rows: RowLists, number: int, draft: DraftNodes) -> list[torch.Tensor]:
+        """Node i lies in the i-th cell behind the text. Returns the outputs that take the place of features."""
+        sequence = _own(draft.sequence)
+        base, position = sequence.length, sequence.length - 1 + draft.depth
+        sequence.make_room(max(draft.nodes) + 1)
+        trail = _trail(sequence)
+        if draft.depth == 1:
+            trail.drafted = []
+        inputs = []
+        for node in draft.nodes:
+            path = _path(draft.parents, node)
+            token = draft.tokens[node]
+            if path == list(range(node + 1)):
+                rows.add(token, position, sequence.cell(base + node), number, base + node + 1)
+            else:
+                cells = [sequence.cell(base + i) for i in path]
+                rows.add(token, position, cells[-1], number, base, cells)
+            parent = draft.parents[node]
+            output = trail.output if parent == ROOT else trail.drafted[parent]
+            assert output is not None
+            inputs.append(output)
+        return inputs
+
+    # -- the forward pass ---------------------------------------------------------------------------------------------
+
+    def _fused(self, features: torch.Tensor) -> torch.Tensor:
+        """[rows, features] -> [rows, hidden]"""
+        ops, w = self._ops, self._weights
+        if w.feature_norms:
+            parts = features.chunk(len(w.feature_norms), dim=1)
+            normed = [ops.norm(part.contiguous(), norm) for part, norm in zip(parts, w.feature_norms, strict=True)]
+            features = torch.cat(normed, dim=1)
+        return ops.linear(features.contiguous(), w.fuse)
+
+    def _forward(self, hidden: torch.Tensor, batch: Batch) -> torch.Tensor:
+        """[rows, hidden], of the tokens in the batch and what stands before them."""
+        ops, w, config = self._ops, self._weights, self._weights.config
+        normed = ops.norm(hidden, w.hidden_norm)
+        token = ops.norm(ops.lookup(w.embedding, batch.tokens), w.embedding_norm)
+        x = (normed if config.norm_before_residual else hidden).clone()
+        qkv = ops.linear(torch.cat((token, normed), dim=1), w.qkv)
+        ops.rope_write(qkv, batch, config.layer, w.rope, w.qk_norm, self._cache)
+        ops.linear_add(ops.attend(qkv, batch, config.layer, self._cache), w.output, x)
+        ops.linear_add(ops.swiglu(ops.linear(ops.norm(x, w.mlp_norm), w.gate_up)), w.down, x)
+        return ops.norm(x, w.final_norm) if config.norm_output else x
+
+    def _logits(self, outputs: torch.Tensor) -> list[Logits]:
+        w = self._weights
+        normed = outputs if w.config.norm_output else self._ops.norm(outputs, w.final_norm)
+        return list(self._ops.linear(normed, w.head).float().cpu().numpy())
+
+
+def load_head(
+    checkpoint: HeadCheckpoint, config: HeadConfig, decoder: Decoder[Batch], device: torch.device
+) -> HeadWeights:
+    ops, layer = decoder.ops, config.layer
+
+    def read(*names: str) -> torch.Tensor:
+        return torch.cat([to_torch(checkpoint.tensor(name), device) for name in names])
+
+    def norm(name: str) -> Norm:
+        return Norm(read(name).float().contiguous(), layer.norm_eps)
+
+    def qk_norm(at: str) -> QKNorm:
+        return QKNorm(*(read(f"{at}{x}_norm.weight").float().contiguous() for x in "qk"))
+
+    at, mlp = "layers.0.self_attn.", "layers.0.mlp."
+    bias = read(*(f"{at}{x}_proj.bias" for x in "qkv")) if layer.qkv_bias else None
+    each = [f"fc_norm.{k}.weight" for k in range(len(config.feature_layers))]
+    feature_norms = {"none": [], "all": ["input_norm.weight"], "each": each}[config.feature_norm]
+    return HeadWeights(
+        config=config,
+        feature_norms=tuple(map(norm, feature_norms)),
+        fuse=ops.pack(read("fc.weight")),
+        embedding=ops.pack(read("embed_tokens.weight")) if config.own_embedding else decoder.embedding,
+        embedding_norm=norm("layers.0.input_layernorm.weight"),
+        hidden_norm=norm("layers.0.hidden_norm.weight"),
+        qkv=ops.pack(read(*(f"{at}{x}_proj.weight" for x in "qkv")), bias),
+        qk_norm=qk_norm(at) if layer.qk_norm else None,
+        output=ops.pack(read(f"{at}o_proj.weight")),
+        mlp_norm=norm("layers.0.post_attention_layernorm.weight"),
+        gate_up=ops.pack(read(f"{mlp}gate_proj.weight", f"{mlp}up_proj.weight")),
+        down=ops.pack(read(f"{mlp}down_proj.weight")),
+        final_norm=norm("norm.weight"),
+        head=ops.pack(read("lm_head.weight")),
+        rope=rope_table(layer, len(decoder.rope.cosine), device),
+    )
+
+
+def _path(parents: Sequence[int], node: int) -> list[int]:
+    path = []
+    while node != ROOT:
+        path.append(node)
+        node = parents[node]
+    return path[::-1]
+
+
+def _own(sequence: KVSequence) -> PooledSequence:
+    assert isinstance(sequence, PooledSequence)
+    return sequence
+
+
+def _trail(sequence: PooledSequence) -> Trail:
+    assert sequence.trail is not None
+    return sequence.trail

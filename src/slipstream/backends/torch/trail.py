@@ -1,0 +1,42 @@
+"""Trail: what the target has kept of a stream and its head has not read yet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+
+class Trail:
+    """Features of one sequence, in the order of the text: one row for each token that the target kept."""
+
+    def __init__(self) -> None:
+        self._kept: list[torch.Tensor] = []
+        self._scored: torch.Tensor | None = None  # rows of the last forward pass: pending tokens, then nodes
+        self.output: torch.Tensor | None = None  # [1, hidden] of the head, after the last token it read
+        self.drafted: list[torch.Tensor] = []  # the same, after each node of the draft in progress
+
+    @property
+    def num_unread(self) -> int:
+        return sum(map(len, self._kept))
+
+    def score(self, features: torch.Tensor) -> None:
+        self._scored = features
+
+    def keep(self, num_pending: int, path: Sequence[int]) -> None:
+        if self._scored is None:
+            return
+        rows = self._scored[:num_pending]
+        in_order = all(node == i for i, node in enumerate(path))
+        nodes = self._scored[num_pending:][: len(path)] if in_order else self._scored[[num_pending + n for n in path]]
+        self._kept += [rows, nodes] if path else [rows]
+        self._scored = None
+
+    def take(self) -> torch.Tensor:
+        """[tokens, features] all that was kept; it is then empty."""
+        taken = self._kept[0] if len(self._kept) == 1 else torch.cat(self._kept)
+        self._kept = []
+        return taken
+
+    def forget(self) -> None:
+        self._kept, self._scored, self.output, self.drafted = [], None, None, []

@@ -1,0 +1,61 @@
+"""The card of a trained head: what it is, how it was made, what it does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_TEXT = """\
+# Draft head for {target}
+
+One decoder layer ({parameters:.1f} M parameters) in the style of EAGLE-3: it reads hidden states of {target} after
+layers {layers}, drafts with a vocabulary of {draft_vocab} ids ({coverage:.1%} of the tokens of the training answers),
+and was trained on texts of up to {length} tokens. It works for this model and no other.
+
+Licence: to be stated by whoever publishes it. The weights derive from {target} and from text that it wrote.
+
+## What it does
+
+On {num_judged} texts held back, greedy, after training {state}:
+
+| drafted token | 1 | 2 | 3 | 4 | 5 |
+| --- | --- | --- | --- | --- | --- |
+| drafts right up to here | {reached} |
+
+Mean accepted length with a draft of 4 tokens, the target's own token included: **{accepted_length:.2f}**.
+
+| kind of text | mean accepted length |
+| --- | --- |
+{kinds}
+
+## How it was made
+
+```
+{command}
+```
+
+- Text: {recipe}; {num_texts:,} texts, {num_tokens:,} answer tokens, answers at temperatures {temperatures}; loops, very
+  short answers and repeated questions were left out. {data_minutes:.1f} minutes in this run.
+- Training: {steps:,} steps of {batch_tokens:,} tokens, {draft_steps} drafting steps each, AdamW with a peak rate of
+  {learning_rate:g}, {train_minutes:.1f} minutes.
+- Seed {seed}; {device}; torch {torch}; Slipstream {slipstream}.
+"""
+RECIPES = {
+    "self": "written by the target itself, from questions that it asked itself",
+    "prompts": "answers of the target to given prompts",
+    "transcripts": "given conversations",
+}
+
+
+def card(facts: Mapping[str, Any]) -> str:
+    kinds = [f"| {kind} | {length:.2f} |" for kind, length in sorted(facts["length_by_kind"].items())]
+    reached = [f"{share:.2f}" for share in facts["reached"][:5]]
+    shown = {
+        **facts,
+        "kinds": "\n".join(kinds),
+        "reached": " | ".join(reached + ["–"] * (5 - len(reached))),
+        "layers": ", ".join(map(str, facts["layers"])),
+        "state": "to its end" if facts["is_finished"] else "that was stopped early",
+        "recipe": RECIPES[facts["recipe"]],
+    }
+    return _TEXT.format(**shown)

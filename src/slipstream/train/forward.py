@@ -1,0 +1,112 @@
+"""TargetForward: the target over whole texts at once: the hidden states that a head reads, the choices it learns.
+
+The engine scores a few rows after a long cache; training reads texts from their beginning. The weights and their
+layout are the engine's own (`backends.torch.decoder`), and the tests compare the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+from slipstream.backends.torch.batch import Batch
+from slipstream.backends.torch.decoder import Decoder, Layer, load_decoder
+from slipstream.backends.torch.ops import Norm
+from slipstream.backends.torch.reference import ReferenceOps
+from slipstream.models.checkpoint import Checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class TargetStates:
+    features: torch.Tensor  # [texts, length, feature layers * hidden]
+    hidden: torch.Tensor  # [texts, length, hidden], after the last norm
+
+
+class TargetForward:
+    def __init__(self, decoder: Decoder[Batch], ops: ReferenceOps, feature_layers: Sequence[int]) -> None:
+        self._decoder = decoder
+        self._ops = ops
+        self._feature_layers = tuple(feature_layers)
+
+    @property
+    def embedding(self) -> torch.Tensor:
+        """[vocab, hidden]"""
+        return self._decoder.embedding.data
+
+    @property
+    def output_weight(self) -> torch.Tensor:
+        """[vocab, hidden]"""
+        return self._decoder.head.data
+
+    @property
+    def last_layer(self) -> Layer:
+        return self._decoder.layers[-1]
+
+    @property
+    def final_gain(self) -> torch.Tensor:
+        """[hidden] of the last norm"""
+        return self._decoder.final_norm.gain
+
+    def rope(self, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cosine and sine [length, head_dim / 2] of positions from 0; a head rotates as its target does."""
+        return self._decoder.rope.cosine[:length], self._decoder.rope.sine[:length]
+
+    @torch.no_grad()
+    def __call__(self, tokens: torch.Tensor) -> TargetStates:
+        """`tokens` [texts, length]: padding stands at the ends, where no token of a text sees it."""
+        decoder, kept = self._decoder, {}
+        x = F.embedding(tokens, self.embedding)
+        mask = _window_mask(tokens.shape[1], decoder.config.sliding_window, tokens.device)
+        for index, layer in enumerate(decoder.layers, 1):
+            x = x + self._attention(layer, x, mask)
+            gate_up = self._ops.linear(self._ops.norm(x, layer.mlp_norm), layer.gate_up)
+            x = x + self._ops.linear(self._ops.swiglu(gate_up), layer.down)
+            if index in self._feature_layers:
+                kept[index] = x
+        features = torch.cat([kept[index] for index in self._feature_layers], dim=-1)
+        return TargetStates(features, self._ops.norm(x, decoder.final_norm))
+
+    def _attention(self, layer: Layer, x: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        config, (texts, length, _) = self._decoder.config, x.shape
+        qkv = self._ops.linear(self._ops.norm(x, layer.attention_norm), layer.qkv)
+        heads = qkv.view(texts, length, -1, config.head_dim).transpose(1, 2)  # [texts, heads, length, head_dim]
+        q, k, v = torch.split(heads, [config.num_heads, config.num_kv_heads, config.num_kv_heads], dim=1)
+        if layer.qk_norm is not None:
+            q = self._ops.norm(q, Norm(layer.qk_norm.query, config.norm_eps))
+            k = self._ops.norm(k, Norm(layer.qk_norm.key, config.norm_eps))
+        q, k = (rotated(part, *self.rope(length)) for part in (q, k))
+        out = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, is_causal=mask is None, enable_gqa=config.num_heads != config.num_kv_heads
+        )
+        return self._ops.linear(out.transpose(1, 2).reshape(texts, length, -1), layer.output)
+
+
+def load_target(
+    checkpoint: Checkpoint,
+    feature_layers: Sequence[int],
+    device: torch.device,
+    dtype: torch.dtype,
+    length: int,
+    report: Callable[[float], None] = lambda share: None,
+) -> TargetForward:
+    """For texts of at most `length` tokens."""
+    ops = ReferenceOps(dtype)
+    return TargetForward(load_decoder(checkpoint, ops, device, length, report), ops, feature_layers)
+
+
+def rotated(part: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
+    """`part` [..., length, head_dim] by position; `cosine` and `sine` [length, head_dim / 2] float32."""
+    a, b = part.float().chunk(2, dim=-1)
+    return torch.cat((a * cosine - b * sine, b * cosine + a * sine), dim=-1).to(part.dtype)
+
+
+def _window_mask(length: int, window: int | None, device: torch.device) -> torch.Tensor | None:
+    """[length, length] bool; None where a row sees all before it."""
+    if window is None or window >= length:
+        return None
+    at = torch.arange(length, device=device)
+    distance = at[:, None] - at[None, :]
+    return (distance >= 0) & (distance < window)

@@ -1,0 +1,187 @@
+"""Trainer: the steps of training, the looks at texts held back, and the checkpoints between them."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from slipstream.errors import SlipstreamError
+from slipstream.train.batches import Corpus, Schedule
+from slipstream.train.head_module import HeadModule
+from slipstream.train.messages import Messenger, time_left
+from slipstream.train.rollout import Rollout, RolloutOutcome
+from slipstream.train.run_state import RunState, Tensors
+from slipstream.train.settings import TrainOptions
+
+LOG_EVERY = 50  # steps; reading the loss waits for the device
+USUAL_DRAFT = 4  # tokens: the draft by which heads are compared
+_BETAS = (0.9, 0.95)
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What a head does on some texts."""
+
+    loss: float
+    reached: list[float]  # share of drafts that are right up to each position, from the first
+    length_by_kind: dict[str, float]
+
+    @property
+    def accepted_length(self) -> float:
+        """Tokens of a round with the usual draft, the target's own included."""
+        return 1.0 + sum(self.reached[:USUAL_DRAFT])
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "held_back_loss": round(self.loss, 5),
+            "reached": [round(share, 5) for share in self.reached],
+            "accepted_length": round(self.accepted_length, 4),
+            "accepted_length_by_kind": {kind: round(n, 4) for kind, n in self.length_by_kind.items()},
+        }
+
+
+@dataclass
+class Trainer:
+    head: HeadModule
+    rollout: Rollout
+    learned: Corpus
+    judged: Corpus
+    options: TrainOptions
+    device: torch.device
+    messenger: Messenger
+    save: Callable[[RunState], None]  # writes a checkpoint
+    state: RunState = field(default_factory=RunState)
+
+    def __post_init__(self) -> None:
+        self._schedule = Schedule(self.learned, self.options.batch_tokens, self.options.seed)
+        self._optimizer = _optimizer(self.head, self.options, self.device)
+        if self.state.head:
+            self.head.load_state_dict(self.state.head)
+            self._optimizer.load_state_dict(self.state.optimizer)
+
+    def run(self) -> RunState:
+        """Trains to the end of the budget, or until it is asked to stop. The state is saved in both cases."""
+        losses: list[torch.Tensor] = []
+        started = saved = time.monotonic() - self.state.elapsed_s
+        saved += self.state.elapsed_s
+        while not self._is_over() and not self.messenger.stop_asked:
+            losses.append(self._step())
+            self.state.step += 1
+            self.state.elapsed_s = time.monotonic() - started
+            if self.state.step % LOG_EVERY == 0 or self.state.step % self.options.check_every == 0 or self._is_over():
+                self._log(losses)
+                losses = []
+            if self.state.step % self.options.check_every == 0 or self._is_over():
+                self._check()
+            if time.monotonic() - saved >= self.options.save_seconds:
+                self._save()
+                saved = time.monotonic()
+        if self.messenger.stop_asked and not self._is_over():
+            self._check()
+        self.state.is_finished = self._is_over()
+        self._save()
+        return self.state
+
+    def _is_over(self) -> bool:
+        return self._share() >= 1.0 or self.state.checks_without_gain > self.options.patience
+
+    def _share(self) -> float:
+        """Of the budget that is used up."""
+        if self.options.seconds is not None:
+            return self.state.elapsed_s / self.options.seconds
+        return self.state.step / self.options.steps
+
+    def _step(self) -> torch.Tensor:
+        """One update. Returns the loss on the device."""
+        for group in self._optimizer.param_groups:
+            group["lr"] = self.options.learning_rate * rate_at(self._share(), self.options.warm_up)
+        batch = self.learned.batch(self._schedule.at(self.state.step)).to(self.device)
+        with self._low_precision():
+            loss = self.rollout(batch, self.options.draft_steps).loss(self.options.step_decay)
+        self._optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(self.head.parameters(), self.options.clip)
+        self._optimizer.step()
+        return loss.detach()
+
+    def _low_precision(self) -> AbstractContextManager[Any]:
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda")
+
+    def _log(self, losses: list[torch.Tensor]) -> None:
+        loss = float(torch.stack(losses).mean())
+        if not math.isfinite(loss):
+            raise SlipstreamError(
+                f"the loss is {loss} at step {self.state.step}: lower --learning-rate. The last checkpoint is kept"
+            )
+        self.state.records.append({"step": self.state.step, "seconds": round(self.state.elapsed_s, 2), "loss": loss})
+        self.messenger.progress(self._share(), 1.0, f"loss {loss:.3f}")
+
+    def _check(self) -> None:
+        """Judges the head. The best weights are kept."""
+        figures = self.judge()
+        self.state.records.append(
+            {"step": self.state.step, "seconds": round(self.state.elapsed_s, 2), **figures.to_dict()}
+        )
+        if figures.accepted_length > self.state.best_length:
+            self.state.best_length, self.state.checks_without_gain = figures.accepted_length, 0
+            self.state.best = _copy(self.head)
+        else:
+            self.state.checks_without_gain += 1
+        left_s = self.state.elapsed_s / max(self._share(), 1e-9) - self.state.elapsed_s
+        by_position = " ".join(f"{share:.2f}" for share in figures.reached)
+        self.messenger.say(
+            f"step {self.state.step}: loss {figures.loss:.3f}, right up to each position {by_position}, accepted "
+            f"length {figures.accepted_length:.2f} (best {self.state.best_length:.2f}), {time_left(left_s)}"
+        )
+
+    @torch.no_grad()
+    def judge(self) -> Figures:
+        """The head as it is now, on the texts held back."""
+        outcomes = list(self._outcomes(self.judged))
+        losses, weights = sum(o.losses for o in outcomes), sum(o.weights for o in outcomes)
+        reached, begun = sum(o.reached for o in outcomes), sum(o.begun for o in outcomes)
+        assert all(isinstance(part, torch.Tensor) for part in (losses, weights, reached, begun))
+        total = RolloutOutcome(losses, weights, reached, begun)  # type: ignore[arg-type]
+        shares = total.reached.sum(1) / total.begun.sum(1).clamp_min(1)
+        lengths = 1 + (total.reached / total.begun.clamp_min(1))[:USUAL_DRAFT].sum(0)
+        by_kind = {
+            kind: n
+            for kind, n, seen in zip(self.judged.kinds, lengths.tolist(), total.begun[0].tolist(), strict=True)
+            if seen
+        }
+        return Figures(float(total.loss(self.options.step_decay)), shares.tolist(), by_kind)
+
+    def _outcomes(self, corpus: Corpus) -> Iterator[RolloutOutcome]:
+        for chosen in corpus.in_order(self.options.batch_tokens):
+            with self._low_precision():
+                yield self.rollout(corpus.batch(chosen).to(self.device), self.options.draft_steps)
+
+    def _save(self) -> None:
+        self.state.head = self.head.state_dict()
+        self.state.optimizer = self._optimizer.state_dict()
+        self.save(self.state)
+
+
+def rate_at(share: float, warm_up: float) -> float:
+    """The learning rate against its peak: rises in a line, falls to 0 as a cosine."""
+    if share < warm_up:
+        return max(share / warm_up, 1e-3)
+    return 0.5 + 0.5 * math.cos(math.pi * min(1.0, (share - warm_up) / max(1 - warm_up, 1e-9)))
+
+
+def _optimizer(head: HeadModule, options: TrainOptions, device: torch.device) -> torch.optim.AdamW:
+    """Gains of norms are not pulled to zero."""
+    decayed = [weight for weight in head.parameters() if weight.dim() > 1]
+    others = [weight for weight in head.parameters() if weight.dim() == 1]
+    groups = [{"params": decayed, "weight_decay": options.weight_decay}, {"params": others, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=options.learning_rate, betas=_BETAS, fused=device.type == "cuda")
+
+
+def _copy(head: HeadModule) -> Tensors:
+    return {name: weight.detach().clone() for name, weight in head.state_dict().items()}

@@ -1,0 +1,108 @@
+"""TrainOptions: everything that decides what is trained, with its default. Needs no torch."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from slipstream.errors import UsageError
+from slipstream.models.head_config import FeatureNorm
+
+_NORMS: tuple[FeatureNorm, ...] = ("none", "each", "all")
+_POSITIVE = ("tokens", "length", "streams", "draft_steps", "batch_tokens", "steps", "shard_texts", "check_every")
+
+
+@dataclass(frozen=True, slots=True)
+class TrainOptions:
+    """The command line has an option for most fields. A run that goes on must have the same options again."""
+
+    target: str = "smollm2-135m"
+
+    # the text
+    prompts: Path | None = None  # answer these instead of questions that the target writes itself
+    transcripts: Path | None = None  # conversations that are finished: nothing is written
+    texts: Path | None = None  # where the text is kept; None: in the output folder
+    tokens: int = 4_000_000  # of answers, together
+    length: int = 512  # tokens of a text, at most
+    temperatures: str = "0,0,0.7,0.9"  # of answers; greedy twice, since most use is near it; small models ramble at 1
+    streams: int = 256  # texts written at the same time
+    shard_texts: int = 2048  # conversations of a shard: what a crash can lose
+
+    # the head
+    draft_vocab: int = 8192  # ids it can draft; 0: all
+    feature_layers: str = ""  # "2,15,27"; empty: an early one, the middle, one near the end
+    feature_norm: FeatureNorm = "each"
+    norm_before_residual: bool = False
+    norm_output: bool = False
+    begin_from_layer: bool = False  # begin with the target's last layer, not with random weights
+
+    # training
+    steps: int = 6000
+    seconds: float | None = None  # train for so long instead of so many steps
+    batch_tokens: int = 12_288  # of one step, padding included: 32 texts of 384 tokens
+    learning_rate: float = 1e-3  # at its peak; falls to 0 as a cosine
+    warm_up: float = 0.03  # share of the training in which the rate rises
+    weight_decay: float = 0.01
+    clip: float = 1.0  # norm of the gradients
+    draft_steps: int = 5  # tokens drafted from one position, each from the head's own output before it
+    step_decay: float = 0.8  # weight of a step against the one before it
+    user_weight: float = 0.1  # weight of a user's tokens; the model's own weigh 1
+    held_back: float = 0.03  # share of the texts that only judge
+    check_every: int = 250  # steps between two looks at the texts held back
+    patience: int = 8  # checks without gain until training ends
+    save_seconds: float = 60.0  # between two checkpoints
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in _POSITIVE:
+            if getattr(self, name) < 1:
+                raise UsageError(f"--{name.replace('_', '-')} is {getattr(self, name)}; expected 1 or more")
+        if self.feature_norm not in _NORMS:
+            raise UsageError(f"--feature-norm {self.feature_norm!r}; expected {', '.join(_NORMS)}")
+        if self.prompts and self.transcripts:
+            raise UsageError("--prompts and --transcripts can't be used together: choose one")
+        if not 0 < self.held_back <= 0.5:
+            raise UsageError(f"--held-back is {self.held_back}; expected a share above 0, at most 0.5")
+        if self.length < 16:
+            raise UsageError(f"--length is {self.length}; expected 16 or more")
+        if self.batch_tokens < self.length:
+            raise UsageError(f"--batch-tokens is {self.batch_tokens}, but a text may have {self.length}: raise it")
+        self.answer_temperatures()
+        self.chosen_layers()
+
+    def answer_temperatures(self) -> list[float]:
+        return [float(n) for n in _numbers(self.temperatures, "--temperatures", "0,0.7,1")]
+
+    def chosen_layers(self) -> tuple[int, ...]:
+        """Empty: the default for the target."""
+        return tuple(int(float(n)) for n in _numbers(self.feature_layers, "--feature-layers", "2,15,27"))
+
+    def recipe(self) -> dict[str, Any]:
+        """What the text depends on: shards of another recipe are not used."""
+        names = ("target", "prompts", "transcripts", "length", "temperatures", "shard_texts", "seed")
+        return {name: value for name, value in self.to_dict().items() if name in names}
+
+    def training(self) -> dict[str, Any]:
+        """What the trained weights depend on: a checkpoint of other settings is not continued."""
+        others = {"texts", "streams", "save_seconds"}
+        return {name: value for name, value in self.to_dict().items() if name not in others}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return {name: str(value) if isinstance(value, Path) else value for name, value in asdict(self).items()}
+
+
+def _numbers(text: str, option: str, example: str) -> list[str]:
+    numbers = [part.strip() for part in text.split(",") if part.strip()]
+    if not all(number.replace(".", "", 1).isdigit() for number in numbers) or (
+        option == "--temperatures" and not numbers
+    ):
+        raise UsageError(f"{option} {text!r}; expected numbers separated by commas, for example {example}")
+    return numbers
+
+
+def differences(now: dict[str, Any], then: dict[str, Any]) -> str:
+    """The options that differ, for a message; empty if none does."""
+    names = [f.name for f in fields(TrainOptions) if f.name in now and now[f.name] != then.get(f.name)]
+    return ", ".join(f"--{name.replace('_', '-')} was {then.get(name)}, now {now[name]}" for name in names)

@@ -1,0 +1,113 @@
+"""Texts on disk: token ids and who wrote them, in shards that are whole or not there."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import zipfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from slipstream.errors import SlipstreamError, UsageError
+from slipstream.train.settings import differences
+from slipstream.writing import write_whole
+
+_RECIPE = "recipe.json"
+
+
+class Role(IntEnum):
+    """Who wrote a token."""
+
+    TEMPLATE = 0
+    USER = 1
+    ANSWER = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    tokens: npt.NDArray[np.int32]  # [length]
+    roles: npt.NDArray[np.uint8]  # [length] of Role
+    kind: str
+
+    @property
+    def num_answer_tokens(self) -> int:
+        return int((self.roles == Role.ANSWER).sum())
+
+    def cut(self, length: int) -> Text:
+        return self if len(self.tokens) <= length else Text(self.tokens[:length], self.roles[:length], self.kind)
+
+    def digest(self) -> int:
+        """A number that depends on the tokens alone."""
+        return int.from_bytes(hashlib.blake2b(self.tokens.tobytes(), digest_size=8).digest(), "little")
+
+
+class Shards:
+    """The shards of one recipe in a folder. A folder with another recipe's is refused."""
+
+    def __init__(self, folder: Path, recipe: dict[str, Any]) -> None:
+        self.folder = folder
+        place = folder / _RECIPE
+        if not place.exists():
+            if any(folder.glob("shard-*.npz")):
+                raise UsageError(f"{folder} has shards but no {_RECIPE}: use another folder for the text")
+            write_whole(place, json.dumps(recipe, indent=1))
+        elif (found := _read_recipe(place)) != recipe:
+            raise UsageError(
+                f"{folder} has text of another recipe ({differences(recipe, found)}): use another folder, or the "
+                "same options as before"
+            )
+
+    def count(self) -> int:
+        """Shards that follow each other without a gap."""
+        number = 0
+        while self._path(number).exists():
+            number += 1
+        return number
+
+    def write(self, number: int, texts: Sequence[Text]) -> None:
+        lengths = [len(text.tokens) for text in texts]
+        kinds = sorted({text.kind for text in texts})
+        file = io.BytesIO()
+        np.savez(
+            file,
+            tokens=np.concatenate([np.empty(0, np.int32), *(text.tokens for text in texts)]),
+            roles=np.concatenate([np.empty(0, np.uint8), *(text.roles for text in texts)]),
+            ends=np.cumsum(lengths, dtype=np.int64),
+            kind=np.array([kinds.index(text.kind) for text in texts], np.uint8),
+            kinds=np.array(kinds or [""], dtype=np.str_),
+        )
+        write_whole(self._path(number), file.getvalue())
+
+    def read(self, number: int) -> list[Text]:
+        """Raises SlipstreamError for a damaged shard."""
+        path = self._path(number)
+        try:
+            with np.load(path, allow_pickle=False) as shard:
+                tokens, roles, ends = shard["tokens"], shard["roles"], shard["ends"]
+                kinds = [str(shard["kinds"][i]) for i in shard["kind"]]
+        except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+            raise SlipstreamError(f"{path} can't be read ({error}): remove it, and it is made again") from error
+        starts = [0, *ends][: len(ends)]
+        return [Text(tokens[a:b], roles[a:b], kind) for a, b, kind in zip(starts, ends, kinds, strict=True)]
+
+    def all(self) -> Iterator[Text]:
+        for number in range(self.count()):
+            yield from self.read(number)
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"shard-{number:05}.npz"
+
+
+def _read_recipe(path: Path) -> dict[str, Any]:
+    try:
+        recipe = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise SlipstreamError(f"{path} can't be read ({error}): use another folder for the text") from error
+    return recipe if isinstance(recipe, dict) else {}

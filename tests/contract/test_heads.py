@@ -1,0 +1,184 @@
+"""Draft heads on real backends: the same logits as a head that reads the whole text anew, and the target's own text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tiny_models import load_native, load_reference, make_model, save_folder
+
+from fakes import letters
+from head_oracle import HeadOracle
+from slipstream.backends.torch.model import TorchModel
+from slipstream.core.engine import Engine
+from slipstream.core.protocols import DraftNodes, HeadModel, ScoreRequest
+from slipstream.core.tree import ROOT, DraftTree
+from slipstream.drafters.head.drafter import HeadDrafter, HeadOptions
+from slipstream.models import open_checkpoint
+from slipstream.models.head_config import HeadConfig
+from slipstream.models.head_export import save_head
+from slipstream.models.head_files import HeadCheckpoint, open_head
+from slipstream.policy import make_policy
+from tiny_heads import random_ids, random_tensors
+
+LAYERS, DRAFT_VOCAB = 5, 80
+TEXT = [3, 41, 59, 26, 53, 58, 97, 93, 23, 84]
+VARIANTS = {
+    "plain": {},
+    "each-norm": {"feature_norm": "each", "norm_before_residual": True},
+    "all-norm": {"feature_norm": "all", "norm_output": True, "own_embedding": True},
+}
+
+
+@dataclass
+class Case:
+    model: TorchModel
+    head: HeadModel
+    files: HeadCheckpoint
+    target: torch.nn.Module
+
+    def expected(self, tokens: list[int], path: list[int] | tuple[int, ...] = ()) -> np.ndarray:
+        with torch.no_grad():
+            states = self.target(torch.tensor([tokens[:-1]]), output_hidden_states=True).hidden_states
+        features = torch.cat([states[i][0] for i in self.files.config.feature_layers], dim=1)
+        oracle = HeadOracle.of(self.files, self.target.get_input_embeddings().weight.detach())
+        outputs, logits = oracle.start(features, torch.tensor(tokens[1:]))
+        hidden, row = outputs[-1], logits[-1]
+        for token in path:
+            hidden, row = oracle.row(hidden, token)
+        return row.numpy()
+
+
+@pytest.fixture(scope="module", params=[load_native, load_reference], ids=["native", "reference"])
+def load(request):
+    return request.param
+
+
+@pytest.fixture(scope="module", params=VARIANTS)
+def case(request, load, tmp_path_factory: pytest.TempPathFactory) -> Case:
+    folder: Path = tmp_path_factory.mktemp("head")
+    target = make_model("llama3-scaled-tied", num_hidden_layers=LAYERS)
+    model = load(save_folder(target, folder / "target"))
+    layer = replace(open_checkpoint(folder / "target").config, num_layers=1, tied_head=False)
+    first = HeadConfig(layer, DRAFT_VOCAB, (0, 2, 4), layer.hidden_size, target="a/target")
+    config = replace(first, **VARIANTS[request.param])
+    save_head(folder / "head", config, random_tensors(config), random_ids(config), "fp32")
+    files = open_head(folder / "head", "head")
+    return Case(model, model.attach_head(files), files, target)
+
+
+def near(found: np.ndarray, expected: np.ndarray) -> bool:
+    return bool(np.allclose(found, expected, rtol=2e-3, atol=2e-3))
+
+
+def read(case: Case, tokens: list[int]):
+    sequence = case.model.open(tokens, 64)
+    case.head.follow(sequence)
+    case.model.score([ScoreRequest(sequence, tokens[sequence.length :])])
+    sequence.commit()
+    return sequence
+
+
+def test_the_first_token_of_a_draft_is_that_of_a_head_that_reads_the_whole_text(case: Case):
+    sequence = read(case, TEXT)
+    [row] = case.head.begin_draft([sequence], [7])
+    assert near(row, case.expected([*TEXT, 7]))
+    sequence.close()
+
+
+def test_a_tree_is_read_depth_by_depth_and_each_path_stands_alone(case: Case):
+    sequence = read(case, TEXT)
+    case.head.begin_draft([sequence], [7])
+    tokens, parents = [11, 12, 13, 14, 15], [ROOT, ROOT, 0, 1, 3]
+    for depth, nodes in ((1, [0, 1]), (2, [2, 3]), (3, [4])):
+        [rows] = case.head.read([DraftNodes(sequence, nodes, tokens, parents, depth)])
+        tree = DraftTree(tuple(tokens), tuple(parents))
+        for node, row in zip(nodes, rows, strict=True):
+            assert near(row, case.expected([*TEXT, 7], tree.path_tokens(node)))
+    sequence.close()
+
+
+def test_after_a_verified_tree_the_head_reads_what_was_accepted(case: Case):
+    sequence = read(case, TEXT)
+    case.head.begin_draft([sequence], [7])
+    case.head.read([DraftNodes(sequence, [0, 1], [20, 21], [ROOT, ROOT], 1)])
+    tree = DraftTree((20, 21, 22, 23), (ROOT, ROOT, 1, 2))
+    case.model.score([ScoreRequest(sequence, [7], tree)])
+    sequence.commit([1, 2])
+    [row] = case.head.begin_draft([sequence], [9])
+    assert near(row, case.expected([*TEXT, 7, 21, 22, 9]))
+    sequence.close()
+
+
+def test_streams_that_were_not_drafted_for_are_caught_up(case: Case):
+    sequence, text = read(case, TEXT), [*TEXT]
+    for token in range(90):
+        case.model.score([ScoreRequest(sequence, [token % 50])])
+        sequence.commit()
+        text.append(token % 50)
+    assert sequence.trail.num_unread < 70
+    [row] = case.head.begin_draft([sequence], [9])
+    assert near(row, case.expected([*text, 9]))
+    sequence.close()
+
+
+def test_a_stream_that_reuses_a_prompt_reads_again_what_the_head_lacks(case: Case):
+    case.model.forget_prompts()
+    first = read(case, TEXT)
+    case.head.begin_draft([first], [7])
+    first.close()
+    plain = case.model.open([*TEXT, 8, 9], 64)  # nobody follows it
+    assert plain.length == len(TEXT)
+    case.model.score([ScoreRequest(plain, [8])])
+    plain.commit()
+    plain.close()
+    second = case.model.open([*TEXT, 8, 9, 10], 64)
+    case.head.follow(second)
+    assert 0 < second.length < len(TEXT)
+    case.model.score([ScoreRequest(second, [*TEXT, 8, 9][second.length :])])
+    second.commit()
+    [row] = case.head.begin_draft([second], [10])
+    assert near(row, case.expected([*TEXT, 8, 9, 10]))
+    second.close()
+
+
+def test_streams_draft_together_as_they_do_alone(case: Case):
+    texts = [TEXT, TEXT[:4], TEXT[2:]]
+    sequences = [read(case, text) for text in texts]
+    rows = case.head.begin_draft(sequences, [7, 8, 9])
+    for text, token, row in zip(texts, (7, 8, 9), rows, strict=True):
+        assert near(row, case.expected([*text, token]))
+    for sequence in sequences:
+        sequence.close()
+
+
+@pytest.mark.parametrize(
+    ("width", "verifier", "keywords"),
+    [
+        (1, "matching", {}),
+        (3, "matching", {"temperature": 0.8}),
+        (3, "matching", {"temperature": 1.0, "top_k": 5, "presence_penalty": 1.0}),
+        (1, "rejection", {"temperature": 0.8}),
+    ],
+)
+def test_the_text_is_the_targets(case: Case, width, verifier, keywords):
+    drafter = HeadDrafter(case.head, case.model.info.vocab_size, HeadOptions(width))
+    engine = Engine(case.model, _Tokenizer(), drafter, make_policy(4 * width))
+    answers = [engine.generate(TEXT[i:], max_tokens=20, seed=i, verifier=verifier, **keywords) for i in range(2)]
+    for i, answer in enumerate(answers):
+        result = answer.result()
+        assert result.stats.num_drafted > 20 and result.stats.drafter_error is None
+        if verifier == "matching":
+            plain = Engine(case.model, _Tokenizer()).generate(TEXT[i:], max_tokens=20, seed=i, **keywords)
+            assert result.tokens == plain.result().tokens
+    assert case.model.num_open == 0
+
+
+class _Tokenizer:
+    eos_ids: frozenset[int] = frozenset()
+
+    def stream_decoder(self):
+        return letters(131).stream_decoder()

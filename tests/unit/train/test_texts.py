@@ -1,0 +1,266 @@
+"""Text that a target writes itself: scripts, filters, shards, and the ids a head can draft."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from slipstream.errors import SlipstreamError, UsageError
+from slipstream.loading import load
+from slipstream.models import open_checkpoint
+from slipstream.train.batches import Corpus, Schedule, split
+from slipstream.train.chat_form import ChatForm
+from slipstream.train.filters import Seen, is_worth_keeping, repeated_share
+from slipstream.train.messages import Messenger
+from slipstream.train.scripts import (
+    KINDS,
+    Kind,
+    Writing,
+    chat,
+    free_text,
+    given,
+    long_context,
+    opened,
+    random_script,
+    task,
+    translation,
+    turns,
+)
+from slipstream.train.settings import TrainOptions
+from slipstream.train.shards import Role, Shards, Text
+from slipstream.train.texts import TextMaker
+from slipstream.train.transcripts import read_transcripts
+from slipstream.train.vocabulary import choose_vocabulary
+from unit.models.model_files import write_gguf
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With a chat template."""
+    path = tmp_path_factory.mktemp("chat") / "tiny.gguf"
+    write_gguf(path, metadata={"llama.context_length": 512})
+    return path
+
+
+@pytest.fixture(scope="module")
+def form(tiny: Path) -> ChatForm:
+    return ChatForm(open_checkpoint(tiny).tokenizer)
+
+
+def played(kind: Kind, form: ChatForm, write: Callable[[int], str], length: int = 400) -> list[Text]:
+    """A script whose pieces are written by `write`, which gets their number; each ends with the end token."""
+    script = kind(Writing(form, length, (0.0, 1.0), random.Random(3)))
+    end = max(form.tokenizer.eos_ids)
+    try:
+        wanted, number = next(script), 0
+        while True:
+            assert len(wanted.prompt) + wanted.max_tokens <= length
+            wanted = script.send([*form.tokenizer.encode(write(number)), end][: wanted.max_tokens])
+            number += 1
+    except StopIteration as over:
+        return over.value
+
+
+def role_text(form: ChatForm, text: Text, role: Role) -> str:
+    return form.tokenizer.decode(text.tokens[text.roles == role].tolist(), show_special=True)
+
+
+def test_a_question_and_its_answer(form):
+    [text] = played(chat, form, lambda number: ("Why is it late?", "The fox was lazy.")[number])
+    assert form.tokenizer.decode(text.tokens.tolist(), show_special=True) == (
+        "<|im_start|>user\nWhy is it late?<|im_end|>\n<|im_start|>assistant\nThe fox was lazy.<|im_end|>"
+    )
+    assert role_text(form, text, Role.ANSWER) == "The fox was lazy.<|im_end|>"
+    assert role_text(form, text, Role.USER).startswith("Why is it late?")
+
+
+def test_earlier_answers_of_a_conversation_count_too(form):
+    [text] = played(turns, form, "question {0} or answer {0}".format)
+    assert role_text(form, text, Role.ANSWER).startswith(
+        "question 1 or answer 1<|im_end|>question 3 or answer 3<|im_end|>"
+    )
+
+
+def test_a_question_without_an_end_is_not_answered(form):
+    script = chat(Writing(form, 400, (1.0,), random.Random(0)))
+    wanted = next(script)
+    with pytest.raises(StopIteration) as over:
+        script.send(form.tokenizer.encode("x" * wanted.max_tokens)[: wanted.max_tokens])
+    assert over.value.value == []
+
+
+def test_tasks_are_on_texts_of_the_targets_own(form):
+    for kind, least in ((task, 2), (translation, 2), (long_context, 2)):
+        made = played(kind, form, "The fox {0} jumps. The dog {0} is lazy.".format)
+        assert len(made) >= least
+        assert "The fox 1 jumps" in role_text(form, made[-1], Role.USER)
+
+
+def test_an_opener_is_part_of_the_question(form):
+    [text] = played(opened, form, " and so on {}.".format)
+    asked = role_text(form, text, Role.USER)
+    assert not asked.startswith(" and so on") and " and so on 0." in asked
+
+
+def test_given_turns_are_answered_one_by_one(form):
+    kind = given([{"role": "system", "content": "Be brief."}], ("One?", "Two?"))
+    [text] = played(kind, form, "answer {}".format)
+    assert role_text(form, text, Role.ANSWER) == "answer 0<|im_end|>answer 1<|im_end|>"
+
+
+def test_all_kinds_of_scripts_end_within_the_length(form):
+    assert sum(share for _, share in KINDS) == pytest.approx(1)
+    for seed in range(30):
+        kind = lambda writing, seed=seed: random_script(  # noqa: E731
+            Writing(writing.form, writing.length, writing.temperatures, random.Random(seed))
+        )
+        for text in played(kind, form, "The quick brown fox {}".format, length=200):
+            assert len(text.tokens) <= 200
+
+
+def test_base_models_write_freely(form):
+    [text] = played(free_text, form, "Once upon a time {}".format)
+    assert text.roles[0] == Role.TEMPLATE and (text.roles[1:] == Role.ANSWER).all()
+
+
+# -- filters ----------------------------------------------------------------------------------------------------------
+
+
+def answer(tokens: list[int], kind: str = "chat") -> Text:
+    return Text(np.array(tokens, np.int32), np.full(len(tokens), Role.ANSWER, np.uint8), kind)
+
+
+def test_loops_and_short_answers_are_left_out():
+    assert repeated_share(np.array([1, 2, 3] * 30, np.int32)) > 0.9
+    assert repeated_share(np.arange(50, dtype=np.int32)) == 0
+    assert is_worth_keeping(answer(list(range(40))))
+    assert not is_worth_keeping(answer(list(range(20)) + [7, 8, 9] * 20))
+    assert not is_worth_keeping(answer([1, 2, 3]))
+
+
+def test_a_question_counts_once():
+    seen = Seen([answer(list(range(60)))])
+    assert not seen.is_new(answer([*range(48), 5, 6]))
+    assert seen.is_new(answer([9, *range(48)])) and not seen.is_new(answer([9, *range(48)]))
+
+
+# -- shards -----------------------------------------------------------------------------------------------------------
+
+
+def test_shards_come_back_as_they_were(tmp_path):
+    texts = [answer([1, 2, 3], "chat"), answer([4], "task")]
+    shards = Shards(tmp_path, {"seed": 0})
+    shards.write(0, texts)
+    shards.write(1, [])
+    back = list(Shards(tmp_path, {"seed": 0}).all())
+    assert [(t.tokens.tolist(), t.kind) for t in back] == [([1, 2, 3], "chat"), ([4], "task")]
+    with pytest.raises(UsageError, match="another recipe"):
+        Shards(tmp_path, {"seed": 1})
+    (tmp_path / "shard-00000.npz").write_bytes(b"PK\x03\x04")
+    with pytest.raises(SlipstreamError, match="remove it"):
+        list(shards.all())
+
+
+def test_making_goes_on_with_the_same_text(learnable, tmp_path):
+    options = TrainOptions(target=str(learnable), tokens=600, length=32, shard_texts=12, streams=6, temperatures="1")
+    checkpoint = open_checkpoint(learnable)
+    engine = load(learnable, drafter="none", max_streams=6)
+
+    def make(folder: Path, tokens: int) -> list[list[int]]:
+        shards = Shards(folder, options.recipe())
+        TextMaker(replace(options, tokens=tokens), checkpoint.tokenizer, lambda: engine, Messenger()).make(shards)
+        return [text.tokens.tolist() for text in shards.all()]
+
+    first = make(tmp_path / "broken-off", 1)
+    whole = make(tmp_path / "whole", 600)
+    assert make(tmp_path / "broken-off", 600) == whole
+    assert whole[: len(first)] == first and len(whole) > len(first) > 0
+
+
+def test_prompts_of_the_user_are_answered(tiny, tmp_path):
+    (tmp_path / "prompts.txt").write_text("What is a fox?\nWhat is a dog?\n")
+    options = TrainOptions(
+        target=str(tiny), prompts=tmp_path / "prompts.txt", tokens=10_000, length=96, temperatures="1", streams=2
+    )
+    shards = Shards(tmp_path / "texts", options.recipe())
+    engine = load(tiny, drafter="none")
+    TextMaker(options, open_checkpoint(tiny).tokenizer, lambda: engine, Messenger()).make(shards)
+    assert shards.count() == 1
+    assert {text.kind for text in shards.all()} <= {"given"}
+
+
+def test_transcripts_are_read(form, tmp_path):
+    path = tmp_path / "talks.jsonl"
+    talk = [
+        ("user", "Hi?"),
+        ("assistant", "Hello there."),
+        ("user", "Who?"),
+        ("assistant", "The fox."),
+        ("user", "So?"),
+    ]
+    path.write_text(json.dumps({"messages": [{"role": role, "content": words} for role, words in talk]}) + "\n")
+    [text] = read_transcripts(path, form)
+    assert role_text(form, text, Role.ANSWER) == "Hello there.<|im_end|>The fox.<|im_end|>"
+    path.write_text('{"messages": [{"role": "user", "content": "Hi"}]}\n')
+    with pytest.raises(UsageError, match=r"line 1: no answer"):
+        read_transcripts(path, form)
+    path.write_text("not json\n")
+    with pytest.raises(UsageError, match=r"line 1: not valid JSON"):
+        read_transcripts(path, form)
+
+
+# -- vocabulary and batches -------------------------------------------------------------------------------------------
+
+
+def test_the_draft_vocabulary_has_what_is_frequent_and_what_ends():
+    vocabulary = choose_vocabulary([answer([5, 5, 7, 7, 9])], 3, 20, always=[19])
+    assert vocabulary.ids.tolist() == [5, 7, 19]
+    assert vocabulary.coverage == pytest.approx(0.8)
+    assert (vocabulary.d2t() + np.arange(3)).tolist() == [5, 7, 19]
+    assert np.flatnonzero(vocabulary.t2d()).tolist() == [5, 7, 19]
+    assert choose_vocabulary([answer([5])], 0, 20).is_full
+
+
+def test_rows_are_those_whose_prediction_counts():
+    roles = np.array([0, 0, 1, 1, 2, 2], np.uint8)
+    corpus = Corpus([Text(np.arange(6, dtype=np.int32), roles, "chat")], ("chat",), 0.1)
+    batch = corpus.batch([0])
+    assert batch.tokens.shape == (1, 32)
+    assert batch.rows.tolist() == [0, 1, 2, 3]
+    assert batch.weights.tolist() == pytest.approx([0.1, 0.1, 1, 1])
+
+
+def test_the_schedule_is_a_function_of_the_step():
+    chance = random.Random(0)
+    corpus = Corpus([answer([1] * chance.randint(3, 60)) for _ in range(50)], ("chat",), 0.0)
+    schedule = Schedule(corpus, 256, seed=1)
+    steps = [schedule.at(step) for step in range(40)]
+    assert [Schedule(corpus, 256, seed=1).at(step) for step in (39, 3, 17)] == [steps[39], steps[3], steps[17]]
+    in_epoch: list[int] = []
+    for batch in steps:
+        if set(batch) & set(in_epoch):
+            break
+        in_epoch += batch
+    assert sorted(in_epoch) == list(range(50))
+
+
+def test_the_split_depends_on_the_text_alone():
+    texts = [answer([i, i + 1, i + 2]) for i in range(400)]
+    learned, judged = split(texts, 0.1, 0.0)
+    assert 10 < len(judged.texts) < 80 and len(learned.texts) + len(judged.texts) == 400
+    again = split(texts[::-1], 0.1, 0.0)[1]
+    assert {t.digest() for t in again.texts} == {t.digest() for t in judged.texts}
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"feature_norm": "some"}, {"steps": 0}, {"temperatures": "hot"}, {"batch_tokens": 10}, {"held_back": 0.9}]
+)
+def test_options_that_can_not_be_are_refused(wrong):
+    with pytest.raises(UsageError):
+        TrainOptions(**wrong)

@@ -1,0 +1,151 @@
+"""A head learns: the loss falls and drafts get longer; a run that was killed goes on as if nothing had happened."""
+
+from __future__ import annotations
+
+import json
+import signal
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from slipstream.backends import MachineOptions
+from slipstream.errors import CapacityError, SlipstreamError, UsageError
+from slipstream.models.safetensors_file import read_file_header
+from slipstream.train.loop import rate_at
+from slipstream.train.messages import Messenger
+from slipstream.train.run import TrainResult, train_head
+from slipstream.train.run_state import RunState
+from slipstream.train.settings import TrainOptions
+
+CPU = MachineOptions(device="cpu", threads=1)
+
+
+@pytest.fixture(scope="module")
+def options(learnable: Path, tmp_path_factory: pytest.TempPathFactory) -> TrainOptions:
+    return TrainOptions(
+        target=str(learnable), texts=tmp_path_factory.mktemp("texts"), tokens=6_000, length=48, temperatures="1",
+        streams=32, shard_texts=64, draft_vocab=80, steps=30, batch_tokens=768, learning_rate=2e-2, held_back=0.1,
+        check_every=5, draft_steps=4, save_seconds=0,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def whole(options: TrainOptions, tmp_path_factory: pytest.TempPathFactory) -> TrainResult:
+    """A run without interruption."""
+    return train(options, tmp_path_factory.mktemp("whole") / "head")
+
+
+def train(options: TrainOptions, output: Path, messenger: Messenger | None = None) -> TrainResult:
+    return train_head(options, output, CPU, messenger or Messenger(), "slipstream train --target tiny")
+
+
+def records(result: TrainResult) -> list[dict[str, float]]:
+    log = result.folder.with_name(f"{result.folder.name}.training") / "log.jsonl"
+    return [json.loads(line) for line in log.read_text().splitlines()]
+
+
+def weights(result: TrainResult) -> dict[str, np.ndarray]:
+    stored = read_file_header(result.folder / "model.safetensors")
+    return {name: tensor.read().data.copy() for name, tensor in stored.items() if tensor.dtype == "BF16"}
+
+
+def test_the_loss_falls_and_drafts_get_longer(whole):
+    checks = [record for record in records(whole) if "accepted_length" in record]
+    assert whole.is_finished and whole.steps == 30
+    assert checks[-1]["held_back_loss"] < 0.85 * checks[0]["held_back_loss"]
+    assert checks[-1]["accepted_length"] > checks[0]["accepted_length"] + 0.1
+    assert whole.accepted_length == max(check["accepted_length"] for check in checks)
+
+
+def test_a_run_that_broke_off_goes_on_and_ends_with_the_same_weights(options, whole, tmp_path):
+    class CrashError(Exception):
+        pass
+
+    def crash(line: str) -> None:
+        if line.startswith("step 20:"):
+            raise CrashError
+
+    with pytest.raises(CrashError):
+        train(options, tmp_path / "head", Messenger(crash))
+    assert not (tmp_path / "head").exists()
+    said: list[str] = []
+    result = train(options, tmp_path / "head", Messenger(said.append))
+    assert "going on at step 19" in said
+    assert result.accepted_length == whole.accepted_length
+    for name, tensor in weights(whole).items():
+        assert np.array_equal(weights(result)[name], tensor), name
+    again = train(options, tmp_path / "head")  # nothing is left to do
+    assert again.is_finished and again.accepted_length == whole.accepted_length
+
+
+def test_a_stop_leaves_a_head_that_can_be_used(options, tmp_path):
+    messenger = Messenger()
+
+    def stop(done: float, total: float, what: str) -> None:
+        messenger.stop_asked = what.startswith("loss")
+
+    messenger.progress = stop
+    result = train(options, tmp_path / "head", messenger)
+    assert not result.is_finished and result.steps == 5
+    assert weights(result)["lm_head.weight"].shape == (80, 40)
+    assert "stopped early" in (tmp_path / "head" / "README.md").read_text()
+
+
+def test_other_options_do_not_continue_a_run(options, whole):
+    with pytest.raises(UsageError, match=r"--learning-rate was 0\.02, now 0\.01"):
+        train(replace(options, learning_rate=0.01), whole.folder)
+    with pytest.raises(UsageError, match=r"text of another recipe.*--seed was 0, now 1"):
+        train(replace(options, seed=1), whole.folder.with_name("other"))
+
+
+def test_a_folder_that_is_no_training_is_left_alone(options, tmp_path):
+    (tmp_path / "head").mkdir()
+    with pytest.raises(UsageError, match="exists, and no training of it"):
+        train(options, tmp_path / "head")
+
+
+def test_what_does_not_fit_is_refused_before_anything_is_written(options, tmp_path):
+    with pytest.raises(CapacityError, match=r"too little memory.*Lower --batch-tokens"):
+        train(replace(options, batch_tokens=1_000_000_000), tmp_path / "head")
+    assert not (tmp_path / "head.training").exists()
+
+
+def test_the_folder_has_weights_id_maps_and_a_card(whole):
+    stored = read_file_header(whole.folder / "model.safetensors")
+    assert stored["d2t"].shape == (80,) and stored["t2d"].shape == (131,)
+    card = (whole.folder / "README.md").read_text()
+    for part in (
+        "slipstream train --target tiny",
+        "Licence: to be stated",
+        f"**{whole.accepted_length:.2f}**",
+        "Seed 0",
+    ):
+        assert part in card
+    page = (whole.folder.with_name(f"{whole.folder.name}.training") / "training.html").read_text()
+    assert page.count("<svg") == 3
+
+
+def test_a_damaged_checkpoint_is_named(options, tmp_path):
+    RunState().save(tmp_path / "head.training" / "checkpoint.pt", {})
+    path = tmp_path / "head.training" / "checkpoint.pt"
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(SlipstreamError, match="can't be read"):
+        train(options, tmp_path / "head")
+
+
+def test_the_first_interrupt_asks_and_the_second_stops():
+    messenger = Messenger()
+    with messenger.catching_interrupts():
+        signal.raise_signal(signal.SIGINT)
+        assert messenger.stop_asked
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_the_rate_rises_and_falls():
+    rates = [rate_at(share / 100, 0.1) for share in range(101)]
+    assert rates[0] < 0.01 and rates[10] == 1.0 and rates[100] == pytest.approx(0)
+    assert all(earlier >= later for earlier, later in pairwise(rates[10:]))
