@@ -24,7 +24,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Chooser:
+class HeadChoices:
     """`token_ids`: the target's id of each of the head's tokens."""
 
     token_ids: Ids

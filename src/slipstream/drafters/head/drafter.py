@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from slipstream.core.protocols import DraftNodes, HeadModel, KVSequence, Logits
 from slipstream.core.stream import Observation, Stream
 from slipstream.core.tree import EMPTY_TREE, ROOT, DraftTree, TreeBuilder
-from slipstream.drafters.head.choices import Choice, Chooser
+from slipstream.drafters.head.choices import Choice, HeadChoices
 from slipstream.errors import UsageError
 
 
@@ -22,11 +22,11 @@ class HeadOptions:
 
 
 @dataclass(slots=True)
-class _Node:
+class _Candidate:
     """A token that may be drafted. `read_as`: its number among the nodes that the head has read."""
 
     choice: Choice
-    parent: _Node | None
+    parent: _Candidate | None
     chance: float  # of the whole path
     depth: int
     read_as: int = ROOT
@@ -37,18 +37,18 @@ class _Node:
 
 
 @dataclass(slots=True)
-class _Draft:
+class _GrowingTree:
     """A draft in progress."""
 
     stream: Stream
     sequence: KVSequence
     budget: int
     num_steps: int
-    nodes: list[_Node] = field(default_factory=list)
+    nodes: list[_Candidate] = field(default_factory=list)
     read_tokens: list[int] = field(default_factory=list)
     read_parents: list[int] = field(default_factory=list)
 
-    def next_read(self, width: int, depth: int) -> list[_Node]:
+    def next_read(self, width: int, depth: int) -> list[_Candidate]:
         """The likeliest nodes of this depth, numbered; the head reads them next."""
         if depth >= self.num_steps:
             return []
@@ -77,7 +77,7 @@ class HeadDrafter:
         self.name = "head"
         self.head = head
         self.width = (options or HeadOptions()).width
-        self._chooser = Chooser(head.token_ids, vocab_size)
+        self._chooser = HeadChoices(head.token_ids, vocab_size)
 
     def begin(self, stream: Stream) -> None:
         assert stream.sequence is not None
@@ -105,7 +105,7 @@ class HeadDrafter:
         """Independent samples are drafted as a chain."""
         return self.width if stream.verifier.couples or stream.sampling.is_greedy else 1
 
-    def _add_children(self, draft: _Draft, parent: _Node | None, row: Logits) -> None:
+    def _add_children(self, draft: _GrowingTree, parent: _Candidate | None, row: Logits) -> None:
         stream, sampling = draft.stream, draft.stream.sampling
         depth = parent.depth if parent else 0
         path = parent.path_tokens() if parent and sampling.uses_history else []
@@ -116,7 +116,7 @@ class HeadDrafter:
         else:
             choices = self._chooser.drawn(row, sampling, position)
         before = parent.chance if parent else 1.0
-        draft.nodes += [_Node(choice, parent, before * choice.confidence, depth + 1) for choice in choices]
+        draft.nodes += [_Candidate(choice, parent, before * choice.confidence, depth + 1) for choice in choices]
 
     def observe(self, observations: Sequence[Observation]) -> None:
         pass  # the target's features show what was kept
@@ -126,12 +126,12 @@ class HeadDrafter:
             self.head.leave(stream.sequence)
 
 
-def _draft(stream: Stream, budget: int, width: int) -> _Draft | None:
+def _draft(stream: Stream, budget: int, width: int) -> _GrowingTree | None:
     """None where nothing can be drafted: no budget, or a prompt that the target has not read."""
     if not budget or stream.sequence is None or len(stream.pending) != 1:
         return None
-    return _Draft(stream, stream.sequence, budget, -(-budget // width))
+    return _GrowingTree(stream, stream.sequence, budget, -(-budget // width))
 
 
-def _nodes(draft: _Draft, nodes: Sequence[_Node], depth: int) -> DraftNodes:
+def _nodes(draft: _GrowingTree, nodes: Sequence[_Candidate], depth: int) -> DraftNodes:
     return DraftNodes(draft.sequence, [n.read_as for n in nodes], draft.read_tokens, draft.read_parents, depth)
