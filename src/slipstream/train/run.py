@@ -14,7 +14,7 @@ import torch
 
 from slipstream import __version__
 from slipstream.backends import MachineOptions
-from slipstream.backends.torch.kv_pool import PAGE_SIZE
+from slipstream.backends.torch.kv_pool import tokens_for
 from slipstream.backends.torch.options import DTYPES, TorchOptions, pick_device, pick_dtype
 from slipstream.core.engine import Engine
 from slipstream.errors import SlipstreamError, UsageError
@@ -157,7 +157,7 @@ class TrainingRun:
         length, streams = self.options.length + BULK_STEPS, self.options.streams
         options = TorchOptions(
             device=self.machine.device, dtype=self.machine.dtype, threads=self.machine.threads, context_length=length,
-            kv_tokens=streams * (length + PAGE_SIZE) + PAGE_SIZE,
+            kv_tokens=tokens_for(streams, length),
         )  # fmt: skip
         return load(self.options.target, drafter="none", options=options, max_streams=streams)
 

@@ -259,5 +259,10 @@ def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> 
     return torch.from_numpy(lazily).view(dtype).view(shape)
 
 
+def tokens_for(streams: int, reserve: int) -> int:
+    """Tokens of a pool in which so many sequences can be open at once, each with this reserve."""
+    return (streams * (_pages(reserve + _DRAFT_MARGIN) + 1) + 1) * PAGE_SIZE
+
+
 def _pages(tokens: int) -> int:
     return -(-tokens // PAGE_SIZE)
