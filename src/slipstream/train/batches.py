@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,7 @@ _SORTED_TOGETHER = 64  # batches whose texts are sorted by length: little paddin
 @dataclass(frozen=True, slots=True)
 class TextBatch:
     tokens: torch.Tensor  # [texts, length] int64, padded at the ends
+    places: torch.Tensor  # [texts, length] int64: where each token stands in the corpus, text after text
     rows: torch.Tensor  # [rows] int64: flat positions whose prediction counts
     weights: torch.Tensor  # [rows] float32
     kinds: torch.Tensor  # [rows] int64: kind of each row's text
@@ -30,16 +32,21 @@ class TextBatch:
         def moved(part: torch.Tensor) -> torch.Tensor:
             return part.pin_memory().to(device, non_blocking=True)
 
-        return TextBatch(moved(self.tokens), moved(self.rows), moved(self.weights), moved(self.kinds))
+        return TextBatch(*(moved(getattr(self, field.name)) for field in fields(self)))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Corpus:
     """Texts to learn from, or to judge by."""
 
     texts: Sequence[Text]
     kinds: tuple[str, ...]  # of all texts, those held back included
     user_weight: float
+
+    @cached_property
+    def starts(self) -> npt.NDArray[np.int64]:
+        """[texts + 1] the place of each text's first token; the last entry is the number of tokens."""
+        return np.cumsum([0, *(len(text.tokens) for text in self.texts)], dtype=np.int64)
 
     def batch(self, chosen: Sequence[int]) -> TextBatch:
         """A position s predicts the token at s + 2: features of s, token of s + 1. Its weight is by who wrote s + 2."""
@@ -53,10 +60,10 @@ class Corpus:
         rows = np.flatnonzero(weights)
         kinds = np.array([self.kinds.index(text.kind) for text in texts], np.int64)
         kept = weights.reshape(-1)[rows]
-        return TextBatch(
-            torch.from_numpy(tokens), torch.from_numpy(rows), torch.from_numpy(kept),
-            torch.from_numpy(kinds[rows // length]),
-        )  # fmt: skip
+        ends = np.array([len(text.tokens) - 1 for text in texts])
+        within = np.minimum(np.arange(length)[None, :], ends[:, None])  # padding repeats the last token's place
+        places = self.starts[list(chosen)][:, None] + within
+        return TextBatch(*map(torch.from_numpy, (tokens, places, rows, kept, kinds[rows // length])))
 
     def in_order(self, batch_tokens: int) -> list[list[int]]:
         """All texts, the shortest first."""

@@ -37,6 +37,12 @@ class TargetForward:
         return self._decoder.embedding.data
 
     @property
+    def state_widths(self) -> tuple[int, int]:
+        """Of features and of hidden states."""
+        hidden = self.embedding.shape[1]
+        return len(self._feature_layers) * hidden, hidden
+
+    @property
     def output_weight(self) -> torch.Tensor:
         """[vocab, hidden]"""
         return self._decoder.head.data

@@ -18,6 +18,7 @@ from slipstream.train.messages import Messenger, time_left
 from slipstream.train.rollout import Rollout, RolloutOutcome
 from slipstream.train.run_state import RunState, Tensors
 from slipstream.train.settings import TrainOptions
+from slipstream.train.stored_states import StoredStates
 
 LOG_EVERY = 50  # steps; reading the loss waits for the device
 USUAL_DRAFT = 4  # tokens: the draft by which heads are compared
@@ -57,6 +58,7 @@ class Trainer:
     messenger: Messenger
     save: Callable[[RunState], None]  # writes a checkpoint
     state: RunState = field(default_factory=RunState)
+    stored: StoredStates | None = None  # of the texts to learn from
 
     def __post_init__(self) -> None:
         self._schedule = Schedule(self.learned, self.options.batch_tokens, self.options.seed)
@@ -103,7 +105,7 @@ class Trainer:
             group["lr"] = self.options.learning_rate * rate_at(self._share(), self.options.warm_up)
         batch = self.learned.batch(self._schedule.at(self.state.step)).to(self.device)
         with self._low_precision():
-            loss = self.rollout(batch, self.options.draft_steps).loss(self.options.step_decay)
+            loss = self.rollout(batch, self.options.draft_steps, self.stored).loss(self.options.step_decay)
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(self.head.parameters(), self.options.clip)

@@ -64,8 +64,12 @@ def plan_training(
         head=_COPIES * 4 * num_parameters(head),
         activations=_activation_bytes(target, head, options, item_bytes),
         fixed=_FIXED_BYTES[device.type],
-        free=torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory(),
+        free=free_bytes(device),
     )
+
+
+def free_bytes(device: torch.device) -> int:
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory()
 
 
 def num_parameters(head: HeadConfig) -> int:

@@ -7,19 +7,20 @@ entries made from features up to the position where the draft began, s - k + 1, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from torch.utils.checkpoint import checkpoint
 
 from slipstream.train.batches import TextBatch
-from slipstream.train.forward import TargetForward
+from slipstream.train.forward import TargetForward, TargetStates
 from slipstream.train.head_module import HeadModule, KeysValues
+from slipstream.train.losses import soft_cross_entropy
 
 _LOGIT_BYTES = 1 << 28  # of the target's logits at a time
+StatesOf = Callable[[TextBatch], TargetStates]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +53,10 @@ class Rollout:
         self._draft_ids = draft_ids  # [draft vocabulary] int64
         self._num_kinds = num_kinds
 
-    def __call__(self, batch: TextBatch, steps: int) -> RolloutOutcome:
+    def __call__(self, batch: TextBatch, steps: int, states_of: StatesOf | None = None) -> RolloutOutcome:
+        """`states_of`: where the target's states are known already."""
         texts, length = batch.tokens.shape
-        states = self._target(batch.tokens)
+        states = states_of(batch) if states_of else self._target(batch.tokens)
         lesson = self._lesson(states.hidden, batch.rows)
         embedded = F.embedding(batch.tokens.roll(-1, 1), self._target.embedding)
         outputs = unroll(self._head, states.features, embedded, self._target.rope(length), steps)
@@ -83,24 +85,11 @@ class Rollout:
         return Lesson(torch.cat(shares), torch.cat(choices))
 
     def _judged(self, output: torch.Tensor, lesson: Lesson, weights: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The weighted loss and which rows are right. Logits are computed again for the gradients: a step's are the
-        largest thing there is, and this way only one of them is kept."""
-        if not torch.is_grad_enabled():
-            return self._loss(output, lesson.shares, lesson.choices, weights)
-        judged: tuple[torch.Tensor, torch.Tensor] = checkpoint(
-            self._loss, output, lesson.shares, lesson.choices, weights, use_reentrant=False, preserve_rng_state=False
-        )
-        return judged
-
-    def _loss(
-        self, output: torch.Tensor, shares: torch.Tensor, choices: torch.Tensor, weights: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Cross entropy with the target's distribution over the draft vocabulary. What the target has outside of it
-        lowers a row's weight: there the head can't be right."""
-        logits = self._head.logits(output).float()
-        match = self._draft_ids[logits.detach().argmax(-1)] == choices
-        entropy = -(shares.float() * logits.log_softmax(-1)).sum(-1)
-        return (entropy * weights).sum(), match
+        """The weighted loss and which rows are right. What the target has outside of the draft vocabulary lowers a
+        row's weight: there the head can't be right."""
+        normed = self._head.norm(output)
+        loss, best = soft_cross_entropy(normed, self._head.lm_head.weight, lesson.shares, weights)
+        return loss, self._draft_ids[best] == lesson.choices
 
     @torch.no_grad()
     def _chains(self, batch: TextBatch, matches: list[torch.Tensor], size: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -26,7 +26,7 @@ from slipstream.train.card import card
 from slipstream.train.forward import load_target
 from slipstream.train.head_module import HeadModule, begin_from, head_config
 from slipstream.train.loop import USUAL_DRAFT, Trainer
-from slipstream.train.memory import num_parameters, plan_training
+from slipstream.train.memory import free_bytes, num_parameters, plan_training
 from slipstream.train.messages import Messenger
 from slipstream.train.plot import page
 from slipstream.train.rollout import Rollout
@@ -34,6 +34,7 @@ from slipstream.train.run_state import RunState, best_of, load_state
 from slipstream.train.saving import save_head
 from slipstream.train.settings import TrainOptions
 from slipstream.train.shards import Shards, Text
+from slipstream.train.stored_states import stored_states
 from slipstream.train.texts import TextMaker
 from slipstream.train.vocabulary import DraftVocabulary, choose_vocabulary
 from slipstream.train.writer import BULK_STEPS
@@ -186,7 +187,10 @@ class TrainingRun:
             now.save(self.work / "checkpoint.pt", settings)
             self._write_log(now)
 
-        trained = Trainer(head, rollout, learned, judged, self.options, self.device, self.messenger, save, state).run()
+        stored = stored_states(target, learned, self.options.batch_tokens, self.device, free_bytes(self.device))
+        trained = Trainer(
+            head, rollout, learned, judged, self.options, self.device, self.messenger, save, state, stored
+        ).run()
         if not trained.step:
             raise KeyboardInterrupt
         return trained
