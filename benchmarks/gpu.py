@@ -20,6 +20,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 import slipstream
@@ -33,10 +34,14 @@ from slipstream.core.stats import Stats
 from slipstream.core.stream import Drafter, Limits, Stream
 from slipstream.core.tree import ROOT, DraftTree
 from slipstream.drafters.base import FreeDrafter
+from slipstream.drafters.head.drafter import HeadDrafter, HeadOptions
 from slipstream.drafters.model import DraftModelDrafter
 from slipstream.loading import LoadedModel, freeze_loaded
 from slipstream.measurement.row_cost import measure_row_cost
 from slipstream.measurement.synthetic import forced_acceptance
+from slipstream.models.checkpoint import RawTensor
+from slipstream.models.head_config import HeadConfig, default_feature_layers
+from slipstream.models.head_layouts import head_tensors
 from slipstream.models.shapes import RandomCheckpoint
 from slipstream.policy import make_policy
 
@@ -54,6 +59,25 @@ class Guesses(FreeDrafter):
 
     def propose(self, streams: Sequence[Stream], budgets: Sequence[int]) -> list[DraftTree]:
         return [DraftTree.chain([7] * budget, [0.8] * budget) for budget in budgets]
+
+
+class RandomHead:
+    """A draft head of EAGLE-3's shape for a target, with random weights."""
+
+    def __init__(self, target: RandomCheckpoint, draft_vocab: int = 32_000) -> None:
+        layer = replace(target.config, num_layers=1, tied_head=False)
+        layers = default_feature_layers(target.config.num_layers)
+        self.config = HeadConfig(layer, draft_vocab, layers, layer.hidden_size)
+        self.name, self.path = f"head of {target.name}", Path("synthetic/head")
+        self._shapes = head_tensors(self.config)
+        self._block = (np.random.default_rng(1).standard_normal(1 << 20) * 0.02).astype(np.float32)
+
+    def tensor(self, name: str) -> RawTensor:
+        shape = self._shapes[name]
+        return RawTensor("F32", np.ones(shape, np.float32)) if "norm" in name else RawTensor("F32", self._block, shape)
+
+    def token_ids(self) -> Any:
+        return np.arange(self.config.draft_vocab_size, dtype=np.int64)
 
 
 class Remembering(FreeDrafter):
@@ -301,6 +325,24 @@ class Bench:
                 "of the theoretical speed-up"
             )
 
+    def heads(self) -> None:
+        """8B with a head of EAGLE-3's shape: what drafting costs against one forward of the target."""
+        target = self.model("llama-8b")
+        plain = decode(target, self.tokens)
+        head = target.model.attach_head(RandomHead(RandomCheckpoint("llama-8b")))  # type: ignore[attr-defined]
+        self.report["heads"] = {"plain": plain}
+        for name, width, nodes, acceptance in (("chain of 5", 1, 5, 0.8), ("tree of 32", 8, 32, 0.8)):
+            drafter = HeadDrafter(head, target.model.info.vocab_size, HeadOptions(width))
+            run = decode(target, self.tokens, drafter, f"fixed({nodes})", acceptance)
+            run["cost"] = run["draft_ms"] / plain["ms_per_round"]
+            self.report["heads"][name] = run
+            self.say(
+                f"8B + head, {name}, synthetic {acceptance}: {run['tokens_per_s']:.0f} tok/s "
+                f"({run['tokens_per_s'] / plain['tokens_per_s']:.2f}x of plain), {run['tokens_per_round']:.2f} tokens "
+                f"and {run['ms_per_round']:.2f} ms a round, drafting {run['draft_ms']:.2f} ms: {run['cost']:.2f}x of a "
+                f"plain step ({plain['ms_per_round']:.2f} ms)"
+            )
+
     def pairs(self) -> None:
         """A 1B draft for 3B and 8B, as the policy drafts, at synthetic acceptance."""
         draft = self.model("llama-1b")
@@ -448,6 +490,7 @@ SECTIONS = [
     "speculative",
     "rows",
     "streams",
+    "heads",
     "pairs",
     "correctness",
     "exact",

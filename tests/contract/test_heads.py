@@ -14,7 +14,8 @@ from fakes import letters
 from head_oracle import HeadOracle
 from slipstream.backends.torch.model import TorchModel
 from slipstream.core.engine import Engine
-from slipstream.core.protocols import DraftNodes, HeadModel, ScoreRequest
+from slipstream.core.protocols import DraftNodes, ExtendRequest, HeadModel, ScoreRequest
+from slipstream.core.sampling import Sampling, sample
 from slipstream.core.tree import ROOT, DraftTree
 from slipstream.drafters.head.drafter import HeadDrafter, HeadOptions
 from slipstream.models import open_checkpoint
@@ -25,6 +26,7 @@ from slipstream.policy import make_policy
 from tiny_heads import random_ids, random_tensors
 
 LAYERS, DRAFT_VOCAB = 5, 80
+SIZES = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 16}  # a GPU's kernels want multiples of 16
 TEXT = [3, 41, 59, 26, 53, 58, 97, 93, 23, 84]
 VARIANTS = {
     "plain": {},
@@ -52,7 +54,16 @@ class Case:
         return row.numpy()
 
 
-@pytest.fixture(scope="module", params=[load_native, load_reference], ids=["native", "reference"])
+def load_cuda(folder: Path) -> TorchModel:
+    """On a GPU where there is one, and in Triton's interpreter elsewhere."""
+    pytest.importorskip("triton")
+    from contract import cuda_models
+
+    on_gpu = torch.cuda.is_available()
+    return cuda_models.load_on_gpu(folder, dtype="fp32") if on_gpu else cuda_models.load_interpreted(folder)
+
+
+@pytest.fixture(scope="module", params=[load_native, load_reference, load_cuda], ids=["native", "reference", "cuda"])
 def load(request):
     return request.param
 
@@ -60,7 +71,7 @@ def load(request):
 @pytest.fixture(scope="module", params=VARIANTS)
 def case(request, load, tmp_path_factory: pytest.TempPathFactory) -> Case:
     folder: Path = tmp_path_factory.mktemp("head")
-    target = make_model("llama3-scaled-tied", num_hidden_layers=LAYERS)
+    target = make_model("llama3-scaled-tied", num_hidden_layers=LAYERS, **SIZES)
     model = load(save_folder(target, folder / "target"))
     layer = replace(open_checkpoint(folder / "target").config, num_layers=1, tied_head=False)
     first = HeadConfig(layer, DRAFT_VOCAB, (0, 2, 4), layer.hidden_size, target="a/target")
@@ -114,6 +125,7 @@ def test_after_a_verified_tree_the_head_reads_what_was_accepted(case: Case):
 
 
 def test_streams_that_were_not_drafted_for_are_caught_up(case: Case):
+    _skip_if_interpreted(case)
     sequence, text = read(case, TEXT), [*TEXT]
     for token in range(90):
         case.model.score([ScoreRequest(sequence, [token % 50])])
@@ -165,6 +177,7 @@ def test_streams_draft_together_as_they_do_alone(case: Case):
     ],
 )
 def test_the_text_is_the_targets(case: Case, width, verifier, keywords):
+    _skip_if_interpreted(case)
     drafter = HeadDrafter(case.head, case.model.info.vocab_size, HeadOptions(width))
     engine = Engine(case.model, _Tokenizer(), drafter, make_policy(4 * width))
     answers = [engine.generate(TEXT[i:], max_tokens=20, seed=i, verifier=verifier, **keywords) for i in range(2)]
@@ -175,6 +188,32 @@ def test_the_text_is_the_targets(case: Case, width, verifier, keywords):
             plain = Engine(case.model, _Tokenizer()).generate(TEXT[i:], max_tokens=20, seed=i, **keywords)
             assert result.tokens == plain.result().tokens
     assert case.model.num_open == 0
+
+
+def test_a_chain_that_the_head_drafts_by_itself_is_that_of_the_steps(case: Case):
+    if not case.head.extends:
+        pytest.skip("the host chooses each token here")
+    sequences = [read(case, TEXT), read(case, TEXT[3:])]
+    sampled = Sampling(temperature=0.7, seed=5)
+    extensions = case.head.extend(
+        [ExtendRequest(sequences[0], [7], 3, Sampling(), 4), ExtendRequest(sequences[1], [8], 2, sampled, 9)]
+    )
+    ids = case.files.token_ids()
+    for start, last, sampling, position, extension in (
+        (0, 7, Sampling(), 4, extensions[0]),
+        (3, 8, sampled, 9, extensions[1]),
+    ):
+        for step, token in enumerate(extension.tokens):
+            row = np.full(case.model.info.vocab_size, -np.inf, np.float32)
+            row[ids] = case.expected([*TEXT[start:], last], extension.tokens[:step])
+            assert token == sample(row, sampling, position + step)
+    for sequence in sequences:
+        sequence.close()
+
+
+def _skip_if_interpreted(case: Case) -> None:
+    if case.head.extends and not torch.cuda.is_available():
+        pytest.skip("Triton's interpreter takes minutes for whole answers; on a GPU this runs")
 
 
 class _Tokenizer:

@@ -196,6 +196,18 @@ class HeadModel(Protocol):
         """Nothing more will be drafted for it."""
         ...
 
+    @property
+    def extends(self) -> bool:
+        """Whether it can draft a chain by itself."""
+        ...
+
+    def extend(self, requests: Sequence[ExtendRequest]) -> list[Extension]:
+        """Drafts chains without the host, after the one pending token of each request. Nothing of them is kept.
+
+        Penalties and biases are ignored.
+        """
+        ...
+
     def begin_draft(self, sequences: Sequence[KVSequence], tokens: Sequence[int]) -> list[Logits]:
         """Reads what the target has kept since, each followed by one token that the target has not read. One forward
         pass. Returns the logits [draft vocabulary] of the token after it.

@@ -41,7 +41,7 @@ class Features:
     def take(self, layer: int, x: torch.Tensor) -> None:
         for k, wanted in enumerate(self.layers):
             if wanted == layer:
-                self.out[:, k * x.shape[1] : (k + 1) * x.shape[1]] = x
+                self.out[: len(x), k * x.shape[1] : (k + 1) * x.shape[1]] = x
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from slipstream.backends.torch.batch import Batch, SequenceRows, build_batch
 from slipstream.backends.torch.decoder import Decoder
 from slipstream.backends.torch.head import TorchHead, load_head
 from slipstream.backends.torch.kv_pool import PAGE_SIZE, KVPool
+from slipstream.backends.torch.trail import note_features
 from slipstream.core.protocols import ExtendRequest, Extension, ScoreRequest, Scores
 from slipstream.errors import UsageError
 from slipstream.models.head_files import HeadCheckpoint, check_head_for
@@ -51,11 +52,7 @@ class EagerRunner:
             head.catch_up([part.sequence for part in parts], [part.pending[0] for part in parts])
         features = head.features(batch.num_rows) if head and any(part.sequence.is_followed for part in parts) else None
         logits = self._decoder.forward(batch, self._pool, features)
-        if features:
-            rows = torch.split(features.out, [part.num_rows for part in parts])
-            for part, own in zip(parts, rows, strict=True):
-                if part.sequence.trail is not None:
-                    part.sequence.trail.score(own)
+        note_features(parts, features.out if features else None)
         return [EagerScores(part) for part in torch.split(logits, [len(r.tree) + 1 for r in requests])]
 
     @torch.inference_mode()

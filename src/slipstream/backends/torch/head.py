@@ -1,9 +1,11 @@
-"""TorchHead: a draft head on the features of a decoder, in the same cells and by the same ops. For eager forwards."""
+"""A draft head on the features of a decoder, in the same cells and by the same ops. TorchHead is for eager forwards."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +16,7 @@ from slipstream.backends.torch.decoder import Decoder, Features, rope_table, to_
 from slipstream.backends.torch.kv_pool import PAGE_SIZE, KVPool, PooledSequence
 from slipstream.backends.torch.ops import LayerCache, Linear, Norm, Ops, QKNorm, RopeTable, SmallSteps
 from slipstream.backends.torch.trail import Trail
-from slipstream.core.protocols import DraftNodes, KVSequence, Logits
+from slipstream.core.protocols import DraftNodes, ExtendRequest, Extension, KVSequence, Logits
 from slipstream.core.tree import ROOT
 from slipstream.models.head_config import HeadConfig
 from slipstream.models.head_files import HeadCheckpoint
@@ -43,28 +45,49 @@ class HeadWeights:
     rope: RopeTable
 
 
-class TorchHead:
-    def __init__(
-        self, checkpoint: HeadCheckpoint, weights: HeadWeights, ops: Ops[Batch], pool: KVPool, device: torch.device
-    ) -> None:
-        assert isinstance(ops, SmallSteps)
+class FollowingHead(ABC):
+    """What all heads have: a cache beside the target's, and the features that they have not read yet."""
+
+    extends: bool
+
+    def __init__(self, checkpoint: HeadCheckpoint, weights: HeadWeights, pool: KVPool, device: torch.device) -> None:
         self.name, self.path = checkpoint.name, checkpoint.path
         self.token_ids: npt.NDArray[np.int64] = checkpoint.token_ids()
-        self._ops: SmallSteps[Batch] = ops
         self._weights = weights
         layer = weights.config.layer
         self._cache = LayerCache(*pool.add_cache(layer.num_kv_heads, layer.head_dim))
         self._device = device
 
-    # -- following the target -----------------------------------------------------------------------------------------
+    @abstractmethod
+    def _read_features(self, sequences: Sequence[PooledSequence], tokens: Sequence[int]) -> None:
+        """Reads all that was kept. `tokens` follow the last features; each of the others goes with the token after
+        it. The output after the last one is noted."""
+        ...
 
     def follow(self, sequence: KVSequence) -> None:
-        own = _own(sequence)
+        own = own_sequence(sequence)
         own.rewind(own.head_length)
         own.trail = Trail()
 
     def leave(self, sequence: KVSequence) -> None:
-        _own(sequence).trail = None
+        own_sequence(sequence).trail = None
+
+    def catch_up(self, sequences: Sequence[PooledSequence], tokens: Sequence[int]) -> None:
+        """Reads the features of sequences with many of them: prompts, and streams that were not drafted for."""
+        behind = [(s, t) for s, t in zip(sequences, tokens, strict=True) if s.trail and s.trail.num_unread >= _CATCH_UP]
+        if behind:
+            self._read_features([s for s, _ in behind], [t for _, t in behind])
+
+
+class TorchHead(FollowingHead):
+    extends = False
+
+    def __init__(
+        self, checkpoint: HeadCheckpoint, weights: HeadWeights, ops: Ops[Batch], pool: KVPool, device: torch.device
+    ) -> None:
+        super().__init__(checkpoint, weights, pool, device)
+        assert isinstance(ops, SmallSteps)
+        self._ops: SmallSteps[Batch] = ops
 
     def features(self, num_rows: int) -> Features:
         """Room for the features of a forward pass of the target."""
@@ -73,25 +96,21 @@ class TorchHead:
         out = torch.empty(num_rows, width, dtype=self._ops.activation_dtype, device=self._device)
         return Features(config.feature_layers, out)
 
-    def catch_up(self, sequences: Sequence[PooledSequence], tokens: Sequence[int]) -> None:
-        """Reads the features of sequences with many of them: prompts, and streams that were not drafted for."""
-        behind = [(s, t) for s, t in zip(sequences, tokens, strict=True) if s.trail and s.trail.num_unread >= _CATCH_UP]
-        if behind:
-            self._read_features([s for s, _ in behind], [t for _, t in behind])
+    def extend(self, requests: Sequence[ExtendRequest]) -> list[Extension]:
+        raise NotImplementedError("the host chooses each token here: read step by step")
 
     # -- drafting -----------------------------------------------------------------------------------------------------
 
     @torch.inference_mode()
     def begin_draft(self, sequences: Sequence[KVSequence], tokens: Sequence[int]) -> list[Logits]:
-        own = [_own(sequence) for sequence in sequences]
-        unread = [(s, token) for s, token in zip(own, tokens, strict=True) if _trail(s).num_unread]
+        own = [own_sequence(sequence) for sequence in sequences]
+        unread = [(s, token) for s, token in zip(own, tokens, strict=True) if trail_of(s).num_unread]
         if unread:
             self._read_features([s for s, _ in unread], [t for _, t in unread])
-        outputs = [_trail(s).output for s in own]
+        outputs = [trail_of(s).output for s in own]
         return self._logits(torch.cat([output for output in outputs if output is not None]))
 
     def _read_features(self, sequences: Sequence[PooledSequence], tokens: Sequence[int]) -> None:
-        """Each of the features goes with the token after it; `tokens` follow the last ones."""
         rows, pieces, ends = RowLists(), [], []
         for number, (sequence, last) in enumerate(zip(sequences, tokens, strict=True)):
             start = sequence.head_length
@@ -99,35 +118,35 @@ class TorchHead:
             for position, token in enumerate(following, start=start):
                 rows.add(token, position, sequence.cell(position), number, position + 1)
             ends.append(len(rows.tokens))
-            pieces.append(_trail(sequence).take())
+            pieces.append(trail_of(sequence).take())
             sequence.head_length = sequence.length
         batch = rows.build([sequence.pages for sequence in sequences], PAGE_SIZE, self._device)
         outputs = self._forward(self._fused(torch.cat(pieces)), batch)
         for sequence, end in zip(sequences, ends, strict=True):
-            _trail(sequence).output = outputs[end - 1 : end]
+            trail_of(sequence).output = outputs[end - 1 : end]
 
     @torch.inference_mode()
     def read(self, drafts: Sequence[DraftNodes]) -> list[list[Logits]]:
         rows, inputs = RowLists(), []
         for number, draft in enumerate(drafts):
             inputs += self._add_nodes(rows, number, draft)
-        batch = rows.build([_own(draft.sequence).pages for draft in drafts], PAGE_SIZE, self._device)
+        batch = rows.build([own_sequence(draft.sequence).pages for draft in drafts], PAGE_SIZE, self._device)
         outputs = self._forward(torch.cat(inputs), batch)
         logits = self._logits(outputs)
         found, at = [], 0
         for draft in drafts:
             end = at + len(draft.nodes)
-            _trail(_own(draft.sequence)).drafted += torch.split(outputs[at:end], 1)
+            trail_of(own_sequence(draft.sequence)).drafted += torch.split(outputs[at:end], 1)
             found.append(logits[at:end])
             at = end
         return found
 
     def _add_nodes(self, rows: RowLists, number: int, draft: DraftNodes) -> list[torch.Tensor]:
         """Node i lies in the i-th cell behind the text. Returns the outputs that take the place of features."""
-        sequence = _own(draft.sequence)
+        sequence = own_sequence(draft.sequence)
         base, position = sequence.length, sequence.length - 1 + draft.depth
         sequence.make_room(max(draft.nodes) + 1)
-        trail = _trail(sequence)
+        trail = trail_of(sequence)
         if draft.depth == 1:
             trail.drafted = []
         inputs = []
@@ -175,7 +194,7 @@ class TorchHead:
 
 
 def load_head(
-    checkpoint: HeadCheckpoint, config: HeadConfig, decoder: Decoder[Batch], device: torch.device
+    checkpoint: HeadCheckpoint, config: HeadConfig, decoder: Decoder[Any], device: torch.device
 ) -> HeadWeights:
     ops, layer = decoder.ops, config.layer
 
@@ -219,11 +238,11 @@ def _path(parents: Sequence[int], node: int) -> list[int]:
     return path[::-1]
 
 
-def _own(sequence: KVSequence) -> PooledSequence:
+def own_sequence(sequence: KVSequence) -> PooledSequence:
     assert isinstance(sequence, PooledSequence)
     return sequence
 
 
-def _trail(sequence: PooledSequence) -> Trail:
+def trail_of(sequence: PooledSequence) -> Trail:
     assert sequence.trail is not None
     return sequence.trail

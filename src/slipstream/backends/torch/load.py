@@ -128,7 +128,7 @@ def _load_graphed(checkpoint: Checkpoint, setup: _Setup, exact: bool, report: Re
 
 
 def _measure_tilings(decoder: Decoder[CudaBatch], ops: TritonOps, pool: KVPool, device: torch.device) -> None:
-    from slipstream.backends.torch.cuda.bucket import Bucket
+    from slipstream.backends.torch.cuda.bucket import make_batch
 
     layers, cache = decoder.layers, LayerCache(pool.keys[0], pool.values[0])
     products = [
@@ -138,8 +138,8 @@ def _measure_tilings(decoder: Decoder[CudaBatch], ops: TritonOps, pool: KVPool, 
         ("add", [layer.down for layer in layers]),
         ("logits", [decoder.head]),
     ]
-    batch = Bucket(decoder, pool, 1, device).batch  # one row, as most steps have; it goes to the spare page
-    batch.fill([])
+    batch = make_batch(decoder.config, pool, 1, len(decoder.rope.cosine), device)  # one row, as most steps have
+    batch.fill([])  # it goes to the spare page
     for kind, weights in products:
         ops.tilings.measure(kind, weights, partial(ops.trial, kind, weights[0], batch, decoder.rope, cache))
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
+
+if TYPE_CHECKING:
+    from slipstream.backends.torch.batch import SequenceRows
 
 
 class Trail:
@@ -12,6 +16,7 @@ class Trail:
 
     def __init__(self) -> None:
         self._kept: list[torch.Tensor] = []
+        self._last: torch.Tensor | None = None  # of what was taken
         self._scored: torch.Tensor | None = None  # rows of the last forward pass: pending tokens, then nodes
         self.output: torch.Tensor | None = None  # [1, hidden] of the head, after the last token it read
         self.drafted: list[torch.Tensor] = []  # the same, after each node of the draft in progress
@@ -35,8 +40,22 @@ class Trail:
     def take(self) -> torch.Tensor:
         """[tokens, features] all that was kept; it is then empty."""
         taken = self._kept[0] if len(self._kept) == 1 else torch.cat(self._kept)
-        self._kept = []
+        self._kept, self._last = [], taken[-1:]
         return taken
 
+    def read_again(self) -> None:
+        """Puts back the last row that was taken."""
+        assert self._last is not None
+        self._kept = [self._last]
+
     def forget(self) -> None:
-        self._kept, self._scored, self.output, self.drafted = [], None, None, []
+        self._kept, self._last, self._scored, self.output, self.drafted = [], None, None, None, []
+
+
+def note_features(parts: Sequence[SequenceRows], features: torch.Tensor | None) -> None:
+    """Gives the sequences that a head follows the features of their rows, which stand one part after another."""
+    if features is None:
+        return
+    for part, own in zip(parts, torch.split(features, [part.num_rows for part in parts]), strict=True):
+        if part.sequence.trail is not None:
+            part.sequence.trail.score(own)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from slipstream.core.protocols import DraftNodes, HeadModel, KVSequence, Logits
+from slipstream.core.protocols import DraftNodes, ExtendRequest, Extension, HeadModel, KVSequence, Logits
 from slipstream.core.stream import Observation, Stream
 from slipstream.core.tree import EMPTY_TREE, ROOT, DraftTree, TreeBuilder
 from slipstream.drafters.head.choices import Choice, HeadChoices
@@ -21,7 +21,7 @@ class HeadOptions:
             raise UsageError(f"head(width={self.width}): expected 1 to 8")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Candidate:
     """A token that may be drafted. `read_as`: its number among the nodes that the head has read."""
 
@@ -36,7 +36,7 @@ class _Candidate:
         return [*before, self.choice.token]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _GrowingTree:
     """A draft in progress."""
 
@@ -58,6 +58,15 @@ class _GrowingTree:
             self.read_tokens.append(node.choice.token)
             self.read_parents.append(node.parent.read_as if node.parent else ROOT)
         return found
+
+    def add_chain(self, extension: Extension) -> None:
+        parent = None
+        for depth, (token, chance) in enumerate(zip(extension.tokens, extension.chances, strict=True), 1):
+            if token < 0:
+                return  # no finite logits
+            path = chance * (parent.chance if parent else 1.0)
+            parent = _Candidate(Choice(token, chance), parent, path, depth)
+            self.nodes.append(parent)
 
     def tree(self) -> DraftTree:
         """The likeliest nodes within the budget. A node is never likelier than its parent, which stands before it."""
@@ -87,8 +96,27 @@ class HeadDrafter:
         """One forward pass of the head for each depth, for all streams."""
         drafts = [_draft(stream, n, self._width_for(stream)) for stream, n in zip(streams, budgets, strict=True)]
         asked = [draft for draft in drafts if draft]
-        if not asked:
-            return [EMPTY_TREE] * len(streams)
+        alone = [draft for draft in asked if self._goes_on_alone(draft.stream)]
+        if alone:
+            self._extend(alone)
+        if len(alone) < len(asked):
+            self._grow([draft for draft in asked if draft not in alone])
+        return [draft.tree() if draft else EMPTY_TREE for draft in drafts]
+
+    def _goes_on_alone(self, stream: Stream) -> bool:
+        """Whether the head can draft a chain for it without the host."""
+        couples = stream.verifier.couples or stream.sampling.is_greedy
+        return self.head.extends and self.width == 1 and couples and not stream.sampling.changes_logits
+
+    def _extend(self, drafts: Sequence[_GrowingTree]) -> None:
+        requests = [
+            ExtendRequest(d.sequence, [d.stream.tokens[-1]], d.budget, d.stream.sampling, d.stream.num_answer_tokens)
+            for d in drafts
+        ]
+        for draft, extension in zip(drafts, self.head.extend(requests), strict=True):
+            draft.add_chain(extension)
+
+    def _grow(self, asked: Sequence[_GrowingTree]) -> None:
         first = self.head.begin_draft([d.sequence for d in asked], [d.stream.tokens[-1] for d in asked])
         for draft, row in zip(asked, first, strict=True):
             self._add_children(draft, None, row)
@@ -99,7 +127,6 @@ class HeadDrafter:
                 for node, row in zip(nodes, rows, strict=True):
                     self._add_children(draft, node, row)
             depth += 1
-        return [draft.tree() if draft else EMPTY_TREE for draft in drafts]
 
     def _width_for(self, stream: Stream) -> int:
         """Independent samples are drafted as a chain."""

@@ -1,35 +1,42 @@
-"""Bucket: the forward for up to so many rows, captured once as a graph."""
+"""Bucket: a forward for up to so many rows, captured once as a graph."""
 
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 
+from slipstream.backends.torch.batch import SequenceRows
 from slipstream.backends.torch.cuda.batch import CudaBatch
 from slipstream.backends.torch.cuda.choose import Chooser, narrowed
 from slipstream.backends.torch.cuda.linear import MAX_SKINNY_ROWS
-from slipstream.backends.torch.decoder import Decoder
+from slipstream.backends.torch.decoder import Decoder, Features
 from slipstream.backends.torch.kv_pool import PAGE_SIZE, KVPool
 from slipstream.core.sampling import Sampling
+from slipstream.models.config import DecoderConfig
 
 log = logging.getLogger("slipstream")
 
 
-class Bucket:
-    """The forward for up to `capacity` rows: its buffers, and its graph once it was captured."""
+class Bucket(ABC):
+    """A forward for up to so many rows: its buffers, and its graph once it was captured."""
 
-    def __init__(self, decoder: Decoder[CudaBatch], pool: KVPool, capacity: int, device: torch.device) -> None:
-        pages_a_stream = min(pool.num_pages, -(-decoder.rope.cosine.shape[0] // PAGE_SIZE) + 1)
-        max_pages = pages_a_stream * min(capacity, MAX_SKINNY_ROWS)
-        self.batch = CudaBatch(decoder.config, capacity, max_pages, pool.spare_page, device)
-        self.chooser = Chooser(capacity, decoder.head.outputs, device)
+    def __init__(self, batch: CudaBatch, chooser: Chooser) -> None:
+        self.batch = batch
+        self.chooser = chooser
         self.logits = torch.empty(0)  # [rows, vocab] float32
-        self._decoder = decoder
-        self._pool = pool
         self._graph: torch.cuda.CUDAGraph | None = None
+
+    @abstractmethod
+    def forward(self) -> torch.Tensor:
+        """Logits [rows, vocab] float32 of what the batch holds."""
+        ...
+
+    def take_over(self, before: Bucket, source: torch.Tensor) -> None:  # noqa: B027
+        """What its rows need of those of another forward, besides their tokens. `source`: of which row, for each."""
 
     def run(self) -> None:
         """Starts the forward of what the batch holds; does not wait for it."""
@@ -39,7 +46,7 @@ class Bucket:
             self._graph.replay()
 
     def run_uncaptured(self) -> None:
-        self.logits = self._decoder.forward(self.batch, self._pool)
+        self.logits = self.forward()
         self.chooser.choose(self.logits)
 
     def narrow(self, rows: Sequence[tuple[Sampling, slice]]) -> None:
@@ -74,3 +81,35 @@ class Bucket:
         with torch.cuda.graph(graph):
             yield graph
         self.logits = logits
+
+
+class TargetBucket(Bucket):
+    """The forward of a whole model. `feature_layers`: what a head reads of it."""
+
+    def __init__(
+        self, decoder: Decoder[CudaBatch], pool: KVPool, capacity: int, device: torch.device,
+        feature_layers: tuple[int, ...] = (),
+    ) -> None:  # fmt: skip
+        batch = make_batch(decoder.config, pool, capacity, len(decoder.rope.cosine), device)
+        super().__init__(batch, Chooser(capacity, decoder.head.outputs, device))
+        self._decoder = decoder
+        self._pool = pool
+        width = len(feature_layers) * decoder.config.hidden_size
+        out = torch.zeros(capacity, width, dtype=decoder.ops.activation_dtype, device=device)
+        self._features = Features(feature_layers, out) if feature_layers else None
+
+    def forward(self) -> torch.Tensor:
+        return self._decoder.forward(self.batch, self._pool, self._features)
+
+    def features(self, parts: Sequence[SequenceRows]) -> torch.Tensor | None:
+        """[rows, features] of the forward that was started last, if a head follows it. The next may start at once."""
+        if self._features is None or not any(part.sequence.is_followed for part in parts):
+            return None
+        return self._features.out[: sum(part.num_rows for part in parts)].clone()
+
+
+def make_batch(
+    config: DecoderConfig, pool: KVPool, capacity: int, num_positions: int, device: torch.device
+) -> CudaBatch:
+    pages_a_stream = min(pool.num_pages, -(-num_positions // PAGE_SIZE) + 1)
+    return CudaBatch(config, capacity, pages_a_stream * min(capacity, MAX_SKINNY_ROWS), pool.spare_page, device)

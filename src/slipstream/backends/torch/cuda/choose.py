@@ -40,13 +40,16 @@ def best_of_block_kernel(
     values,  # [rows, blocks] float64
     tokens,  # [rows, blocks] int32
     sums,  # [rows, blocks, 3] float32: the chosen logit, the largest, sum of exp(logit - largest)
+    ids,  # [vocab] int32: the token of each logit, if NAMED
     vocab,
     BLOCK: tl.constexpr,
+    NAMED: tl.constexpr,
 ):
     row = tl.program_id(0)
     block = tl.program_id(1)
-    token = block * BLOCK + tl.arange(0, BLOCK)
-    x = tl.load(logits + row.to(tl.int64) * vocab + token, mask=token < vocab, other=float("-inf"))
+    place = block * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(logits + row.to(tl.int64) * vocab + place, mask=place < vocab, other=float("-inf"))
+    token = tl.load(ids + place, mask=place < vocab, other=2147483646) if NAMED else place
     temperature = tl.load(settings + row * 2).to(tl.float64, bitcast=True)
     value = x.to(tl.float64)
     if temperature > 0:
@@ -98,7 +101,9 @@ def best_of_row_kernel(
 class Chooser:
     """Chooses for up to `capacity` rows, from buffers that never move."""
 
-    def __init__(self, capacity: int, vocab_size: int, device: torch.device) -> None:
+    def __init__(self, capacity: int, vocab_size: int, device: torch.device, ids: torch.Tensor | None = None) -> None:
+        """`ids` [vocab_size] int32: the token that each logit stands for, where it is not its own place."""
+        self._ids = ids
         pinned = device.type == "cuda"
         self._num_blocks = triton.cdiv(vocab_size, _BLOCK)
         self._vocab_size = vocab_size
@@ -131,10 +136,10 @@ class Chooser:
 
     def choose(self, logits: torch.Tensor) -> None:
         """Into `chosen`, for each row of logits [rows, vocab] float32."""
-        rows = len(logits)
+        rows, ids = len(logits), self._ids
         best_of_block_kernel[(rows, self._num_blocks)](
-            logits, self.settings, self._values, self._tokens, self._sums, self._vocab_size,
-            BLOCK=_BLOCK, num_warps=8,
+            logits, self.settings, self._values, self._tokens, self._sums, self.chosen if ids is None else ids,
+            self._vocab_size, BLOCK=_BLOCK, NAMED=ids is not None, num_warps=8,
         )  # fmt: skip
         best_of_row_kernel[(rows,)](
             self._values, self._tokens, self._sums, self.chosen, self._num_blocks, self.chosen.shape[1],

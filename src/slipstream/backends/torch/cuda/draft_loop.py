@@ -1,4 +1,4 @@
-"""DraftLoop: a draft model generates several tokens by itself; the host gets them once, at the end.
+"""DraftLoop: a draft model or a head generates several tokens by itself; the host gets them once, at the end.
 
 Each step is one graph, and a small kernel that passes the chosen token to the next step. Tokens stay on the device.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import torch
@@ -58,8 +59,14 @@ def hand_on_kernel(
     tl.store(progress, step + 1)
 
 
+Ready = Callable[[Any, Sequence[SequenceRows]], None]  # prepares the first forward of these rows, in its bucket
+
+
 class DraftLoop:
-    def __init__(self, bucket: Callable[[int], Bucket], device: torch.device) -> None:
+    def __init__(
+        self, bucket: Callable[[int], Bucket], device: torch.device, ready: Ready = lambda bucket, parts: None
+    ) -> None:
+        self._ready = ready
         pinned = device.type == "cuda"
         self._bucket = bucket
         self._graphs: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}  # by capacity and steps
@@ -97,6 +104,7 @@ class DraftLoop:
         first, then = self._bucket(ends[-1]), self._bucket(streams)
         in_place = ends[-1] == streams  # one row each: the first step is like those that follow
         first.batch.fill(parts, ahead=steps if in_place else 0)
+        self._ready(first, parts)
         asked: list[RowChoice | None] = [None] * ends[-1]
         for request, end in zip(requests, ends, strict=True):
             asked[end - 1] = RowChoice(request.sampling, request.position)
@@ -107,6 +115,7 @@ class DraftLoop:
             first.narrow([(r.sampling, slice(end - 1, end)) for r, end in zip(requests, ends, strict=True)])
             following = [SequenceRows(p.sequence, p.start + len(p.pending), [0]) for p in parts]
             then.batch.fill(following, ahead=steps, source=[end - 1 for end in ends])
+            then.take_over(first, then.batch.source)
             self._hand_on(first, then, then.batch.source, advance=False)
             left -= 1
         self._go_on(then, requests, left)

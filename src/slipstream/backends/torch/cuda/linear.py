@@ -24,7 +24,7 @@ from slipstream.models.config import DecoderConfig
 
 MAX_SKINNY_ROWS = 64
 MAX_SPLIT = 4
-_SQUARES_UNIT = tl.constexpr(2.0**28)  # integers add up the same in any order; overflows beyond |x| of 180,000
+SQUARES_UNIT = tl.constexpr(2.0**28)  # integers add up the same in any order; overflows beyond |x| of 180,000
 _SHARED_BYTES = 200_000  # of a multiprocessor, for the tiles on their way
 
 
@@ -146,7 +146,7 @@ def linear_kernel(
             total += tl.load(parts + i * size, cache_modifier=".cg")
 
     if NORM:
-        scale = tl.rsqrt(sums.to(tl.float32) / _SQUARES_UNIT / K + eps)[:, None]
+        scale = tl.rsqrt(sums.to(tl.float32) / SQUARES_UNIT / K + eps)[:, None]
         total *= scale
         up *= scale
     if BIAS:
@@ -158,7 +158,7 @@ def linear_kernel(
         wide = new.to(tl.float32)
         next_gain = tl.load(gain + n, mask=n < N, other=0.0)[None, :]
         tl.store(scaled + at, (wide * next_gain).to(scaled.dtype.element_ty), mask=inside)
-        integers = tl.where(inside, wide * wide * _SQUARES_UNIT, 0.0).to(tl.int64)
+        integers = tl.where(inside, wide * wide * SQUARES_UNIT, 0.0).to(tl.int64)
         tl.atomic_add(squares + r, tl.sum(integers, 1), mask=in_rows, sem="relaxed")
         tl.store(out + at, new, mask=inside)
     else:
@@ -245,7 +245,7 @@ def qkv_kernel(
         for i in tl.static_range(SPLIT):
             low += tl.load(parts + i * 2 * size, cache_modifier=".cg")
             high += tl.load(parts + (i * 2 + 1) * size, cache_modifier=".cg")
-    scale = tl.rsqrt(sums.to(tl.float32) / _SQUARES_UNIT / K + eps)[:, None]
+    scale = tl.rsqrt(sums.to(tl.float32) / SQUARES_UNIT / K + eps)[:, None]
     low *= scale
     high *= scale
     if BIAS:
@@ -289,7 +289,7 @@ def embed_kernel(
     tl.store(x + at, value.to(x.dtype.element_ty), mask=inside)
     tl.store(scaled + at, (wide * tl.load(gain + c, mask=inside, other=0.0)).to(x.dtype.element_ty), mask=inside)
     norm = tl.arange(0, NORMS)
-    own = tl.sum((wide * wide * _SQUARES_UNIT).to(tl.int64), 0)
+    own = tl.sum((wide * wide * SQUARES_UNIT).to(tl.int64), 0)
     tl.store(squares + norm * tl.num_programs(0) + row, tl.where(norm == 0, own, 0), mask=norm < norms)
 
 

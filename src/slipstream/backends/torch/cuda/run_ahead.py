@@ -16,9 +16,10 @@ import triton.language as tl
 
 from slipstream.backends.torch.batch import SequenceRows
 from slipstream.backends.torch.cuda.batch import advance_rows
-from slipstream.backends.torch.cuda.bucket import Bucket
+from slipstream.backends.torch.cuda.bucket import TargetBucket
 from slipstream.backends.torch.cuda.choose import RowChoice
 from slipstream.backends.torch.kv_pool import PAGE_SIZE
+from slipstream.backends.torch.trail import note_features
 from slipstream.core.protocols import ScoreRequest
 from slipstream.errors import CapacityError
 
@@ -39,10 +40,11 @@ def follow_kernel(chosen, tokens, position, slot, tiles, streams, CAPACITY: tl.c
 class _UnderWay:
     """A forward pass that was started before it was requested."""
 
-    bucket: Bucket
+    bucket: TargetBucket
     parts: list[SequenceRows]  # with the tokens chosen, once they are known
     pages: list[list[int]]
     steps: int  # since the batch was laid out
+    features: torch.Tensor | None  # [rows, features] for a head
 
 
 class RunAhead:
@@ -51,7 +53,7 @@ class RunAhead:
         self._under_way: _UnderWay | None = None
         self._hosts = [torch.zeros(64, dtype=torch.int32, pin_memory=device.type == "cuda") for _ in range(2)]
 
-    def warm_up(self, bucket: Bucket) -> None:
+    def warm_up(self, bucket: TargetBucket) -> None:
         self._follow(bucket, 0)
 
     def forget(self) -> None:
@@ -62,7 +64,7 @@ class RunAhead:
         return self._under_way is not None
 
     def score(
-        self, bucket: Bucket, requests: Sequence[ScoreRequest], parts: Sequence[SequenceRows]
+        self, bucket: TargetBucket, requests: Sequence[ScoreRequest], parts: Sequence[SequenceRows]
     ) -> list[int] | None:
         """The chosen tokens of one row each, where that is under way already or goes on; None elsewhere.
 
@@ -78,36 +80,41 @@ class RunAhead:
             bucket.batch.fill(parts, ahead=_AHEAD)
             bucket.chooser.ask([_asked(request, 0) for request in requests])
             bucket.run()
-            steps = 0
+            steps, features = 0, bucket.features(parts)
+        else:
+            features = self._under_way.features if self._under_way else None
         host, done = self._copy_chosen(bucket, len(parts))
         goes_on = continues and steps + 1 < _AHEAD and all(self._has_room(part) for part in parts)
         if goes_on:
             self._follow(bucket, len(parts))
             bucket.chooser.ask([_asked(request, 1) for request in requests])
             bucket.run()
+        ahead = bucket.features(parts) if goes_on else None
         done.synchronize()
         tokens: list[int] = host[: len(parts)].tolist()
         self._under_way = None
+        note_features(parts, features)
         if goes_on:
             following = [SequenceRows(p.sequence, p.start + 1, [t]) for p, t in zip(parts, tokens, strict=True)]
-            self._under_way = _UnderWay(bucket, following, [list(p.sequence.pages) for p in parts], steps + 1)
+            pages = [list(p.sequence.pages) for p in parts]
+            self._under_way = _UnderWay(bucket, following, pages, steps + 1, ahead)
         return tokens
 
-    def _steps_taken(self, bucket: Bucket, parts: Sequence[SequenceRows]) -> int | None:
+    def _steps_taken(self, bucket: TargetBucket, parts: Sequence[SequenceRows]) -> int | None:
         """Since the layout, where what is under way is just what is asked for now."""
         now = self._under_way
         if now is None or now.bucket is not bucket or now.parts != list(parts):
             return None
         return now.steps if all(p.sequence.pages == pages for p, pages in zip(parts, now.pages, strict=True)) else None
 
-    def _copy_chosen(self, bucket: Bucket, count: int) -> tuple[torch.Tensor, torch.cuda.Event]:
+    def _copy_chosen(self, bucket: TargetBucket, count: int) -> tuple[torch.Tensor, torch.cuda.Event]:
         self._hosts.reverse()
         self._hosts[0][:count].copy_(bucket.chooser.chosen[0, :count], non_blocking=True)
         done = torch.cuda.Event()
         done.record()
         return self._hosts[0], done
 
-    def _follow(self, bucket: Bucket, streams: int) -> None:
+    def _follow(self, bucket: TargetBucket, streams: int) -> None:
         batch = bucket.batch
         follow_kernel[(1,)](
             bucket.chooser.chosen, batch.tokens, batch.position, batch.slot, batch.tiles, streams,

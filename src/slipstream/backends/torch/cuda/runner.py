@@ -16,16 +16,20 @@ import torch
 
 from slipstream.backends.torch.batch import SequenceRows
 from slipstream.backends.torch.cuda.batch import CudaBatch
-from slipstream.backends.torch.cuda.bucket import Bucket
+from slipstream.backends.torch.cuda.bucket import TargetBucket
 from slipstream.backends.torch.cuda.choose import RowChoice, can_choose
 from slipstream.backends.torch.cuda.draft_loop import DraftLoop
+from slipstream.backends.torch.cuda.head import CudaHead
 from slipstream.backends.torch.cuda.linear import MAX_SKINNY_ROWS
+from slipstream.backends.torch.cuda.ops import TritonOps
 from slipstream.backends.torch.cuda.run_ahead import RunAhead
 from slipstream.backends.torch.decoder import Decoder
+from slipstream.backends.torch.head import load_head
 from slipstream.backends.torch.kv_pool import KVPool
-from slipstream.core.protocols import ExtendRequest, Extension, HeadModel, ScoreRequest, Scores
-from slipstream.errors import UnsupportedModelError
-from slipstream.models.head_files import HeadCheckpoint
+from slipstream.backends.torch.trail import note_features
+from slipstream.core.protocols import ExtendRequest, Extension, ScoreRequest, Scores
+from slipstream.errors import UsageError
+from slipstream.models.head_files import HeadCheckpoint, check_head_for
 
 BUCKETS = (1, 2, 4, 8, 16, 32, MAX_SKINNY_ROWS)
 
@@ -67,15 +71,18 @@ class CudaRunner:
         self._pool = pool
         self._max_rows = max_rows
         self._device = device
-        self._buckets: dict[int, Bucket] = {}
+        self._head: CudaHead | None = None
+        self._buckets: dict[int, TargetBucket] = {}
+        self._feature_layers: tuple[int, ...] = ()
         self._draft_loop = DraftLoop(self.bucket, device)
         self._run_ahead = RunAhead(len(decoder.rope.cosine), device)
 
-    def bucket(self, rows: int) -> Bucket:
+    def bucket(self, rows: int) -> TargetBucket:
         """The smallest bucket that fits; its graph is captured on first use."""
         capacity = next((size for size in BUCKETS if rows <= size), self._max_rows)
         if capacity not in self._buckets:
-            bucket = self._buckets[capacity] = Bucket(self._decoder, self._pool, capacity, self._device)
+            layers = self._feature_layers
+            bucket = self._buckets[capacity] = TargetBucket(self._decoder, self._pool, capacity, self._device, layers)
             if self._device.type == "cuda" and capacity <= MAX_SKINNY_ROWS:
                 bucket.capture()
         return self._buckets[capacity]
@@ -92,8 +99,24 @@ class CudaRunner:
         self._run_ahead.forget()
         return self._draft_loop.run(requests, parts)
 
-    def attach_head(self, checkpoint: HeadCheckpoint) -> HeadModel:
-        raise UnsupportedModelError(f"{checkpoint.name} is a draft head, and heads run on the CPU only so far")
+    @torch.inference_mode()
+    def attach_head(self, checkpoint: HeadCheckpoint) -> CudaHead:
+        """All graphs are captured again: they now hand out features."""
+        if self._head is None:
+            self._use_device()
+            config, own = check_head_for(checkpoint, self._decoder.config), self._decoder.ops
+            weights = load_head(checkpoint, config, self._decoder, self._device)
+            ops = TritonOps(config.layer, own.activation_dtype, self._device, own.batch_invariant)
+            self._head = CudaHead(checkpoint, weights, ops, self._pool, self._device)
+            self._feature_layers = config.feature_layers
+            self._run_ahead.forget()
+            self._buckets, self._draft_loop = {}, DraftLoop(self.bucket, self._device)
+            if self._device.type == "cuda":
+                self.warm_up(lambda share: None)
+                self._head.warm_up()
+        if self._head.path != checkpoint.path:
+            raise UsageError(f"the model has the head {self._head.path} already, and it can have one at a time")
+        return self._head
 
     def _use_device(self) -> None:
         """The current CUDA device is set per thread, and any thread may run a round."""
@@ -102,6 +125,8 @@ class CudaRunner:
 
     def score(self, requests: Sequence[ScoreRequest], parts: Sequence[SequenceRows]) -> list[Scores]:
         self._use_device()
+        if self._head:
+            self._head.catch_up([part.sequence for part in parts], [part.pending[0] for part in parts])
         num_rows = sum(part.num_rows for part in parts)
         bucket = self.bucket(num_rows)
         if bucket.is_captured and num_rows == len(parts):
@@ -120,6 +145,7 @@ class CudaRunner:
             bucket.batch.fit(parts)
             bucket.chooser.ask(_asked(requests, outputs, outputs[-1].stop))
             bucket.run_uncaptured()
+        note_features(parts, bucket.features(parts))
         bucket.narrow([(r.sampling, at) for r, at in zip(requests, outputs, strict=True) if r.sampling])
         tokens = bucket.chooser.read()
         return [_scores(bucket.logits, request, at, tokens) for request, at in zip(requests, outputs, strict=True)]
