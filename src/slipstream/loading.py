@@ -175,8 +175,7 @@ def _draft_costs(drafter: Drafter, target: LoadedModel, helper: LoadedModel | No
         if isinstance(member, HeadDrafter):
             with suppress(CapacityError):
                 seconds = measure_head(target.model, member.head, _HEAD_SIZES, repeats=5)
-                least = 2 if member.head.extends else 1
-                costs[member.name] = {rows: min(of_size) for rows, of_size in seconds.items() if rows >= least}
+                costs[member.name] = {rows: min(of_size) for rows, of_size in seconds.items()}
         if isinstance(member, ModelBackedDrafter):
             measured = helper.row_costs() if helper and helper.model is member.model else _row_costs(member.model)
             least = 2 if member.model.info.extends else 1
