@@ -7,7 +7,6 @@ import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -140,8 +139,7 @@ def _measure_tilings(decoder: Decoder[CudaBatch], ops: TritonOps, pool: KVPool, 
     ]
     batch = make_batch(decoder.config, pool, 1, len(decoder.rope.cosine), device)  # one row, as most steps have
     batch.fill([])  # it goes to the spare page
-    for kind, weights in products:
-        ops.tilings.measure(kind, weights, partial(ops.trial, kind, weights[0], batch, decoder.rope, cache))
+    ops.measure(products, batch, decoder.rope, cache)
 
 
 def _model(

@@ -148,9 +148,23 @@ class CudaHead(FollowingHead):
         self._draft_loop = DraftLoop(self._bucket, device, self._put_features)
 
     def warm_up(self) -> None:
+        self._measure_tilings()
         for rows in BUCKETS:
             self._bucket(rows)
         self._draft_loop.warm_up()
+
+    def _measure_tilings(self) -> None:
+        w = self._weights
+        products = [
+            ("project" if w.qk_norm else "qkv", [w.qkv]),
+            ("add", [w.output]),
+            ("gate", [w.gate_up]),
+            ("add", [w.down]),
+            ("logits", [w.head]),
+        ]
+        batch = make_batch(w.config.layer, self._pool, 1, len(w.rope.cosine), self._device)
+        batch.fill([])
+        self._ops.measure(products, batch, w.rope, self._cache)
 
     def _bucket(self, rows: int) -> HeadBucket:
         capacity = next(size for size in BUCKETS if rows <= size)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -80,6 +82,13 @@ class TritonOps:
 
     def attend(self, qkv: torch.Tensor, batch: CudaBatch, config: DecoderConfig, cache: LayerCache) -> torch.Tensor:
         return self._attention.attend(qkv, batch, cache)
+
+    def measure(
+        self, products: Sequence[tuple[str, list[Linear]]], batch: CudaBatch, rope: RopeTable, cache: LayerCache
+    ) -> None:
+        """Finds the best tilings for products of these kinds, each with its weights of all layers."""
+        for kind, weights in products:
+            self.tilings.measure(kind, weights, partial(self.trial, kind, weights[0], batch, rope, cache))
 
     def trial(self, kind: str, like: Linear, batch: CudaBatch, rope: RopeTable, cache: LayerCache) -> Trial:
         """Runs one product of this kind and shape, on no particular numbers: for measuring tilings."""
