@@ -1,0 +1,103 @@
+"""Runs the server: binds the address, loads the model, serves until a signal, and lets running answers finish."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import uvicorn
+
+from slipstream.core.engine import Engine
+from slipstream.core.stream import Drafter
+from slipstream.core.team import members_of
+from slipstream.drafters.ngram import NgramDrafter
+from slipstream.drafters.suffix import SuffixDrafter
+from slipstream.errors import UsageError
+from slipstream.models.tokenizer import Tokenizer
+from slipstream.server.app import make_app
+from slipstream.server.keys import ApiKeys
+from slipstream.server.live_stats import LiveStats
+from slipstream.server.scheduler import Scheduler
+from slipstream.server.service import Service
+from slipstream.server.settings import ServeOptions
+
+_AFTER_DRAIN_S = 5  # for the last words of answers that were ended
+
+
+class GracefulServer(uvicorn.Server):
+    """Ends with exit code 0: answers that run when a signal comes get `drain_limit` seconds, then an error."""
+
+    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+        super().__init__(config)
+        self._service = service
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        handled = (signal.SIGINT, signal.SIGTERM)
+        before = {number: signal.signal(number, self.handle_exit) for number in handled}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        scheduler, limit_s = self._service.scheduler, self._service.options.drain_limit
+        scheduler.begin_drain()
+        reason = f"the server is shutting down; the answer did not end within {limit_s:g} seconds"
+        ending = asyncio.get_running_loop().call_later(limit_s, scheduler.end_all, reason)
+        await super().shutdown(sockets)
+        ending.cancel()
+
+
+def bind(options: ServeOptions) -> socket.socket:
+    """The address, before anything is loaded; nobody can connect yet. Raises UsageError."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM)[0]
+        bound = socket.socket(family, kind)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except OSError as error:
+        raise UsageError(
+            f"can't listen on {options.host}:{options.port}: {error.strerror or error}; choose another --port"
+        ) from error
+    return bound
+
+
+def make_service(engine: Engine, tokenizer: Tokenizer, options: ServeOptions, keys: ApiKeys) -> Service:
+    scheduler = Scheduler(engine, options.max_streams, options.max_queue)
+    return Service(engine, tokenizer, _drafters(engine), options, keys, scheduler, LiveStats(scheduler))
+
+
+def _drafters(engine: Engine) -> dict[str, Drafter]:
+    """Those of the engine, and the ones that need no model."""
+    own = [engine.drafter, *members_of(engine.drafter)] if engine.drafter else []
+    named = {drafter.name: drafter for drafter in own}
+    free: dict[str, Callable[[], Drafter]] = {"suffix": SuffixDrafter, "ngram": NgramDrafter}
+    return named | {name: make() for name, make in free.items() if name not in named}
+
+
+def run(service: Service, bound: socket.socket, on_ready: Callable[[str], None]) -> None:
+    """Serves until SIGINT or SIGTERM."""
+    options = service.options
+    config = uvicorn.Config(
+        make_app(service),
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        ws="none",
+        timeout_keep_alive=max(1, int(options.idle_limit)),
+        timeout_graceful_shutdown=int(options.drain_limit) + _AFTER_DRAIN_S,
+        h11_max_incomplete_event_size=64 << 10,
+    )
+    host, port = bound.getsockname()[:2]
+    on_ready(f"http://{f'[{host}]' if ':' in host else host}:{port}")
+    GracefulServer(config, service).run(sockets=[bound])
