@@ -251,6 +251,9 @@ class Engine:
             turn.offers = draft.offers.get(turn.stream.id, ())
         scoring = self._clock()
         requests = [turn.request(draft.next_is_plain) for turn in turns]
+        for turn in turns:
+            if turn.chooses and (constraint := turn.stream.options.constraint):
+                constraint.prepare(turn.stream.answer, turn.tree)
         scores = self.target.score(requests)
         score_s = self._clock() - scoring
         observations = self._commit(turns, scores)

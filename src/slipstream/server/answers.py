@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from slipstream.core.logprobs import TokenLogprobs
 from slipstream.core.stream import Token
+from slipstream.server.tool_formats import ToolAnswer, ToolUse
 
 TokenText = Callable[[int], bytes]  # the bytes of a token; special ones by their names
 
@@ -44,10 +45,34 @@ class AnswerFormat(Protocol):
     def whole(self, index: int, text: str, tokens: Sequence[Token], reason: str) -> dict[str, Any]: ...
 
 
+class HeldText:
+    """Holds back the text of a choice from where a tool call may begin."""
+
+    def __init__(self, opening: str) -> None:
+        self._opening = opening
+        self._held = ""
+
+    def push(self, text: str) -> str:
+        """What can be released now."""
+        self._held += text
+        at = self._held.find(self._opening)
+        if at < 0:
+            sizes = range(min(len(self._opening) - 1, len(self._held)), 0, -1)
+            overlap = next((size for size in sizes if self._held.endswith(self._opening[:size])), 0)
+            at = len(self._held) - overlap
+        released, self._held = self._held[:at], self._held[at:]
+        return released
+
+    def rest(self) -> str:
+        return self._held
+
+
 @dataclass(slots=True)
 class ChatFormat:
     token_bytes: TokenText
     has_logprobs: bool = False
+    tools: ToolUse | None = None
+    _held: dict[int, HeldText] = field(default_factory=dict)  # by choice, with tools
 
     def envelope(self, model: str, streams: bool) -> Envelope:
         return Envelope(
@@ -58,14 +83,31 @@ class ChatFormat:
         return self._delta(index, {"role": "assistant", "content": ""})
 
     def part(self, index: int, text: str, tokens: Sequence[Token]) -> dict[str, Any]:
+        if self.tools:
+            text = self._held.setdefault(index, HeldText(self.tools.format.opening)).push(text)
         return self._delta(index, {"content": text}, tokens)
 
     def ending(self, index: int, reason: str) -> dict[str, Any]:
-        return self._delta(index, {}) | {"finish_reason": reason}
+        """Tool calls are sent whole, with the end: half a call is of no use to anybody."""
+        if self.tools is None or index not in self._held:
+            return self._delta(index, {}) | {"finish_reason": reason}
+        answer = self.tools.read(self._held[index].rest())
+        delta: dict[str, Any] = {"content": answer.content} if answer.content else {}
+        if answer.calls:
+            delta["tool_calls"] = [{"index": i} | call for i, call in enumerate(_calls(answer))]
+        return self._delta(index, delta) | {"finish_reason": _tool_reason(answer, reason)}
 
     def whole(self, index: int, text: str, tokens: Sequence[Token], reason: str) -> dict[str, Any]:
-        message = {"role": "assistant", "content": text, "refusal": None}
-        return {"index": index, "message": message, "logprobs": self._logprobs(tokens), "finish_reason": reason}
+        answer = self.tools.read(text) if self.tools else ToolAnswer(text)
+        message: dict[str, Any] = {"role": "assistant", "content": answer.content, "refusal": None}
+        if answer.calls:
+            message |= {"content": answer.content or None, "tool_calls": _calls(answer)}
+        return {
+            "index": index,
+            "message": message,
+            "logprobs": self._logprobs(tokens),
+            "finish_reason": _tool_reason(answer, reason),
+        }
 
     def _delta(self, index: int, delta: dict[str, Any], tokens: Sequence[Token] = ()) -> dict[str, Any]:
         return {"index": index, "delta": delta, "logprobs": self._logprobs(tokens), "finish_reason": None}
@@ -82,6 +124,21 @@ class ChatFormat:
     def _spelled(self, token: int, logprob: float) -> dict[str, Any]:
         spelled = self.token_bytes(token)
         return {"token": spelled.decode("utf-8", "replace"), "logprob": logprob, "bytes": list(spelled)}
+
+
+def _calls(answer: ToolAnswer) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": f"call_{uuid.uuid4().hex[:24]}",
+            "type": "function",
+            "function": {"name": call.name, "arguments": call.arguments},
+        }
+        for call in answer.calls
+    ]
+
+
+def _tool_reason(answer: ToolAnswer, reason: str) -> str:
+    return "tool_calls" if answer.calls and reason == "stop" else reason
 
 
 @dataclass(slots=True)

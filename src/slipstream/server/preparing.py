@@ -5,16 +5,19 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from slipstream.core.sampling import LEAST_TEMPERATURE, Sampling
 from slipstream.core.stream import Drafter, Limits, RequestOptions
 from slipstream.errors import SlipstreamError
 from slipstream.server.answers import AnswerFormat, ChatFormat, CompletionFormat
-from slipstream.server.refusals import Refusal, bad_field, refusal_for
-from slipstream.server.requests import ChatRequest, CompletionRequest, Generating, Speculation
+from slipstream.server.grammar import ANY_OBJECT, GrammarConstraint
+from slipstream.server.refusals import Refusal, bad_field
+from slipstream.server.requests import ChatRequest, CompletionRequest, DraftingChoice, Generating
 from slipstream.server.scheduler import AnswerCall
 from slipstream.server.service import Service
 from slipstream.server.settings import BOUNDS
+from slipstream.server.tool_formats import template_messages, tool_use
 
 AnyRequest = ChatRequest | CompletionRequest
 _SEEDS = 1 << 64
@@ -33,13 +36,17 @@ class Prepared:
 def prepare_chat(service: Service, request: ChatRequest) -> Prepared:
     """Runs outside the event loop: long prompts take a while. Raises Refusal."""
     _check_model(service, request)
-    messages = [{"role": message.role, "content": message.text} for message in request.messages]
+    use = tool_use(request, service.tokenizer.chat_template)
+    if use and _schema(request) is not None:
+        raise bad_field("response_format", "response_format: not supported together with tools")
+    tools = [tool.model_dump(exclude_none=True) for tool in use.tools] if use else None
     try:
-        prompt = service.tokenizer.chat_ids(messages)
+        prompt = service.tokenizer.chat_ids(template_messages(request.messages), tools=tools)
     except SlipstreamError as error:
         raise Refusal(400, str(error), param="messages") from None
-    chat_format = ChatFormat(service.tokenizer.vocabulary.spelled_bytes, request.num_logprobs is not None)
-    return Prepared(_calls(service, request, [prompt]), chat_format)
+    chat_format = ChatFormat(service.tokenizer.vocabulary.spelled_bytes, request.num_logprobs is not None, use)
+    lark = use.grammar() if use else None
+    return Prepared(_calls(service, request, [prompt], lark), chat_format)
 
 
 def prepare_completion(service: Service, request: CompletionRequest) -> Prepared:
@@ -77,16 +84,39 @@ def _check_model(service: Service, request: Generating) -> None:
         raise Refusal(404, message, param="model", code="model_not_found")
 
 
-def _calls(service: Service, request: AnyRequest, prompts: Sequence[list[int]]) -> list[AnswerCall]:
+def _calls(
+    service: Service, request: AnyRequest, prompts: Sequence[list[int]], lark: str | None = None
+) -> list[AnswerCall]:
+    """`lark`: a grammar that the answers have to fit."""
     limits = Limits(_answer_tokens(service, request), request.stop_strings, ignore_eos=bool(request.ignore_eos))
-    drafter = _drafter(service, request.drafting)
-    options = RequestOptions(max_draft=request.drafting.max_draft, num_logprobs=request.num_logprobs)
     seed = secrets.randbits(63) if request.seed is None else request.seed
-    try:
-        samplings = [_sampling(request, seed + i) for i in range(request.n or 1)]
-    except SlipstreamError as error:
-        raise refusal_for(error) from None
-    return [AnswerCall(ids, sampling, limits, drafter, options) for ids in prompts for sampling in samplings]
+    calls = []
+    for ids in prompts:
+        for choice in range(request.n or 1):
+            constraint = _constraint(service, request, lark)  # one for each stream: it follows the answer
+            options = RequestOptions(request.drafting.max_draft, request.num_logprobs, constraint)
+            drafter = _drafter(service, request.drafting, constraint is not None)
+            calls.append(AnswerCall(ids, _sampling(request, seed + choice), limits, drafter, options))
+    return calls
+
+
+def _constraint(service: Service, request: AnyRequest, lark: str | None) -> GrammarConstraint | None:
+    if lark is not None:
+        return service.grammars.for_lark(lark, "tools")
+    schema = _schema(request)
+    return None if schema is None else service.grammars.for_schema(schema, "response_format.json_schema.schema")
+
+
+def _schema(request: AnyRequest) -> dict[str, Any] | None:
+    """The JSON schema that the answer has to fit, if any."""
+    wanted = request.response_format
+    if wanted is None or wanted.type == "text":
+        return None
+    if wanted.type == "json_object":
+        return ANY_OBJECT
+    if wanted.json_schema is None:
+        raise bad_field("response_format.json_schema", "response_format.json_schema: this field is required")
+    return wanted.json_schema.schema_
 
 
 def _answer_tokens(service: Service, request: AnyRequest) -> int:
@@ -113,11 +143,11 @@ def _sampling(request: Generating, seed: int) -> Sampling:
     )
 
 
-def _drafter(service: Service, wanted: Speculation) -> Drafter | None:
+def _drafter(service: Service, wanted: DraftingChoice, has_grammar: bool) -> Drafter | None:
     if not wanted.enabled:
         return None
     if wanted.drafter is None:
-        return service.engine.drafter
+        return service.grammar_drafter if has_grammar else service.engine.drafter
     if wanted.drafter not in service.drafters:
         known = ", ".join(service.drafters)
         raise bad_field("speculation.drafter", f"speculation.drafter: unknown here; this server has {known}")

@@ -25,7 +25,7 @@ class StreamOptions(Body):
     include_usage: bool | None = None
 
 
-class Speculation(Body):
+class DraftingChoice(Body):
     """Overrides how this request is drafted. The text does not depend on it."""
 
     enabled: bool = True
@@ -80,11 +80,11 @@ class Generating(Body):
     ignore_eos: bool | None = None
     user: Annotated[str, Field(max_length=1000)] | None = Field(None, description="Accepted and not used.")
     response_format: ResponseFormat | None = None
-    speculation: Speculation | None = None
+    speculation: DraftingChoice | None = None
 
     @property
-    def drafting(self) -> Speculation:
-        return self.speculation or Speculation()
+    def drafting(self) -> DraftingChoice:
+        return self.speculation or DraftingChoice()
 
     @property
     def stop_strings(self) -> tuple[str, ...]:

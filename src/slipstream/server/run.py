@@ -13,12 +13,14 @@ import uvicorn
 
 from slipstream.core.engine import Engine
 from slipstream.core.stream import Drafter
-from slipstream.core.team import members_of
+from slipstream.core.team import DrafterTeam, members_of
+from slipstream.drafters.grammar import GrammarDrafter
 from slipstream.drafters.ngram import NgramDrafter
 from slipstream.drafters.suffix import SuffixDrafter
 from slipstream.errors import UsageError
 from slipstream.models.tokenizer import Tokenizer
 from slipstream.server.app import make_app
+from slipstream.server.grammar import Grammars
 from slipstream.server.keys import ApiKeys
 from slipstream.server.live_stats import LiveStats
 from slipstream.server.scheduler import Scheduler
@@ -73,14 +75,27 @@ def bind(options: ServeOptions) -> socket.socket:
 
 def make_service(engine: Engine, tokenizer: Tokenizer, options: ServeOptions, keys: ApiKeys) -> Service:
     scheduler = Scheduler(engine, options.max_streams, options.max_queue)
-    return Service(engine, tokenizer, _drafters(engine), options, keys, scheduler, LiveStats(scheduler))
+    grammars = Grammars(tokenizer, engine.target.info.vocab_size)
+    drafters = _drafters(engine)
+    forced_first = DrafterTeam([drafters["grammar"], *members_of(engine.drafter)])
+    return Service(
+        engine=engine,
+        tokenizer=tokenizer,
+        drafters=drafters,
+        grammar_drafter=forced_first,
+        options=options,
+        keys=keys,
+        scheduler=scheduler,
+        grammars=grammars,
+        live=LiveStats(scheduler),
+    )
 
 
 def _drafters(engine: Engine) -> dict[str, Drafter]:
     """Those of the engine, and the ones that need no model."""
     own = [engine.drafter, *members_of(engine.drafter)] if engine.drafter else []
+    free: dict[str, Callable[[], Drafter]] = {"suffix": SuffixDrafter, "ngram": NgramDrafter, "grammar": GrammarDrafter}
     named = {drafter.name: drafter for drafter in own}
-    free: dict[str, Callable[[], Drafter]] = {"suffix": SuffixDrafter, "ngram": NgramDrafter}
     return named | {name: make() for name, make in free.items() if name not in named}
 
 

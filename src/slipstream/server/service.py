@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from slipstream.core.engine import Engine
 from slipstream.core.stream import Drafter
 from slipstream.models.tokenizer import Tokenizer
+from slipstream.server.grammar import Grammars
 from slipstream.server.keys import ApiKeys
 from slipstream.server.live_stats import LiveStats
 from slipstream.server.scheduler import Scheduler
@@ -19,9 +20,11 @@ class Service:
     engine: Engine
     tokenizer: Tokenizer
     drafters: Mapping[str, Drafter]  # by name, that a request may ask for
+    grammar_drafter: Drafter  # of answers that have to fit a grammar
     options: ServeOptions
     keys: ApiKeys
     scheduler: Scheduler
+    grammars: Grammars
     live: LiveStats
 
     @property
