@@ -218,6 +218,11 @@ class Engine:
     def num_waiting(self) -> int:
         return len(self._submitted) + len(self._waiting)
 
+    @property
+    def num_cached_tokens(self) -> int:
+        """Tokens that running streams hold in the target's cache."""
+        return sum(sequence.length for stream in list(self._active) if (sequence := stream.sequence))
+
     # -- the round ------------------------------------------------------------------------------------------------
 
     def step(self) -> bool:

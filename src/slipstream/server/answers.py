@@ -38,7 +38,13 @@ class AnswerFormat(Protocol):
         """The first part of a streamed choice, before its text."""
         ...
 
-    def part(self, index: int, text: str, tokens: Sequence[Token]) -> dict[str, Any]: ...
+    def part(self, index: int, text: str, tokens: Sequence[Token]) -> dict[str, Any]:
+        """New tokens and their text, which may be empty."""
+        ...
+
+    def sendable(self, index: int, text: str) -> str:
+        """The text that may be sent now: the rest comes later, in a part or with the end."""
+        ...
 
     def ending(self, index: int, reason: str) -> dict[str, Any]: ...
 
@@ -82,9 +88,12 @@ class ChatFormat:
     def opening(self, index: int) -> dict[str, Any] | None:
         return self._delta(index, {"role": "assistant", "content": ""})
 
+    def sendable(self, index: int, text: str) -> str:
+        if self.tools is None:
+            return text
+        return self._held.setdefault(index, HeldText(self.tools.format.opening)).push(text)
+
     def part(self, index: int, text: str, tokens: Sequence[Token]) -> dict[str, Any]:
-        if self.tools:
-            text = self._held.setdefault(index, HeldText(self.tools.format.opening)).push(text)
         return self._delta(index, {"content": text}, tokens)
 
     def ending(self, index: int, reason: str) -> dict[str, Any]:
@@ -153,6 +162,9 @@ class CompletionFormat:
 
     def opening(self, index: int) -> dict[str, Any] | None:
         return self._choice(index, self._echo(index)) if self.echoes else None
+
+    def sendable(self, index: int, text: str) -> str:
+        return text
 
     def part(self, index: int, text: str, tokens: Sequence[Token]) -> dict[str, Any]:
         return self._choice(index, text, self._logprobs(index, tokens))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,10 @@ from starlette.staticfiles import StaticFiles
 
 from slipstream import __version__
 from slipstream.server.body import read_body
+from slipstream.server.metrics import CONTENT_TYPE
 from slipstream.server.openapi import openapi
 from slipstream.server.preparing import Prepared, prepare_chat, prepare_completion
-from slipstream.server.protection import ConnectionLimit, SecurityHeaders
+from slipstream.server.protection import ConnectionLimit, RequestCount, SecurityHeaders
 from slipstream.server.refusals import Refusal, refusal_for
 from slipstream.server.requests import ChatRequest, CompletionRequest, Parsed, parse
 from slipstream.server.responding import Responder
@@ -52,6 +54,7 @@ def make_app(service: Service) -> Starlette:
             Route("/v1/slipstream/stats", routes.stats),
             Route("/health", routes.health),
             Route("/ready", routes.ready),
+            Route("/metrics", routes.metrics),
             Route("/openapi.json", routes.openapi),
             Mount("/", StaticFiles(directory=PAGE, html=True)),
         ],
@@ -63,7 +66,11 @@ def make_app(service: Service) -> Starlette:
 
 def _middleware(service: Service) -> list[Middleware]:
     options = service.options
-    chain = [Middleware(SecurityHeaders), Middleware(ConnectionLimit, most=options.max_connections)]
+    chain = [
+        Middleware(SecurityHeaders),
+        Middleware(RequestCount, metrics=service.scheduler.metrics),
+        Middleware(ConnectionLimit, most=options.max_connections),
+    ]
     if not options.is_public:  # a web page whose name resolves to this machine is not one of ours
         chain.append(Middleware(TrustedHostMiddleware, allowed_hosts=_LOCAL_NAMES, www_redirect=False))
     if options.cors_origins:
@@ -85,7 +92,7 @@ class Routes:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._document = openapi(__version__, bool(service.keys))
-        self._started = 0
+        self._started = int(time.time())
 
     async def chat(self, http: Request) -> Response:
         return await self._generate(http, ChatRequest, prepare_chat)
@@ -149,11 +156,12 @@ class Routes:
             raise Refusal(503, "the server is shutting down", code="shutting_down")
         return JSONResponse({"status": "ready", "model": self._service.model})
 
+    async def metrics(self, http: Request) -> Response:
+        self._service.keys.identify(http.headers.get("authorization"))
+        return Response(self._service.scheduler.metrics.text(), media_type=CONTENT_TYPE)
+
     async def openapi(self, http: Request) -> Response:
         return JSONResponse(self._document)
-
-
-Handler = Callable[[Request, Exception], Awaitable[Response]]
 
 
 async def _refused(http: Request, error: Exception) -> Response:

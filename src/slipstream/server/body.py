@@ -18,16 +18,24 @@ async def read_body(request: Request, max_bytes: int, limit_s: float) -> bytes:
     stated = request.headers.get("content-length", "0")
     if stated.isdecimal() and int(stated[:20]) > max_bytes:
         raise too_long
-    parts, size = [], 0
     try:
         async with asyncio.timeout(limit_s or None):
-            async for part in request.stream():
-                size += len(part)
-                if size > max_bytes:
-                    raise too_long
-                parts.append(part)
+            body = await _read(request, max_bytes)
     except TimeoutError:
         raise Refusal(408, f"the body did not arrive within {limit_s:g} seconds", code="timeout") from None
     except ClientDisconnect:
         raise Refusal(400, "the client closed the connection") from None
+    if body is None:
+        raise too_long
+    return body
+
+
+async def _read(request: Request, max_bytes: int) -> bytes | None:
+    """None if it is longer."""
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > max_bytes:
+            return None
+        parts.append(part)
     return b"".join(parts)

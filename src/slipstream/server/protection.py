@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 from starlette.datastructures import MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from slipstream.server.metrics import ServerMetrics
 from slipstream.server.refusals import Refusal
 
 CONTENT_SECURITY_POLICY = (
@@ -18,6 +21,9 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
+
+
+_COUNTED = ("/v1/chat/completions", "/v1/completions", "/v1/models")
 
 
 class SecurityHeaders:
@@ -33,6 +39,32 @@ class SecurityHeaders:
             await send(message)
 
         await self._app(scope, receive, with_headers)
+
+
+class RequestCount:
+    """Counts the requests of the API by their status; 499 is a client that left."""
+
+    def __init__(self, app: ASGIApp, metrics: ServerMetrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] not in _COUNTED:
+            await self._app(scope, receive, send)
+            return
+        started, status, is_complete = time.perf_counter(), 499, False
+
+        async def noting(message: Message) -> None:
+            nonlocal status, is_complete
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            is_complete = message["type"] == "http.response.body" and not message.get("more_body")
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noting)
+        finally:
+            self._metrics.answered(scope["path"], status if is_complete else 499, time.perf_counter() - started)
 
 
 class ConnectionLimit:

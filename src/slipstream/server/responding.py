@@ -120,7 +120,7 @@ class Responder:
             if (opening := form.opening(index)) is not None:
                 yield envelope.wrap([opening])
         async for index, tokens in self._read(jobs):
-            text = "".join(token.text for token in tokens)
+            text = form.sendable(index, "".join(token.text for token in tokens))
             if text or self._request.drafting.details or tokens[0].logprobs:
                 yield self._chunk(envelope, form.part(index, text, tokens), tokens)
             if jobs[index].is_read:

@@ -20,9 +20,11 @@ from slipstream.drafters.suffix import SuffixDrafter
 from slipstream.errors import UsageError
 from slipstream.models.tokenizer import Tokenizer
 from slipstream.server.app import make_app
+from slipstream.server.engine_metrics import EngineCollector
 from slipstream.server.grammar import Grammars
 from slipstream.server.keys import ApiKeys
 from slipstream.server.live_stats import LiveStats
+from slipstream.server.metrics import ServerMetrics
 from slipstream.server.scheduler import Scheduler
 from slipstream.server.service import Service
 from slipstream.server.settings import ServeOptions
@@ -74,7 +76,9 @@ def bind(options: ServeOptions) -> socket.socket:
 
 
 def make_service(engine: Engine, tokenizer: Tokenizer, options: ServeOptions, keys: ApiKeys) -> Service:
-    scheduler = Scheduler(engine, options.max_streams, options.max_queue)
+    metrics = ServerMetrics()
+    scheduler = Scheduler(engine, options.max_streams, options.max_queue, metrics)
+    metrics.registry.register(EngineCollector(scheduler))
     grammars = Grammars(tokenizer, engine.target.info.vocab_size)
     drafters = _drafters(engine)
     forced_first = DrafterTeam([drafters["grammar"], *members_of(engine.drafter)])

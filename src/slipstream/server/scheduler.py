@@ -11,7 +11,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
 from slipstream.core.engine import Engine
@@ -20,6 +20,7 @@ from slipstream.core.policy import PolicyReport
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Drafter, Limits, RequestOptions, Stream, Token
 from slipstream.server.fair_queue import FairQueue
+from slipstream.server.metrics import ServerMetrics
 from slipstream.server.refusals import Refusal, refusal_for
 
 log = logging.getLogger("slipstream")
@@ -49,6 +50,8 @@ class Job:
     generation: Generation | None = None
     error: BaseException | None = None
     is_over: bool = False  # its place was given back
+    num_noted: int = 0  # tokens whose latency was noted, the last of them at `noted_at`
+    noted_at: float = 0.0
 
     @property
     def stream(self) -> Stream | None:
@@ -72,14 +75,25 @@ class Job:
             taken.append(outbox.popleft())
         return taken
 
+    def note_latency(self, now: float, metrics: ServerMetrics) -> None:
+        """Of the tokens that came with the last round."""
+        num_tokens = self.stream.num_answer_tokens if self.stream else 0
+        if num_tokens == self.num_noted:
+            return
+        if self.num_noted:
+            metrics.tokens(num_tokens - self.num_noted, now - self.noted_at)
+        else:
+            metrics.first_token(now - self.asked_at)
+        self.num_noted, self.noted_at = num_tokens, now
+
 
 class Scheduler:
-    def __init__(self, engine: Engine, max_streams: int, max_queue: int) -> None:
+    def __init__(self, engine: Engine, max_streams: int, max_queue: int, metrics: ServerMetrics) -> None:
         self.engine = engine
         self.max_streams = max_streams
         self.is_draining = False
         self.report: PolicyReport = engine.policy.explain()
-        self.on_round: Callable[[], None] = lambda: None  # called in the event loop, once or less a round
+        self.metrics = metrics
         self._max_queue = max_queue
         self._queue: FairQueue[Job] = FairQueue()
         self._running: list[Job] = []
@@ -182,6 +196,7 @@ class Scheduler:
             _, job = entry
             call = job.call
             self._running.append(job)
+            self.metrics.started(time.perf_counter() - job.asked_at)
             try:
                 job.generation = self.engine.generate(
                     call.prompt, call.sampling, call.limits, drafter=call.drafter, options=call.options
@@ -210,11 +225,12 @@ class Scheduler:
 
     def _after_round(self) -> None:
         self._is_told = False
+        now = time.perf_counter()
         for job in self._running:
+            job.note_latency(now, self.metrics)
             if job.has_news:
                 job.wake.set()
         self._collect()
-        self.on_round()
 
     # -- the engine's thread ---------------------------------------------------------------------------------------
 
