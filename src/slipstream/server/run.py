@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -30,6 +31,7 @@ from slipstream.server.service import Service
 from slipstream.server.settings import ServeOptions
 
 _AFTER_DRAIN_S = 5  # for the last words of answers that were ended
+_MAX_HEADER_BYTES = 64 << 10
 
 
 class GracefulServer(uvicorn.Server):
@@ -38,10 +40,17 @@ class GracefulServer(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config)
         self._service = service
+        self.on_ready: Callable[[], None] = lambda: None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.on_ready()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        handled = (signal.SIGINT, signal.SIGTERM)
+        """Without raising them again at the end, as uvicorn does."""
+        is_main = threading.current_thread() is threading.main_thread()
+        handled = (signal.SIGINT, signal.SIGTERM) if is_main else ()
         before = {number: signal.signal(number, self.handle_exit) for number in handled}
         try:
             yield
@@ -103,8 +112,7 @@ def _drafters(engine: Engine) -> dict[str, Drafter]:
     return named | {name: make() for name, make in free.items() if name not in named}
 
 
-def run(service: Service, bound: socket.socket, on_ready: Callable[[str], None]) -> None:
-    """Serves until SIGINT or SIGTERM."""
+def make_server(service: Service) -> GracefulServer:
     options = service.options
     config = uvicorn.Config(
         make_app(service),
@@ -115,8 +123,18 @@ def run(service: Service, bound: socket.socket, on_ready: Callable[[str], None])
         ws="none",
         timeout_keep_alive=max(1, int(options.idle_limit)),
         timeout_graceful_shutdown=int(options.drain_limit) + _AFTER_DRAIN_S,
-        h11_max_incomplete_event_size=64 << 10,
+        h11_max_incomplete_event_size=_MAX_HEADER_BYTES,
     )
+    return GracefulServer(config, service)
+
+
+def run(service: Service, bound: socket.socket, on_ready: Callable[[str], None]) -> None:
+    """Serves until SIGINT or SIGTERM. `on_ready` gets the address when requests are taken."""
+    server = make_server(service)
+    server.on_ready = lambda: on_ready(address(bound))
+    server.run(sockets=[bound])
+
+
+def address(bound: socket.socket) -> str:
     host, port = bound.getsockname()[:2]
-    on_ready(f"http://{f'[{host}]' if ':' in host else host}:{port}")
-    GracefulServer(config, service).run(sockets=[bound])
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
