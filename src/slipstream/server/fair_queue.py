@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict, deque
+from collections import Counter, deque
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
 
 
 class FairQueue(Generic[Item]):
-    """The next is the oldest of the key that has the fewest running; keys with equally many take turns by age."""
+    """The next is the oldest of the key that has the fewest running; keys with equally many take turns."""
 
     def __init__(self) -> None:
-        self._waiting: OrderedDict[str, deque[tuple[int, Item]]] = OrderedDict()
+        self._waiting: dict[str, deque[Item]] = {}
         self._running: Counter[str] = Counter()
-        self._arrivals = 0
+        self._turns: Counter[str] = Counter()  # by key: the number of its last start; 0: none yet
+        self._starts = 0
 
     def __len__(self) -> int:
         return sum(map(len, self._waiting.values()))
@@ -24,15 +25,16 @@ class FairQueue(Generic[Item]):
         return self._running.total()
 
     def add(self, key: str, item: Item) -> None:
-        self._arrivals += 1
-        self._waiting.setdefault(key, deque()).append((self._arrivals, item))
+        self._waiting.setdefault(key, deque()).append(item)
 
     def start_next(self) -> tuple[str, Item] | None:
         """Takes the next one out; it counts as running until `finished`. None if nobody waits."""
         if not self._waiting:
             return None
-        key = min(self._waiting, key=lambda k: (self._running[k], self._waiting[k][0][0]))
-        _, item = self._waiting[key].popleft()
+        key = min(self._waiting, key=lambda k: (self._running[k], self._turns[k]))
+        item = self._waiting[key].popleft()
+        self._starts += 1
+        self._turns[key] = self._starts
         if not self._waiting[key]:
             del self._waiting[key]
         self._running[key] += 1
@@ -45,11 +47,10 @@ class FairQueue(Generic[Item]):
 
     def remove(self, key: str, item: Item) -> bool:
         """Takes one out that still waits. False if it does not."""
-        entries = self._waiting.get(key, deque())
-        found = next((entry for entry in entries if entry[1] is item), None)
-        if found is None:
+        items = self._waiting.get(key, deque())
+        if item not in items:
             return False
-        entries.remove(found)
-        if not entries:
+        items.remove(item)
+        if not items:
             del self._waiting[key]
         return True

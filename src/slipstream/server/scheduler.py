@@ -58,6 +58,11 @@ class Job:
         return self.generation.stream if self.generation else None
 
     @property
+    def failure(self) -> BaseException | None:
+        """What ended it early: the scheduler's or the engine's error."""
+        return self.error or (self.stream.error if self.stream else None)
+
+    @property
     def has_news(self) -> bool:
         stream = self.stream
         return bool(self.error or (stream and (stream.outbox or stream.done)))
@@ -147,7 +152,7 @@ class Scheduler:
             for index, job in enumerate(jobs):
                 if tokens := job.take():
                     yield index, tokens
-                elif error := job.error or (job.stream and job.stream.done and job.stream.error):
+                if job.is_read and (error := job.failure):
                     raise refusal_for(error)
             if all(job.is_read for job in jobs):
                 return
