@@ -163,8 +163,7 @@ class Engine:
         options: RequestOptions,
     ) -> Stream:
         TURN.check_process()
-        self._check_prompt(prompt)
-        self._check_ids("logit_bias", sampling.logit_bias)
+        self.check(prompt, sampling)
         return Stream(
             prompt,
             sampling,
@@ -176,6 +175,11 @@ class Engine:
             self.target.info.context_length,
             options,
         )
+
+    def check(self, prompt: list[int], sampling: Sampling) -> None:
+        """Raises ContextFullError or UsageError for what `generate` would refuse."""
+        self._check_prompt(prompt)
+        self._check_ids("logit_bias", sampling.logit_bias)
 
     def _check_prompt(self, prompt: list[int]) -> None:
         info = self.target.info
@@ -408,7 +412,8 @@ class Engine:
                         f"a stream of {reserve} tokens does not fit the KV cache of {self.target.info.name}: "
                         "lower max_tokens, or give the cache more room"
                     )
-                stream.sequence = self.target.open(stream.tokens, reserve)
+                known = stream.tokens if stream.options.reads_cache else ()
+                stream.sequence = self.target.open(known, reserve)
             except Exception as error:
                 if isinstance(error, CapacityError) and self._active:
                     return  # others will make room

@@ -64,7 +64,7 @@ def openapi(version: str, needs_key: bool) -> dict[str, Any]:
 
 
 def _generating(schema: str, summary: str) -> dict[str, Any]:
-    events = {"schema": {"type": "string"}}
+    events = {"schema": {"type": "object", "properties": {"data": {"type": "string"}}}}
     return {
         "summary": summary,
         "requestBody": {

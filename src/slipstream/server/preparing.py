@@ -94,9 +94,11 @@ def _calls(
     for ids in prompts:
         for choice in range(request.n or 1):
             constraint = _constraint(service, request, lark)  # one for each stream: it follows the answer
-            options = RequestOptions(request.drafting.max_draft, request.num_logprobs, constraint)
-            drafter = _drafter(service, request.drafting, constraint is not None)
-            calls.append(AnswerCall(ids, _sampling(request, seed + choice), limits, drafter, options))
+            reads_cache = request.cache_prompt is not False
+            options = RequestOptions(request.drafting.max_draft, request.num_logprobs, constraint, reads_cache)
+            drafter, sampling = _drafter(service, request.drafting, bool(constraint)), _sampling(request, seed + choice)
+            service.engine.check(ids, sampling)
+            calls.append(AnswerCall(ids, sampling, limits, drafter, options))
     return calls
 
 
