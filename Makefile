@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 VLLM_VENV ?= .venv-vllm
 VLLM_VERSION := 0.32.0
 
-.PHONY: help demo demo-llamacpp install test test-llamacpp test-vllm check lint types pytest fuzz stress format bench-cpu bench-policy clean
+.PHONY: help demo demo-llamacpp serve install test test-llamacpp test-vllm check lint types pytest fuzz stress format bench-cpu bench-policy clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 17
@@ -15,6 +15,9 @@ demo: install  ## see it work: the built-in model, decoded plainly and speculati
 
 demo-llamacpp: $(VENV)/.llamacpp-installed  ## the same through llama.cpp, compiled once (some minutes)
 	$(BIN)/slipstream demo --backend llamacpp
+
+serve: $(VENV)/.server-installed  ## an OpenAI-compatible server with a page, at http://127.0.0.1:8000
+	$(BIN)/slipstream serve
 
 install: $(VENV)/.installed  ## the package, in .venv
 
@@ -70,6 +73,10 @@ $(VENV)/.test-installed: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q -e '.[test]'
 	touch $@ $(VENV)/.installed
+
+$(VENV)/.server-installed: $(VENV)/.installed
+	$(BIN)/pip install -q -e '.[server]'
+	touch $@
 
 # Leaves out what this backend does not use: the models that read images.
 LLAMACPP_CMAKE ?= -DLLAVA_BUILD=OFF

@@ -30,6 +30,7 @@ from slipstream.cli import (
     plan,
     pull,
     rm,
+    serve,
     show,
     train,
     tune,
@@ -54,6 +55,7 @@ app.command("list")(list_models.list_models)
 app.command("show")(show.show)
 app.command("rm")(rm.rm)
 app.command("convert")(convert.convert)
+app.command("serve")(serve.serve)
 app.command("demo")(demo.demo)
 app.command("bench")(bench.bench)
 app.command("audit")(audit.audit)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-ENGINES_HELP = "vllm, llama-server, sglang, tabbyapi or ollama"
+ENGINES_HELP = "slipstream (its server), vllm, llama-server, sglang, tabbyapi or ollama"
 ALL_ENGINES_HELP = (
     "slipstream, llama-server (llama.cpp, llama-cpp-python), vllm, sglang, tabbyapi (exllama), ollama, transformers."
 )
@@ -108,7 +108,9 @@ OPTIONS: dict[str, OptionSpec | None] = {
     "seconds": OptionSpec("--seconds", "The time budget.", more={"min": 5}),
     "drafts": OptionSpec("--draft -d", "A draft model to try; may be repeated.", "Models"),
     # other engines
-    "engine": OptionSpec("--engine -e", f"Use this engine instead of Slipstream's own: {ENGINES_HELP}.", "Engine"),
+    "engine": OptionSpec(
+        "--engine -e", f"Use this engine instead of Slipstream's own: {ENGINES_HELP}; openai with --url.", "Engine"
+    ),
     "program": OptionSpec("--program", "The engine's executable, if it is not on PATH.", "Engine"),
     "engine_args": OptionSpec(
         "--engine-args", "More arguments for the engine, as on its command line: '--threads 4'.", "Engine"

@@ -16,16 +16,18 @@ from slipstream.core.checks import token_ids
 from slipstream.core.drafter_guard import DrafterGuard
 from slipstream.core.generate_keywords import GenerateKeywords, answer_settings
 from slipstream.core.generation import Generation
+from slipstream.core.logprobs import TokenLogprobs, token_logprobs
 from slipstream.core.policy import PlainPolicy, Policy, RoundOutcome, RoundView
 from slipstream.core.policy_guard import PolicyGuard
+from slipstream.core.prompt_pace import PromptPace
 from slipstream.core.protocols import KVSequence, Model, ScoreRequest, Scores
 from slipstream.core.sampling import Sampling
 from slipstream.core.stats import RoundRecord, Stats
-from slipstream.core.stream import Drafter, Limits, Observation, Stream
+from slipstream.core.stream import Drafter, Limits, Observation, Offer, RequestOptions, Stream
 from slipstream.core.text import TextAssembler, TokenDecoder
-from slipstream.core.tree import EMPTY_TREE, DraftTree
+from slipstream.core.tree import EMPTY_TREE, ROOT, DraftTree
 from slipstream.core.turn import TURN
-from slipstream.core.verify import VERIFIERS, SamplingState, Verifier
+from slipstream.core.verify import VERIFIERS, SamplingState, Verdict, Verifier
 from slipstream.errors import CapacityError, ContextFullError, NonFiniteLogitsError, SlipstreamError, UsageError
 
 log = logging.getLogger("slipstream")
@@ -58,6 +60,7 @@ class _Turn:
     pending: list[int]
     chooses: bool  # the pending tokens reach the end of the stream, so the target chooses the next one
     tree: DraftTree = EMPTY_TREE  # the draft that is scored
+    offers: Sequence[Offer] = ()  # of which it was made
 
     @property
     def is_prefill(self) -> bool:
@@ -75,7 +78,7 @@ class _Turn:
             self.sequence,
             self.pending,
             self.tree,
-            stream.sampling if self.chooses else None,
+            stream.sampling if self.chooses and not stream.needs_logits else None,
             stream.num_answer_tokens,
             continues=is_plain and stream.goes_on_plainly and (next_is_plain or stream.drafter is None),
         )
@@ -97,8 +100,10 @@ class Engine:
         *,
         max_streams: int = 32,
         prefill_chunk: int = DEFAULT_CHUNK,
+        max_stall_s: float | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
+        """`max_stall_s`: seconds of a round up to which prompts are read while other streams decode; None: no limit."""
         if max_streams < 1 or prefill_chunk < 1:
             raise UsageError(f"max_streams {max_streams}, prefill_chunk {prefill_chunk}: expected 1 or more")
         self.target = target
@@ -112,6 +117,7 @@ class Engine:
         self._waiting: deque[Stream] = deque()
         self._active: list[Stream] = []
         self._clock = clock
+        self._pace = PromptPace(max_stall_s)
         self._drafters = DrafterGuard(target.info.vocab_size, clock)
         self._policy = PolicyGuard(self.policy, self._drafters, self.stats)
         self._is_announced = False  # the device has started on the next round already, as a plain one
@@ -126,6 +132,7 @@ class Engine:
         *,
         drafter: Drafter | Literal["inherit"] | None = _INHERIT,
         verifier: str | Verifier = "matching",
+        options: RequestOptions = RequestOptions(),
         **keywords: Unpack[GenerateKeywords],
     ) -> Generation:
         """Starts an answer. A string is taken as it is, messages go through the chat template, ids are ids.
@@ -135,7 +142,9 @@ class Engine:
         raises CapacityError when it is iterated.
         """
         sampling, limits = answer_settings(sampling, limits, keywords)
-        return Generation(self, self._submit(self.encode(prompt), sampling, limits, drafter, verifier))
+        stream = self._new_stream(self.encode(prompt), sampling, limits, drafter, verifier, options)
+        self._submitted.append(stream)
+        return Generation(self, stream)
 
     def encode(self, prompt: str | Messages | Sequence[int]) -> list[int]:
         """The ids that `generate` starts from: those of a list, or of a 1-D array of numpy or torch, as they are.
@@ -148,18 +157,18 @@ class Engine:
             return self.tokenizer.chat_ids(prompt)
         return token_ids("prompt", prompt)
 
-    def _submit(
+    def _new_stream(
         self,
         prompt: list[int],
         sampling: Sampling,
         limits: Limits,
         drafter: Drafter | Literal["inherit"] | None,
         verifier: str | Verifier,
+        options: RequestOptions,
     ) -> Stream:
         TURN.check_process()
-        self._check_prompt(prompt)
-        self._check_ids("logit_bias", sampling.logit_bias)
-        stream = Stream(
+        self.check(prompt, sampling)
+        return Stream(
             prompt,
             sampling,
             limits,
@@ -168,9 +177,13 @@ class Engine:
             _checked_verifier(verifier),
             self._clock,
             self.target.info.context_length,
+            options,
         )
-        self._submitted.append(stream)
-        return stream
+
+    def check(self, prompt: list[int], sampling: Sampling) -> None:
+        """Raises ContextFullError or UsageError for what `generate` would refuse."""
+        self._check_prompt(prompt)
+        self._check_ids("logit_bias", sampling.logit_bias)
 
     def _check_prompt(self, prompt: list[int]) -> None:
         info = self.target.info
@@ -213,6 +226,11 @@ class Engine:
     def num_waiting(self) -> int:
         return len(self._submitted) + len(self._waiting)
 
+    @property
+    def num_cached_tokens(self) -> int:
+        """Tokens that running streams hold in the target's cache."""
+        return sum(sequence.length for stream in list(self._active) if (sequence := stream.sequence))
+
     # -- the round ------------------------------------------------------------------------------------------------
 
     def step(self) -> bool:
@@ -243,10 +261,16 @@ class Engine:
         draft = self._policy.draft(view)
         for turn, tree in zip((t for t in turns if not t.is_prefill), draft.trees, strict=True):
             turn.tree = tree
+            turn.offers = draft.offers.get(turn.stream.id, ())
         scoring = self._clock()
         requests = [turn.request(draft.next_is_plain) for turn in turns]
+        for turn in turns:
+            if turn.chooses and (constraint := turn.stream.options.constraint):
+                constraint.prepare(turn.stream.answer, turn.tree)
         scores = self.target.score(requests)
         score_s = self._clock() - scoring
+        if any(turn.is_prefill for turn in turns):
+            self._pace.record(sum(turn.num_rows for turn in turns), score_s)
         observations = self._commit(turns, scores)
         gains = [self._receive(o) for o in observations]
         self._drafters.observe(observations)
@@ -267,10 +291,12 @@ class Engine:
         self._is_announced = self.target.info.runs_ahead and all(request.continues for request in requests)
 
     def _schedule(self) -> list[_Turn]:
-        """Decoding streams first, then prompt chunks for as many rows as are left."""
+        """Decoding streams first, then prompt chunks for as many rows as are left, and as don't hold up the others."""
         rows_left = self.target.info.max_rows
         turns: list[_Turn] = []
         for stream in sorted(self._active, key=lambda s: len(s.pending) > 1):
+            if len(stream.pending) > 1 and turns and not turns[-1].is_prefill:  # the first prompt beside other streams
+                rows_left = min(rows_left, self._pace.rows(rows_left))
             pending = stream.pending[: min(self._chunk, rows_left)]
             if not pending:
                 break
@@ -312,26 +338,44 @@ class Engine:
     def _verify(self, turn: _Turn, scores: Scores) -> Observation:
         stream = turn.stream
         verdict = stream.verifier.verify(
-            turn.tree, scores, SamplingState(stream.sampling, stream.history, stream.num_answer_tokens)
+            turn.tree,
+            scores,
+            SamplingState(stream.sampling, stream.history, stream.num_answer_tokens, stream.options.constraint),
         )
+        logprobs = () if stream.options.num_logprobs is None else self._logprobs(turn, scores, verdict)
         turn.sequence.commit(verdict.path)
-        return Observation(stream, turn.tree, verdict)
+        return Observation(stream, turn.tree, verdict, turn.offers, logprobs)
+
+    def _logprobs(self, turn: _Turn, scores: Scores, verdict: Verdict) -> list[TokenLogprobs]:
+        """Of the verdict's tokens. Before `commit`: the logits go with it."""
+        nodes = (ROOT, *verdict.path)
+        assert turn.stream.options.num_logprobs is not None
+        return [
+            token_logprobs(scores.row(node), token, turn.stream.options.num_logprobs)
+            for node, token in zip(nodes, verdict.tokens(turn.tree), strict=True)
+        ]
 
     def _explained(self, error: NonFiniteLogitsError) -> NonFiniteLogitsError:
         return NonFiniteLogitsError(f"{self.target.info.name} gave no usable logits, {error}: {self.target.diagnose()}")
 
     def _room(self, stream: Stream) -> int:
         """Tokens that may be drafted: neither context nor answer can overflow, the target's own token counted."""
-        return max(0, stream.max_answer_tokens - stream.num_answer_tokens - 1) if stream.drafter else 0
+        if not stream.drafter:
+            return 0
+        room = max(0, stream.max_answer_tokens - stream.num_answer_tokens - 1)
+        return room if stream.options.max_draft is None else min(room, stream.options.max_draft)
 
     def _receive(self, observation: Observation) -> int:
         """Hands the new tokens to the stream until it is done; returns how many it took."""
         tokens, stream = observation.verdict.tokens(observation.scored), observation.stream
+        sources = observation.sources()
+        logprobs: Sequence[TokenLogprobs | None] = observation.logprobs or [None] * len(tokens)
         taken = 0
         try:
             while taken < len(tokens) and not stream.done:
                 drafted = taken + 1 < len(tokens)
-                stream.receive(tokens[taken], drafted=drafted, end_tokens=self.tokenizer.eos_ids)
+                of_token = sources[taken], logprobs[taken]
+                stream.receive(tokens[taken], drafted, self.tokenizer.eos_ids, *of_token)
                 taken += 1
         except Exception as error:
             stream.finish("error", error)
@@ -376,7 +420,8 @@ class Engine:
                         f"a stream of {reserve} tokens does not fit the KV cache of {self.target.info.name}: "
                         "lower max_tokens, or give the cache more room"
                     )
-                stream.sequence = self.target.open(stream.tokens, reserve)
+                known = stream.tokens if stream.options.reads_cache else ()
+                stream.sequence = self.target.open(known, reserve)
             except Exception as error:
                 if isinstance(error, CapacityError) and self._active:
                     return  # others will make room

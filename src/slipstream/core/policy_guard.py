@@ -7,14 +7,14 @@ one; the next round asks it again.
 from __future__ import annotations
 
 import logging
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from slipstream.core.drafter_guard import DrafterGuard
 from slipstream.core.policy import Policy, RoundOutcome, RoundPlan, RoundView
 from slipstream.core.stats import Stats
-from slipstream.core.stream import Stream
+from slipstream.core.stream import Offer, Stream
 from slipstream.core.tree import EMPTY_TREE, DraftTree
 
 log = logging.getLogger("slipstream")
@@ -28,6 +28,7 @@ class RoundDraft:
     draft_s: Mapping[str, float] = field(default_factory=dict)  # by the name of the drafter
     next_is_plain: bool = False
     plan: RoundPlan | None = None  # None: there was no drafter to ask, or the policy failed
+    offers: Mapping[int, Sequence[Offer]] = field(default_factory=dict)  # by the id of the stream
 
 
 class PolicyGuard:
@@ -42,16 +43,18 @@ class PolicyGuard:
         plain = [EMPTY_TREE] * len(view.streams)
         if not any(stream.drafter for stream in view.streams):
             return RoundDraft(plain, next_is_plain=True)
-        draft_s = Counter[str]()
+        draft_s, offers = Counter[str](), defaultdict[int, list[Offer]](list)
         try:
             plan = self._policy.plan(view)
             while asks := plan.asks():
                 proposals, took_s = self._drafters.propose(asks)
                 plan.receive(asks, proposals, sum(took_s.values()))
                 draft_s.update(took_s)
+                for ask, tree in zip(asks, proposals, strict=True):
+                    offers[ask.stream.id].append(Offer(ask.drafter.name, tree))
             trees = plan.keep()
             _check(trees, view, self._drafters.vocab_size)
-            return RoundDraft(trees, draft_s, bool(plan.next_is_plain), plan)
+            return RoundDraft(trees, draft_s, bool(plan.next_is_plain), plan, offers)
         except Exception as error:
             self._warn("the round continues without a draft", error)
             return RoundDraft(plain, draft_s)

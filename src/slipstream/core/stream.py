@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from slipstream.core.checks import token_ids, whole_number, wrong_value
+from slipstream.core.logprobs import TokenLogprobs
 from slipstream.core.protocols import KVSequence
 from slipstream.core.sampling import History, Sampling
 from slipstream.core.stats import Stats
 from slipstream.core.text import TextAssembler
-from slipstream.core.tree import DraftTree
-from slipstream.core.verify import Verdict, Verifier
+from slipstream.core.tree import ROOT, DraftTree
+from slipstream.core.verify import Constraint, Verdict, Verifier
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
 _ids = itertools.count()
@@ -51,12 +52,37 @@ def _stop_strings(stop: object) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenSource:
+    """Who drafted a token, and the drafter's own estimate that it is accepted, if it gave one."""
+
+    drafter: str
+    chance: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestOptions:
+    """What a request may ask of the engine beside sampling and limits."""
+
+    max_draft: int | None = None  # tokens drafted per round; None: as many as the policy likes
+    num_logprobs: int | None = None  # alternatives to report with each token; None: no log probabilities
+    constraint: Constraint | None = None  # restricts which tokens may follow, for example to a grammar
+    reads_cache: bool = True  # False: the whole prompt is read, whatever earlier streams left in the cache
+
+    def __post_init__(self) -> None:
+        for name in ("max_draft", "num_logprobs"):
+            if getattr(self, name) is not None:
+                whole_number(name, getattr(self, name), 0)
+
+
+@dataclass(frozen=True, slots=True)
 class Token:
     """One token of an answer. `text` is what became certain with it: it may be empty, or span several tokens."""
 
     id: int
     text: str
-    drafted: bool  # proposed by the drafter and accepted; otherwise the target's own
+    drafted: bool  # proposed by a drafter and accepted; otherwise the target's own
+    source: TokenSource | None = None  # of a drafted one
+    logprobs: TokenLogprobs | None = None  # if they were asked for
 
 
 class Stream:
@@ -72,6 +98,7 @@ class Stream:
         verifier: Verifier,
         clock: Callable[[], float] = time.perf_counter,
         context_length: int | None = None,
+        options: RequestOptions = RequestOptions(),
     ) -> None:
         """`context_length`: tokens the target holds, prompt and answer together; the answer ends there at the latest.
 
@@ -82,6 +109,7 @@ class Stream:
         self.prompt_length = len(prompt)
         self.sampling = sampling
         self.limits = limits
+        self.options = options
         room = limits.max_tokens if context_length is None else context_length - len(prompt)
         self.max_answer_tokens = min(limits.max_tokens, room)
         self.is_cancelled = False  # somebody asked for its end; the engine ends it between rounds
@@ -117,9 +145,21 @@ class Stream:
     @property
     def goes_on_plainly(self) -> bool:
         """Whether, as far as can be known, a token will follow the next one that is just the target's choice."""
-        return self.verifier.couples and self.num_answer_tokens + 1 < self.max_answer_tokens
+        return self.verifier.couples and self.num_answer_tokens + 1 < self.max_answer_tokens and not self.needs_logits
 
-    def receive(self, token: int, drafted: bool, end_tokens: frozenset[int]) -> None:
+    @property
+    def needs_logits(self) -> bool:
+        """Whether the host has to see the logits of every token, so that a device can't choose alone."""
+        return self.options.num_logprobs is not None or self.options.constraint is not None
+
+    def receive(
+        self,
+        token: int,
+        drafted: bool,
+        end_tokens: frozenset[int],
+        source: TokenSource | None = None,
+        logprobs: TokenLogprobs | None = None,
+    ) -> None:
         """Takes the next token into the answer, releases its text, and finishes where the limits say so."""
         self.tokens.append(token)
         if self.sampling.uses_history:
@@ -134,7 +174,7 @@ class Stream:
             reason = "length"
         if reason:
             text += self._assembler.flush()
-        self.outbox.append(Token(token, text, drafted))
+        self.outbox.append(Token(token, text, drafted, source, logprobs))
         self.finish_reason = reason  # last: a reader in another thread that sees the end finds every token
 
     def finish(self, reason: FinishReason, error: BaseException | None = None) -> None:
@@ -151,6 +191,14 @@ class Stream:
         self.stats.total_s = elapsed
 
 
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What one drafter proposed for a stream."""
+
+    drafter: str
+    tree: DraftTree
+
+
 @dataclass(slots=True)
 class Observation:
     """What became of a stream's draft: the tree that was scored, and the verdict on it."""
@@ -158,6 +206,28 @@ class Observation:
     stream: Stream
     scored: DraftTree
     verdict: Verdict
+    offers: Sequence[Offer] = ()  # of which the tree was made
+    logprobs: Sequence[TokenLogprobs] = ()  # of the verdict's tokens, if they were asked for
+
+    def sources(self) -> list[TokenSource | None]:
+        """Who drafted each of the verdict's tokens: the first that offered it. None for the target's own."""
+        found: list[TokenSource | None] = []
+        places: list[int | None] = [ROOT] * len(self.offers)  # of the path so far in each offer; None: not in it
+        for node in self.verdict.path:
+            places = [
+                _child(offer.tree, place, self.scored.tokens[node])
+                for offer, place in zip(self.offers, places, strict=True)
+            ]
+            found.append(next((_source(o, p) for o, p in zip(self.offers, places, strict=True) if p is not None), None))
+        return [*found, None]
+
+
+def _child(tree: DraftTree, node: int | None, token: int) -> int | None:
+    return None if node is None else tree.child(node, token)
+
+
+def _source(offer: Offer, node: int) -> TokenSource:
+    return TokenSource(offer.drafter, offer.tree.confidence[node] if offer.tree.confidence else None)
 
 
 class Drafter(Protocol):

@@ -10,8 +10,9 @@ has the target's distribution, but not the text that plain decoding has for the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +40,20 @@ class Verdict:
         return tokens
 
 
+class Constraint(Protocol):
+    """Restricts which tokens may follow: a grammar. One for each stream; it is told what is drafted before the forward
+    pass, so that it can prepare in another thread.
+    """
+
+    def prepare(self, answer: Sequence[int], tree: DraftTree) -> None:
+        """The stream's answer so far and the draft that is about to be scored. Returns at once."""
+        ...
+
+    def restrict(self, row: Row, path: Sequence[int]) -> Row:
+        """The logits after `path`, which follows the prepared answer: a copy with -inf for what must not follow."""
+        ...
+
+
 @dataclass(slots=True)
 class SamplingState:
     """How one stream samples now: its settings, its history, and the position of the next token."""
@@ -46,12 +61,14 @@ class SamplingState:
     sampling: Sampling
     history: History
     position: int
+    constraint: Constraint | None = None
 
     def row(self, tree: DraftTree, scores: Scores, node: int) -> Row:
         """Processed logits at a node; the history includes the path to it."""
-        if not self.sampling.changes_logits:
-            return scores.row(node)
-        return processed(scores.row(node), self.sampling, self.history, tree.path_tokens(node))
+        row = scores.row(node)
+        if self.sampling.changes_logits:
+            row = processed(row, self.sampling, self.history, tree.path_tokens(node))
+        return self.constraint.restrict(row, tree.path_tokens(node)) if self.constraint else row
 
 
 Verify = Callable[[DraftTree, Scores, SamplingState], Verdict]

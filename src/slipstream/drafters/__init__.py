@@ -70,6 +70,11 @@ class TranslateOptions:
     min_overlap: float = 0.5  # of the target's tokens; below it drafts are retokenised text
 
 
+@dataclass(frozen=True, slots=True)
+class NoOptions:
+    pass
+
+
 Maker = Callable[[DraftSources, dict[str, str]], Drafter]
 Options = TypeVar("Options")
 
@@ -140,6 +145,13 @@ def _translate(sources: DraftSources, options: dict[str, str]) -> Drafter:
     return DraftModelDrafter(draft, DraftModelOptions(p_min=settings.p_min), shared, name="translate")
 
 
+def _grammar(sources: DraftSources, options: dict[str, str]) -> Drafter:
+    from slipstream.drafters.grammar import GrammarDrafter
+
+    typed(NoOptions, options, "grammar")
+    return GrammarDrafter()
+
+
 def _chained(sources: DraftSources, options: dict[str, str]) -> Drafter:
     raise UsageError("chained names its drafters after a colon, for example chained:suffix,model")
 
@@ -151,6 +163,7 @@ DRAFTERS: dict[str, Maker] = {
     "head": _head,
     "early-exit": _early_exit,
     "translate": _translate,
+    "grammar": _grammar,
     "chained": _chained,
 }
 NEED_LAYERS = frozenset({"early-exit", "head"})

@@ -34,6 +34,7 @@ FOLDERS = {
     "tabbyapi": "slipstream.engines.tabbyapi",
     "ollama": "slipstream.engines.ollama",
     "transformers": "slipstream.engines.transformers",
+    "openai": "slipstream.engines.openai",
 }
 
 

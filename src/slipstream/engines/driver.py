@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from slipstream.core.generator import Conversation
 from slipstream.core.sampling import Sampling
@@ -111,6 +111,13 @@ class ExternalEngine(Protocol):
     def read_speculation(self, client: Client) -> Speculation | None:
         """Counters since the start; None if the engine has none."""
         ...
+
+
+@runtime_checkable
+class NamedModelEngine(Protocol):
+    """An engine whose requests have to name the model that it serves."""
+
+    def served_model(self, client: Client) -> str: ...
 
 
 OPTIONAL = ("tensor_parallel", "pipeline_parallel", "nodes")  # settings that not every engine has

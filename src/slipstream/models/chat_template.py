@@ -11,7 +11,8 @@ from slipstream.errors import UsageError
 from slipstream.models.files import read_file
 from slipstream.models.template_process import renderer
 
-Message = Mapping[str, str]
+Message = Mapping[str, Any]
+Tools = Sequence[Mapping[str, Any]]
 MAX_TEMPLATE_BYTES = 1 << 20  # the longest in use have about 0.02 MB
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
@@ -22,7 +23,7 @@ class ChatTemplate:
     bos_token: str
     eos_token: str
 
-    def render(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:
+    def render(self, messages: Sequence[Message], *, add_generation_prompt: bool, tools: Tools | None = None) -> str:
         """The text of a conversation. Raises UsageError for bad messages, or if the template refuses them."""
         check_messages(messages)
         if len(self.source) > MAX_TEMPLATE_BYTES:
@@ -35,7 +36,7 @@ class ChatTemplate:
             "add_generation_prompt": add_generation_prompt,
             "bos_token": self.bos_token,
             "eos_token": self.eos_token,
-            "tools": None,
+            "tools": [dict(tool) for tool in tools] if tools else None,
         }
         return renderer.render(self.source, values)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from slipstream.errors import UsageError
 from slipstream.models.chat_contents import ContentGuard
-from slipstream.models.chat_template import ChatTemplate, Message
+from slipstream.models.chat_template import ChatTemplate, Message, Tools
 from slipstream.models.plain_text import check_text
 from slipstream.models.stream_decoder import StreamDecoder
 from slipstream.models.vocabulary import Vocabulary, same_strings
@@ -84,24 +84,33 @@ class Tokenizer:
         return [*self._bos(), *self.encode(text)]
 
     def chat_ids(
-        self, messages: Sequence[Message], *, add_generation_prompt: bool = True, special_in_content: bool = False
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Tools | None = None,
+        add_generation_prompt: bool = True,
+        special_in_content: bool = False,
     ) -> list[int]:
         """Ids of a conversation through the model's template. UsageError for bad messages or no template.
 
         Names of control tokens in the messages stay text; only those written by the template become tokens.
         `special_in_content`: names in the messages become tokens too.
         """
-        if not special_in_content and (masked := self._content_guard.mask(messages)):
-            text = self.chat_text(masked.messages, add_generation_prompt=add_generation_prompt)
+        if not special_in_content and (masked := self._content_guard.mask([*messages, {"tools": tools}])):
+            *inner, described = masked.messages
+            text = self.chat_text(inner, tools=described["tools"], add_generation_prompt=add_generation_prompt)
             return self._content_guard.encode(text, masked)
-        return self.encode(self.chat_text(messages, add_generation_prompt=add_generation_prompt), special=True)
+        text = self.chat_text(messages, tools=tools, add_generation_prompt=add_generation_prompt)
+        return self.encode(text, special=True)
 
-    def chat_text(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
+    def chat_text(
+        self, messages: Sequence[Message], *, tools: Tools | None = None, add_generation_prompt: bool = True
+    ) -> str:
         """The conversation as formatted by the template."""
         if self.chat_template is None:
             raise UsageError("This model has no chat template; use --raw to pass the prompt unchanged.")
         template = ChatTemplate(self.chat_template, self._name(self.bos_id), self._name(self.eos_id))
-        return template.render(messages, add_generation_prompt=add_generation_prompt)
+        return template.render(messages, add_generation_prompt=add_generation_prompt, tools=tools)
 
     def decode(self, ids: Sequence[int], *, show_special: bool = False) -> str:
         """Text of ids. Special tokens are omitted unless requested; invalid UTF-8 shows as U+FFFD."""

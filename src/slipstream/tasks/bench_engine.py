@@ -11,7 +11,7 @@ from typing import Any
 
 from slipstream.core.generator import Generator
 from slipstream.engines.client import Client
-from slipstream.engines.driver import ExternalEngine
+from slipstream.engines.driver import ExternalEngine, NamedModelEngine
 from slipstream.engines.engine_types import PLAIN, EngineSettings
 from slipstream.engines.http_generator import HttpGenerator
 from slipstream.engines.secrets import redacted_text
@@ -153,8 +153,10 @@ def attached(comparison: EngineComparison, label: str) -> Iterator[Generator]:
     """An engine that runs already, and runs on. `ollama:NAME` names the model that is meant there."""
     model = comparison.models.name
     named = model.removeprefix(OLLAMA_PREFIX) if model.startswith(OLLAMA_PREFIX) else None
-    client = Client(comparison.urls()[label], comparison.running.key())
-    yield HttpGenerator(comparison.choice.find(), client, label, model=named, cold=not comparison.warm)
+    client, engine = Client(comparison.urls()[label], comparison.running.key()), comparison.choice.find()
+    if isinstance(engine, NamedModelEngine):
+        named = engine.served_model(client)
+    yield HttpGenerator(engine, client, label, model=named, cold=not comparison.warm)
 
 
 def _described(comparison: EngineComparison, num_prompts: int) -> dict[str, Any]:

@@ -19,8 +19,9 @@ from slipstream.parsing.flag_table import Flag, Table
 from slipstream.tasks.export import export, own_format
 from slipstream.tasks.options import ModelOptions
 
-ENGINES = [folder.driver for folder in folders() if folder.driver]
-METHODS = [(engine, method) for engine in ENGINES for method in engine.methods if not method.missing]
+ENGINES = [folder.driver for folder in folders() if folder.driver and folder.name != "openai"]  # runs already
+CHECKED = [folder.driver for folder in folders() if folder.driver and folder.configuration]  # by the doctor
+METHODS = [(engine, method) for engine in CHECKED for method in engine.methods if not method.missing]
 
 
 def settings(method: Method | None = None, **values: object) -> EngineSettings:
@@ -54,7 +55,8 @@ def test_plain_decoding_names_no_drafting(engine):
     said = " ".join(plan.argv) + "".join(plan.files.values())
     assert "big.gguf" in said
     assert "spec" not in said
-    assert "draft" not in said.lower().replace('draft_model:\n  draft_mode: "disabled"', "")  # TabbyAPI's, off
+    off = ('draft_model:\n  draft_mode: "disabled"', "--drafter none")  # TabbyAPI's and Slipstream's own
+    assert "draft" not in said.lower().replace(off[0], "").replace(off[1], "")
 
 
 @pytest.mark.parametrize("pair", METHODS, ids=shown)
@@ -65,6 +67,18 @@ def test_an_export_says_why_each_value_is_what_it_is(pair):
     assert text.count("#") > 3
     assert engine.version in text
     assert [f for f in lint(engine.name, text.replace("/opt/engine", engine.name)) if f.severity != "note"] == []
+
+
+def test_slipstream_s_own_server_and_one_that_runs_already():
+    settings = EngineSettings("big.gguf", "model", "small.gguf", 4, 0.5, streams=2, port=9, secrets={"--api-key": "k"})
+    plan = find_engine("slipstream").plan(settings, Path())
+    assert plan.argv[-14:] == (
+        "--model", "big.gguf", "--draft", "small.gguf", "--drafter", "model(p_min=0.5)", "--policy", "fixed(4)",
+        "--host", "127.0.0.1", "--port", "9", "--max-streams", "2",
+    )  # fmt: skip
+    assert plan.secret_env == {"SLIPSTREAM_API_KEY": "k"}
+    with pytest.raises(UsageError, match="--url"):
+        find_engine("openai").plan(EngineSettings("m"), Path())
 
 
 def test_llama_server_s_command_line():
@@ -155,6 +169,7 @@ def test_drafters_of_slipstream_have_their_likes():
     engines = [engine for engine in ENGINES if engine.name != "ollama"]  # it drafts with MTP layers only
     assert {engine.name: method_like(engine, "model(p_min=0.4)").name for engine in engines} == {
         "vllm": "draft_model", "llama-server": "draft-simple", "sglang": "STANDALONE", "tabbyapi": "model",
+        "slipstream": "model",
     }  # fmt: skip
     assert method_like(find_engine("llama-server"), "ngram").name == "ngram-simple"
     assert find_method(find_engine("sglang"), "NGRAM").draft == "unused"
@@ -165,7 +180,7 @@ def test_drafters_of_slipstream_have_their_likes():
 def test_an_unknown_engine_lists_the_known_ones():
     with pytest.raises(UsageError, match="slipstream, vllm, llama-server, sglang, tabbyapi, ollama, transformers"):
         find_engine("tgi")
-    with pytest.raises(UsageError, match="transformers can't be started as an engine; expected vllm, llama-server"):
+    with pytest.raises(UsageError, match="transformers can't be started as an engine; expected slipstream, vllm"):
         find_engine("transformers")
 
 

@@ -13,7 +13,8 @@ from slipstream.tasks.engines_here import list_engines
 
 def test_every_engine_is_listed_with_its_methods_and_what_they_are_like():
     listed = {engine.name: engine for engine in list_engines()}
-    assert set(listed) == {"slipstream", "vllm", "llama-server", "sglang", "tabbyapi", "ollama", "transformers"}
+    known = {"slipstream", "vllm", "llama-server", "sglang", "tabbyapi", "ollama", "transformers", "openai"}
+    assert set(listed) == known
     assert [m.name for m in listed["llama-server"].methods if "model" in m.like] == ["draft-simple"]
     assert listed["transformers"].methods == () and listed["transformers"].checked_version is None
 

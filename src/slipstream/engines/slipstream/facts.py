@@ -33,6 +33,7 @@ FACTS = EngineFacts(
     quantisations={"none": Support("yes", "yes", "float32, bfloat16 and float16 safetensors"), "GGUF": YES},
     best_weights="the unquantised safetensors or a GGUF of the model",
     check_vocabulary=check_vocabulary,
+    also_gguf=True,
     uses_torch=True,
     uses_llama_cpp_python=True,
 )

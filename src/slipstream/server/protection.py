@@ -1,0 +1,91 @@
+"""Middleware that protects the server and its page."""
+
+from __future__ import annotations
+
+import time
+
+from starlette.datastructures import MutableHeaders
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from slipstream.server.metrics import ServerMetrics
+from slipstream.server.refusals import Refusal
+
+CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_HEADERS = {
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+_COUNTED = ("/v1/chat/completions", "/v1/completions", "/v1/models")
+
+
+class SecurityHeaders:
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        await self._app(scope, receive, with_headers)
+
+
+class RequestCount:
+    """Counts the requests of the API by their status; 499 is a client that left."""
+
+    def __init__(self, app: ASGIApp, metrics: ServerMetrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] not in _COUNTED:
+            await self._app(scope, receive, send)
+            return
+        started, status, is_complete = time.perf_counter(), 499, False
+
+        async def noting(message: Message) -> None:
+            nonlocal status, is_complete
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            is_complete = message["type"] == "http.response.body" and not message.get("more_body")
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noting)
+        finally:
+            self._metrics.answered(scope["path"], status if is_complete else 499, time.perf_counter() - started)
+
+
+class ConnectionLimit:
+    """Refuses requests beyond a number that are open at the same time. /health and /ready always answer."""
+
+    def __init__(self, app: ASGIApp, most: int) -> None:
+        self._app = app
+        self._most = most
+        self._open = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] in ("/health", "/ready"):
+            await self._app(scope, receive, send)
+            return
+        if self._open >= self._most:
+            refusal = Refusal(503, "too many open requests: try again later", code="too_many_requests")
+            response = JSONResponse(refusal.to_dict(), refusal.status, headers={"Retry-After": "2"})
+            await response(scope, receive, send)
+            return
+        self._open += 1
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._open -= 1

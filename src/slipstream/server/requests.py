@@ -1,0 +1,208 @@
+"""The bodies of requests, as the OpenAI API has them. Unknown fields and wrong types are refused by name.
+
+These classes are also the source of the served OpenAPI document.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from slipstream.server.refusals import Refusal, bad_field
+from slipstream.server.settings import BOUNDS
+
+_MAX_SEED = (1 << 63) - 1
+_MAX_BIAS = 100.0
+_MAX_SHOWN_FIELD = 200  # characters of a field's name in a message
+
+
+class Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class StreamOptions(Body):
+    include_usage: bool | None = None
+
+
+class DraftingChoice(Body):
+    """Overrides how this request is drafted. The text does not depend on it."""
+
+    enabled: bool = True
+    drafter: Annotated[str, Field(max_length=100)] | None = Field(
+        default=None, description="One of the server's drafters."
+    )
+    max_draft: Annotated[int, Field(ge=0, le=64)] | None = Field(
+        default=None, description="Tokens drafted per step, at most."
+    )
+    details: bool = Field(default=False, description="Streaming: say of every token who drafted it.")
+
+
+class JsonSchema(Body):
+    name: Annotated[str, Field(max_length=64)] = "answer"
+    description: str | None = None
+    schema_: dict[str, Any] = Field(alias="schema")
+    strict: bool | None = None
+
+
+class ResponseFormat(Body):
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+
+Stops = Annotated[str, Field(max_length=BOUNDS.stop_chars)]
+
+
+class Generating(Body):
+    """What chat and text completions share."""
+
+    model: Annotated[str, Field(max_length=500)] | None = Field(None, description="Its name in /v1/models.")
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: Annotated[int, Field(ge=1, le=BOUNDS.choices)] | None = None
+    stop: Stops | Annotated[list[Stops], Field(max_length=BOUNDS.stops)] | None = None
+    seed: Annotated[int, Field(ge=-_MAX_SEED, le=_MAX_SEED)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1, le=1_000_000)] | None = Field(None, description="0 and -1 are off.")
+    min_p: Annotated[float, Field(ge=0, lt=1)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
+    logit_bias: (
+        Annotated[
+            dict[Annotated[str, Field(pattern="^[0-9]{1,9}$")], Annotated[float, Field(ge=-_MAX_BIAS, le=_MAX_BIAS)]],
+            Field(max_length=BOUNDS.biases),
+        ]
+        | None
+    ) = None
+    max_tokens: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    ignore_eos: bool | None = None
+    cache_prompt: bool | None = Field(default=None, description="false: reads the whole prompt, for measurements.")
+    user: Annotated[str, Field(max_length=1000)] | None = Field(None, description="Accepted and not used.")
+    response_format: ResponseFormat | None = None
+    speculation: DraftingChoice | None = None
+
+    @property
+    def drafting(self) -> DraftingChoice:
+        return self.speculation or DraftingChoice()
+
+    @property
+    def stop_strings(self) -> tuple[str, ...]:
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+
+    @property
+    def includes_usage(self) -> bool:
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+
+class TextPart(Body):
+    type: Literal["text"]
+    text: str
+
+
+class FunctionCall(Body):
+    name: Annotated[str, Field(max_length=64)]
+    arguments: str
+
+
+class ToolCall(Body):
+    id: Annotated[str, Field(max_length=100)]
+    type: Literal["function"] = "function"
+    function: FunctionCall
+
+
+class ChatMessage(Body):
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[TextPart] | None = None
+    name: Annotated[str, Field(max_length=100)] | None = None
+    tool_calls: Annotated[list[ToolCall], Field(max_length=BOUNDS.tools)] | None = None
+    tool_call_id: Annotated[str, Field(max_length=100)] | None = None
+    refusal: None = None
+
+    @property
+    def text(self) -> str:
+        if isinstance(self.content, list):
+            return "".join(part.text for part in self.content)
+        return self.content or ""
+
+
+class FunctionSpec(Body):
+    name: Annotated[str, Field(pattern="^[a-zA-Z0-9_.-]{1,64}$")]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(Body):
+    type: Literal["function"]
+    function: FunctionSpec
+
+
+class NamedFunction(Body):
+    name: Annotated[str, Field(max_length=64)]
+
+
+class ToolChoice(Body):
+    type: Literal["function"]
+    function: NamedFunction
+
+
+class ChatRequest(Generating):
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=BOUNDS.messages)]
+    max_completion_tokens: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=BOUNDS.top_logprobs)] | None = None
+    tools: Annotated[list[Tool], Field(max_length=BOUNDS.tools)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+
+    @property
+    def answer_tokens(self) -> int | None:
+        return self.max_completion_tokens or self.max_tokens
+
+    @property
+    def num_logprobs(self) -> int | None:
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+
+TokenIds = Annotated[list[Annotated[int, Field(ge=0, le=1 << 24)]], Field(min_length=1)]
+
+
+class CompletionRequest(Generating):
+    prompt: str | TokenIds | Annotated[list[str], Field(min_length=1, max_length=BOUNDS.prompts)]
+    echo: bool | None = None
+    logprobs: Annotated[int, Field(ge=0, le=BOUNDS.top_logprobs)] | None = None
+    best_of: Literal[1] | None = None
+    suffix: None = Field(None, description="Not supported.")
+
+    @property
+    def answer_tokens(self) -> int | None:
+        return self.max_tokens or 16  # as in OpenAI's API
+
+    @property
+    def num_logprobs(self) -> int | None:
+        return self.logprobs
+
+
+Parsed = TypeVar("Parsed", bound=Generating)
+
+
+def parse(kind: type[Parsed], body: bytes) -> Parsed:
+    """Raises Refusal with the name of the first field that is wrong."""
+    try:
+        return kind.model_validate_json(body)
+    except ValidationError as error:
+        raise _refusal(error) from None
+
+
+def _refusal(error: ValidationError) -> Refusal:
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    name = ".".join(str(part) for part in first["loc"])[:_MAX_SHOWN_FIELD]
+    if first["type"] == "json_invalid":
+        return Refusal(400, f"the body is not valid JSON: {first['msg'].removeprefix('Invalid JSON: ')}")
+    if first["type"] == "extra_forbidden":
+        return bad_field(name, f"{name}: this field is unknown or not supported", "unknown_field")
+    if first["type"] == "missing":
+        return bad_field(name, f"{name}: this field is required", "missing_field")
+    return bad_field(name, f"{name or 'body'}: {first['msg']}")

@@ -1,0 +1,155 @@
+"""From an answer's tokens to HTTP: one JSON object, or events as the tokens come."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from slipstream.core.stream import Token
+from slipstream.server import figures
+from slipstream.server.answers import Envelope, token_details
+from slipstream.server.preparing import Prepared
+from slipstream.server.refusals import Refusal, refusal_for
+from slipstream.server.requests import Generating
+from slipstream.server.scheduler import Job
+from slipstream.server.service import Service
+
+_DONE = b"data: [DONE]\n\n"
+
+
+def event(data: dict[str, Any]) -> bytes:
+    return b"data: " + json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace") + b"\n\n"
+
+
+class EventResponse(StreamingResponse):
+    """Events. A client that does not read for `idle_s` is given up; a slow one holds up nobody. `on_end` is called in
+    any case, even if the client is gone before the first event.
+    """
+
+    def __init__(self, events: AsyncIterator[bytes], idle_s: float, on_end: Callable[[], None]) -> None:
+        super().__init__(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+        self._idle_s = idle_s
+        self._on_end = on_end
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._on_end()
+
+    async def stream_response(self, send: Send) -> None:
+        async def send_in_time(message: Any) -> None:
+            async with asyncio.timeout(self._idle_s or None):
+                await send(message)
+
+        try:
+            await super().stream_response(send_in_time)
+        except TimeoutError:
+            return  # whoever does not read gets nothing more; the server closes the connection
+
+
+class Responder:
+    """Answers one request."""
+
+    def __init__(self, service: Service, request: Generating, prepared: Prepared, key: str) -> None:
+        self._service = service
+        self._request = request
+        self._prepared = prepared
+        self._key = key
+
+    async def respond(self, http: Request) -> Response:
+        jobs = self._service.scheduler.submit(self._prepared.calls, self._key)
+        if self._request.stream:
+            on_end = partial(self._service.scheduler.cancel, jobs)
+            return EventResponse(self._events(jobs), self._service.options.idle_limit, on_end)
+        try:
+            return await self._whole(http, jobs)
+        finally:
+            self._service.scheduler.cancel(jobs)
+
+    # -- one object -------------------------------------------------------------------------------------------------
+
+    async def _whole(self, http: Request, jobs: Sequence[Job]) -> Response:
+        reading = asyncio.create_task(self._read_all(jobs))
+        leaving = asyncio.create_task(_disconnected(http))
+        try:
+            await asyncio.wait({reading, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if not reading.done():
+                raise Refusal(499, "the client closed the connection")
+            return JSONResponse(self._object(jobs, await reading))
+        finally:
+            reading.cancel()
+            leaving.cancel()
+
+    async def _read_all(self, jobs: Sequence[Job]) -> list[list[Token]]:
+        tokens: list[list[Token]] = [[] for _ in jobs]
+        async for index, more in self._read(jobs):
+            tokens[index] += more
+        return tokens
+
+    def _object(self, jobs: Sequence[Job], tokens: list[list[Token]]) -> dict[str, Any]:
+        form = self._prepared.format
+        choices = [
+            form.whole(index, "".join(token.text for token in of_job), of_job, _reason(job))
+            for index, (job, of_job) in enumerate(zip(jobs, tokens, strict=True))
+        ]
+        return form.envelope(self._service.model, False).wrap(choices, **self._figures(jobs))
+
+    # -- events -----------------------------------------------------------------------------------------------------
+
+    async def _events(self, jobs: Sequence[Job]) -> AsyncIterator[bytes]:
+        try:
+            async for part in self._parts(jobs):
+                yield event(part)
+            yield _DONE
+        except Exception as error:  # the status is sent already, so the error is an event
+            yield event(refusal_for(error).to_dict())
+
+    async def _parts(self, jobs: Sequence[Job]) -> AsyncIterator[dict[str, Any]]:
+        form = self._prepared.format
+        envelope = form.envelope(self._service.model, True)
+        left = set(range(len(jobs)))
+        for index in range(len(jobs)):
+            if (opening := form.opening(index)) is not None:
+                yield envelope.wrap([opening])
+        async for index, tokens in self._read(jobs):
+            text = form.sendable(index, "".join(token.text for token in tokens))
+            if text or self._request.drafting.details or tokens[0].logprobs:
+                yield self._chunk(envelope, form.part(index, text, tokens), tokens)
+            if jobs[index].is_read:
+                left.discard(index)
+                more = {} if left or self._request.includes_usage else self._figures(jobs, with_usage=False)
+                yield envelope.wrap([form.ending(index, _reason(jobs[index]))], **more)
+        if self._request.includes_usage:
+            yield envelope.wrap([], **self._figures(jobs))
+
+    def _chunk(self, envelope: Envelope, choice: dict[str, Any], tokens: Sequence[Token]) -> dict[str, Any]:
+        if not self._request.drafting.details:
+            return envelope.wrap([choice])
+        return envelope.wrap([choice], slipstream=token_details(tokens))
+
+    # -- both -------------------------------------------------------------------------------------------------------
+
+    def _figures(self, jobs: Sequence[Job], with_usage: bool = True) -> dict[str, Any]:
+        found = {"usage": figures.usage(jobs, self._prepared.num_prompts)} if with_usage else {}
+        return found | {"slipstream": figures.speculation(jobs, self._service.scheduler.report)}
+
+    def _read(self, jobs: Sequence[Job]) -> AsyncIterator[tuple[int, list[Token]]]:
+        return self._service.scheduler.read(jobs, self._service.options.request_limit or None)
+
+
+def _reason(job: Job) -> str:
+    reason = job.stream.finish_reason if job.stream else None
+    return reason if reason in ("stop", "length") else "stop"
+
+
+async def _disconnected(http: Request) -> None:
+    while (await http.receive())["type"] != "http.disconnect":
+        pass

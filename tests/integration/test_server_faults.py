@@ -1,0 +1,318 @@
+"""What goes wrong with a server: bad bodies, slow and vanishing clients, failing drafters, forwards and caches.
+
+The model is a fake with the built-in model's tokenizer: it takes no time.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import random
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+
+import slipstream
+from fakes import Crashing, FakeDrafter, FakeModel, cycle_logits
+from served import Served, eventually, served
+from slipstream.core.engine import Engine
+from slipstream.models import open_checkpoint
+from slipstream.models.tokenizer import Tokenizer
+from slipstream.policy import make_policy
+
+pytestmark = pytest.mark.real_model
+VOCAB = 49152
+TOKENS = list(range(300, 340))  # the fake says these in turn
+MAX_ANSWER = 400
+QUESTION = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 8, "temperature": 0}
+ENDLESS = QUESTION | {"stream": True, "max_tokens": MAX_ANSWER}
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return open_checkpoint("smollm2-135m").tokenizer
+
+
+def fake_engine(tokenizer: Tokenizer, drafter: Any = None, **model: Any) -> Engine:
+    fake = FakeModel(cycle_logits(TOKENS, VOCAB), VOCAB, context=4096, name="fake", **model)
+    return Engine(fake, tokenizer, drafter, make_policy("fixed(2)"), max_streams=4)
+
+
+@pytest.fixture(scope="module")
+def server(tokenizer: Tokenizer) -> Iterator[Served]:
+    options = {"max_streams": 4, "max_queue": 8, "max_tokens": MAX_ANSWER, "idle_limit": 1.0}
+    with served(fake_engine(tokenizer), tokenizer, **options) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_leaked(request: pytest.FixtureRequest) -> Iterator[None]:
+    yield
+    if "server" in request.fixturenames:
+        server = request.getfixturevalue("server")
+        assert eventually(lambda: server.num_active == server.service.scheduler.num_queued == 0)
+        assert eventually(lambda: not server.service.engine.target.open_sequences)
+
+
+def connection(server: Served) -> http.client.HTTPConnection:
+    return http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=20)
+
+
+def post(
+    server: Served, body: bytes | dict[str, Any], path: str = "/v1/chat/completions", **headers: str
+) -> tuple[int, dict[str, Any]]:
+    asked = connection(server)
+    sent = body if isinstance(body, bytes) else json.dumps(body).encode()
+    asked.request("POST", path, sent, {"Content-Type": "application/json"} | headers)
+    answer = asked.getresponse()
+    return answer.status, json.loads(answer.read())
+
+
+def events(answer: http.client.HTTPResponse) -> list[Any]:
+    lines = [line.removeprefix(b"data: ") for line in answer.read().split(b"\n\n") if line]
+    return [line if line == b"[DONE]" else json.loads(line) for line in lines]
+
+
+def stream(server: Served, body: dict[str, Any]) -> list[Any]:
+    asked = connection(server)
+    asked.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
+    return events(asked.getresponse())
+
+
+def text_of(parts: list[Any]) -> str:
+    chunks = [part for part in parts if part != b"[DONE]" and part.get("choices")]
+    return "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks)
+
+
+# -- bodies -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "param"),
+    [
+        ({"messages": "hello"}, "messages"),
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "boss", "content": "x"}]}, "messages.0.role"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]}, "messages.0.content"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": 10**30}, "max_tokens"),
+        ({"max_tokens": MAX_ANSWER + 1}, "max_tokens"),
+        ({"n": 1000}, "n"),
+        ({"stop": ["x"] * 17}, "stop"),
+        ({"temperature": float("nan")}, "temperature"),
+        ({"temperature": "hot"}, "temperature"),
+        ({"top_p": 0}, "top_p"),
+        ({"logit_bias": {"x": 1}}, "logit_bias"),
+        ({"logit_bias": {"999999": 1}}, None),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "no"}}}}, "response_format"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"a": "x" * 70_000}}}}, "response_form"),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+        ({"functions": []}, "functions"),
+        ({"model": "../../etc/passwd"}, "model"),
+        ({"speculation": {"drafter": "model(/etc/passwd)"}}, "speculation.drafter"),
+    ],
+)
+def test_a_wrong_field_is_named(server, change, param):
+    status, answer = post(server, QUESTION | change)
+    assert status in (400, 404)
+    assert set(answer["error"]) == {"message", "type", "param", "code"}
+    assert param is None or answer["error"]["param"].startswith(param)
+
+
+def nested(depth: int) -> bytes:
+    return b'{"messages": ' + b"[" * depth + b"]" * depth + b"}"
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"", 400),
+        (b"{", 400),
+        (b"\xff\xfe", 400),
+        (b"[]", 400),
+        (nested(100_000), 400),
+        (b'{"messages": [{"role": "user", "content": "\\ud800"}]}', 400),
+        (b'{"a": ' + b"9" * 100_000 + b"}", 400),
+        (b" " * (5 << 20), 413),
+    ],
+)
+def test_bodies_that_are_no_requests(server, body, status):
+    assert post(server, body)[0] == status
+
+
+def test_a_deep_schema_is_refused(server):
+    schema: dict[str, Any] = {"type": "string"}
+    for _ in range(60):
+        schema = {"type": "array", "items": schema}
+    wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    status, answer = post(server, QUESTION | {"response_format": wanted})
+    assert status == 400
+    assert "deep" in answer["error"]["message"]
+
+
+def test_another_content_type_is_refused(server):
+    """A web page can send text/plain to this machine without asking, but not JSON."""
+    assert post(server, QUESTION, **{"Content-Type": "text/plain"})[0] == 415
+
+
+def test_another_host_name_is_refused(server):
+    """A name of somebody else's that leads to this machine is not this server's."""
+    asked = connection(server)
+    asked.request("GET", "/v1/models", headers={"Host": "evil.example"})
+    assert asked.getresponse().status == 400
+
+
+def test_random_bodies_are_answered_clearly(server):
+    chance = random.Random(20)
+    values: list[Any] = [None, True, -1, 0, 1e308, "", "x" * 9, "😀\0", [], {}, [[]], {"a": [None]}]
+    fields = [*QUESTION, "n", "stop", "seed", "top_k", "logit_bias", "stream", "tools", "logprobs", "speculation", "x"]
+    for _ in range(300):
+        changed = QUESTION | {chance.choice(fields): chance.choice(values) for _ in range(2)}
+        body = json.dumps(changed | {"stream": False}).encode()
+        if chance.random() < 0.3:
+            body = body[: chance.randrange(len(body))]
+        status, answer = post(server, body)
+        assert status in (200, 400, 404), (status, answer)
+
+
+CHECKS = [
+    schemathesis.checks.not_a_server_error,
+    schemathesis.checks.status_code_conformance,
+    schemathesis.checks.content_type_conformance,
+    schemathesis.checks.response_schema_conformance,
+]
+SHORT = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+
+
+@pytest.mark.parametrize("mode", schemathesis.GenerationMode)
+def test_the_openapi_document_describes_the_server(server, mode):
+    """A short run; docs/server.md has the command of a long one."""
+    for found in schemathesis.openapi.from_url(f"{server.url}/openapi.json").get_all_operations():
+        operation = found.ok()
+        if operation.method != "post" and mode is schemathesis.GenerationMode.NEGATIVE:
+            continue  # nothing in it can be wrong
+
+        @SHORT
+        @given(case=operation.as_strategy(generation_mode=mode))
+        def check(case: schemathesis.Case) -> None:
+            case.call_and_validate(checks=CHECKS)
+
+        check()
+
+
+# -- clients ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_body_that_does_not_come_is_given_up(server):
+    host, port = urlsplit(server.url).hostname, urlsplit(server.url).port
+    with socket.create_connection((host, port), timeout=10) as slow:
+        slow.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            b"Content-Length: 100\r\n\r\n{"
+        )
+        assert b" 408 " in slow.recv(200)
+
+
+def test_a_reader_that_stops_reading_holds_nobody_up_and_is_given_up(server):
+    host, port = urlsplit(server.url).hostname, urlsplit(server.url).port
+    body = json.dumps(ENDLESS | {"speculation": {"details": True}, "n": 4, "logprobs": True, "top_logprobs": 20})
+    with socket.socket() as slow:
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+        slow.connect((host, port))
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
+        slow.sendall(f"{head}Content-Type: application/json\r\n\r\n{body}".encode())
+        assert eventually(lambda: server.num_active == 4)
+        assert text_of(stream(server, QUESTION | {"stream": True}))
+        assert eventually(lambda: server.num_active == 0)
+
+
+def test_keys_share_the_server_fairly(tokenizer):
+    """A key with many requests does not delay another key's single one behind all of them."""
+    keys = ("key-number-one", "key-number-two")
+    with served(fake_engine(tokenizer), tokenizer, max_streams=1, max_queue=64, api_keys=keys) as server:
+        order: list[str] = []
+
+        def ask(key: str) -> None:
+            assert post(server, QUESTION | {"max_tokens": 200}, Authorization=f"Bearer {key}")[0] == 200
+            order.append(key)
+
+        threads = [threading.Thread(target=ask, args=(keys[0],)) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        assert eventually(lambda: server.service.scheduler.num_queued > 3)
+        threads.append(threading.Thread(target=ask, args=(keys[1],)))
+        threads[-1].start()
+        for thread in threads:
+            thread.join()
+        assert order.index(keys[1]) < len(order) - 2
+        assert post(server, QUESTION)[0] == post(server, QUESTION, Authorization="Bearer key-number-tw")[0] == 401
+
+
+# -- the engine -------------------------------------------------------------------------------------------------------
+
+
+def test_a_drafter_that_raises_changes_nothing_but_the_figures(tokenizer):
+    drafter = Crashing(FakeDrafter(), "propose", nth=2)
+    with served(fake_engine(tokenizer, drafter), tokenizer) as server:
+        broken, plain = (post(server, QUESTION | {"speculation": {"enabled": on}})[1] for on in (True, False))
+        assert broken["choices"][0]["message"] == plain["choices"][0]["message"]
+        assert "crashing" in broken["slipstream"]["policy"]
+
+
+def test_a_forward_that_fails_ends_its_streams_and_no_others(tokenizer):
+    engine = fake_engine(tokenizer)
+    with served(engine, tokenizer) as server:
+        expected = text_of(stream(server, QUESTION | {"stream": True}))
+        engine.target.fails_at = engine.target.num_scores + 5
+        parts = stream(server, ENDLESS)
+        assert parts[-1]["error"]["code"] == "engine_error"
+        assert "bus" not in parts[-1]["error"]["message"]
+        engine.target.fails_at = engine.target.num_scores + 2
+        assert post(server, QUESTION)[0] == 500
+        assert text_of(stream(server, QUESTION | {"stream": True})) == expected
+        assert not engine.target.open_sequences
+
+
+def test_a_full_cache_refuses_what_never_fits_and_delays_the_rest(tokenizer):
+    with served(fake_engine(tokenizer, max_tokens=150), tokenizer) as server:
+        status, answer = post(server, QUESTION | {"max_tokens": 200})
+        assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
+        answers: list[int] = []
+        ask = {"target": lambda: answers.append(post(server, QUESTION | {"max_tokens": 60})[0])}
+        threads = [threading.Thread(**ask) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert answers == [200] * 4
+
+
+def test_an_answer_that_takes_too_long_ends_with_an_error(tokenizer):
+    with served(fake_engine(tokenizer), tokenizer, request_limit=0.05) as server:
+        asked = ENDLESS | {"max_tokens": 3000}
+        assert stream(server, asked)[-1]["error"]["code"] == "timeout"
+        assert post(server, asked | {"stream": False})[0] == 504
+        assert eventually(lambda: server.num_active == 0)
+
+
+# -- measuring --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ["slipstream", "openai"])
+def test_the_server_is_measured_like_other_engines(server, engine):
+    result = slipstream.bench(
+        workload=slipstream.WorkloadOptions(limit=1, max_tokens=8),
+        options=slipstream.BenchOptions(passes=1),
+        engine=slipstream.EngineOptions(engine=engine),
+        running=slipstream.RunningEngineOptions(url=server.url, plain_url=server.url),
+        concurrency=slipstream.ConcurrencyOptions(streams="1"),
+    )
+    assert {run.drafter for run in result.runs} == {"none", "running"}
+    assert all(run.same_text is not False for run in result.runs)
