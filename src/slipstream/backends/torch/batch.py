@@ -125,3 +125,12 @@ def _add_tree(rows: RowLists, sequence: PooledSequence, number: int, base: int, 
             ancestors = [sequence.cell(base + i) for i in tree.path(node)]
             rows.add(token, position, cell, number, base, ancestors)
         rows.logit_rows.append(len(rows.tokens) - 1)
+
+
+def note_features(parts: Sequence[SequenceRows], features: torch.Tensor | None) -> None:
+    """Gives the sequences that a head follows the features of their rows, which stand one part after another."""
+    if features is None:
+        return
+    for part, own in zip(parts, torch.split(features, [part.num_rows for part in parts]), strict=True):
+        if part.sequence.trail is not None:
+            part.sequence.trail.score(own)

@@ -8,11 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from slipstream.backends.torch.batch import Batch, SequenceRows, build_batch
+from slipstream.backends.torch.batch import Batch, SequenceRows, build_batch, note_features
 from slipstream.backends.torch.decoder import Decoder
 from slipstream.backends.torch.head import TorchHead, load_head
 from slipstream.backends.torch.kv_pool import PAGE_SIZE, KVPool
-from slipstream.backends.torch.trail import note_features
 from slipstream.core.protocols import ExtendRequest, Extension, ScoreRequest, Scores
 from slipstream.errors import UsageError
 from slipstream.models.head_files import HeadCheckpoint, check_head_for

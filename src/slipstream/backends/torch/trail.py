@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
-
-if TYPE_CHECKING:
-    from slipstream.backends.torch.batch import SequenceRows
 
 
 class Trail:
@@ -50,12 +46,3 @@ class Trail:
 
     def forget(self) -> None:
         self._kept, self._last, self._scored, self.output, self.drafted = [], None, None, None, []
-
-
-def note_features(parts: Sequence[SequenceRows], features: torch.Tensor | None) -> None:
-    """Gives the sequences that a head follows the features of their rows, which stand one part after another."""
-    if features is None:
-        return
-    for part, own in zip(parts, torch.split(features, [part.num_rows for part in parts]), strict=True):
-        if part.sequence.trail is not None:
-            part.sequence.trail.score(own)

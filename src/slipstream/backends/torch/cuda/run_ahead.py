@@ -14,12 +14,11 @@ import torch
 import triton
 import triton.language as tl
 
-from slipstream.backends.torch.batch import SequenceRows
+from slipstream.backends.torch.batch import SequenceRows, note_features
 from slipstream.backends.torch.cuda.batch import advance_rows
 from slipstream.backends.torch.cuda.bucket import TargetBucket
 from slipstream.backends.torch.cuda.choose import RowChoice
 from slipstream.backends.torch.kv_pool import PAGE_SIZE
-from slipstream.backends.torch.trail import note_features
 from slipstream.core.protocols import ScoreRequest
 from slipstream.errors import CapacityError
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from slipstream.backends.torch.batch import SequenceRows
+from slipstream.backends.torch.batch import SequenceRows, note_features
 from slipstream.backends.torch.cuda.batch import CudaBatch
 from slipstream.backends.torch.cuda.bucket import TargetBucket
 from slipstream.backends.torch.cuda.choose import RowChoice, can_choose
@@ -26,7 +26,6 @@ from slipstream.backends.torch.cuda.run_ahead import RunAhead
 from slipstream.backends.torch.decoder import Decoder
 from slipstream.backends.torch.head import load_head
 from slipstream.backends.torch.kv_pool import KVPool
-from slipstream.backends.torch.trail import note_features
 from slipstream.core.protocols import ExtendRequest, Extension, ScoreRequest, Scores
 from slipstream.errors import UsageError
 from slipstream.models.head_files import HeadCheckpoint, check_head_for
