@@ -1,0 +1,28 @@
+/** One line about an answer. */
+
+import { counted, fixed, percent, times } from "./numbers.js";
+
+export function runningLine(answer) {
+  const rate = answer.rate ? `, ${fixed(answer.rate)} tokens per second` : "";
+  return `${counted(answer.tokens.length, "token")}${rate}`;
+}
+
+/** What was counted and measured. */
+export function measuredLine(answer) {
+  const parts = [runningLine(answer)];
+  const figures = answer.figures;
+  if (figures?.drafted) {
+    parts.push(`${figures.accepted} of ${figures.drafted} drafted accepted (${percent(figures.accepted / figures.drafted)})`);
+    parts.push(`${fixed(figures.mean_accepted_length, 2)} tokens per step`);
+  } else if (figures) {
+    parts.push("nothing drafted");
+  }
+  if (answer.finish === "length") parts.push("stopped at the token limit");
+  return parts.join(" · ");
+}
+
+/** The same, and the server's estimate of the speed-up. */
+export function finishedLine(answer) {
+  const estimate = answer.figures?.drafted && answer.figures.speedup_estimate;
+  return estimate ? `${measuredLine(answer)} · about ${times(estimate)} plain decoding` : measuredLine(answer);
+}
