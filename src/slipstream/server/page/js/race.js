@@ -7,6 +7,7 @@ import { Lane } from "./lane.js";
 import { times } from "./numbers.js";
 import { requestSettings } from "./settings.js";
 import { problemBox } from "./trouble.js";
+import { go } from "./views.js";
 
 const PROMPT = "List the days of the week, then list them again in capitals.";
 
@@ -29,7 +30,7 @@ export function startRace() {
 /** Goes to the race with a prompt of the chat. */
 export function raceWith(prompt) {
   byId("race-prompt").value = prompt;
-  location.hash = "race";
+  go("race");
   byId("race-start").focus();
 }
 

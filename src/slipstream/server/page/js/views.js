@@ -11,6 +11,12 @@ export function startViews() {
   showView();
 }
 
+/** Shows a view at once. */
+export function go(view) {
+  location.hash = view;
+  showView();
+}
+
 function showView() {
   const asked = location.hash.slice(1);
   if (asked && !VIEWS.includes(asked)) return; // a place inside a view, such as the message box
