@@ -112,6 +112,7 @@ def load(
     options: BackendOptions | None = None,
     draft_options: BackendOptions | None = None,
     max_streams: int = 32,
+    max_stall_s: float | None = None,
     report: Report = _silent,
 ) -> Engine:
     """An engine for `target`.
@@ -119,8 +120,8 @@ def load(
     `drafter` is a spec (`none`, `ngram`, `suffix`, `model`, `early-exit`, `translate`, `chained:…`, see
     `slipstream.drafters`) or a Drafter. Left out, it is `model` or `translate` where a draft is given, and `suffix`
     otherwise. `options` are a backend's own (`TorchOptions`, `LlamaCppOptions`); the draft takes them too, unless it
-    has options of its own, and where there are none each model goes to the backend that suits it. Raises ModelError,
-    UsageError.
+    has options of its own, and where there are none each model goes to the backend that suits it. `max_stall_s`: see
+    `Engine`. Raises ModelError, UsageError.
     """
     plan = make_policy(policy)  # bad settings fail before gigabytes are read
     if isinstance(drafter, str):
@@ -148,7 +149,7 @@ def load(
         drafter = make_drafter(drafter or default, sources)
     if isinstance(plan, AutoPolicy) and drafter is not None:
         plan.expect(main.row_costs(), _draft_costs(drafter, main, helper))
-    return Engine(main.model, main.tokenizer, drafter, plan, max_streams=max_streams)
+    return Engine(main.model, main.tokenizer, drafter, plan, max_streams=max_streams, max_stall_s=max_stall_s)
 
 
 def _attach_head(target: LoadedModel, spec: str | Path) -> HeadModel:

@@ -33,13 +33,15 @@ OWN: dict[str, opt.OptionSpec | None] = {
         "--cors-origin", "Let web pages of this origin use the API, such as https://example.org; may be repeated.",
         "Security",
     ),
-    "log_prompts": opt.OptionSpec("--log-prompts", "Write prompts and answers to stderr.", "Security"),
     "max_streams": opt.OptionSpec("--max-streams", "Answers that are generated at the same time.", "Limits"),
     "max_queue": opt.OptionSpec("--max-queue", "Requests that may wait; more get 429.", "Limits"),
     "max_tokens": opt.OptionSpec("--max-tokens -n", "Most tokens of one answer.", "Limits"),
     "request_limit": opt.OptionSpec("--request-limit", "Seconds for one request; 0 is no limit.", "Limits"),
     "idle_limit": opt.OptionSpec("--idle-limit", "Seconds to wait for a client; 0 is no limit.", "Limits"),
     "drain_limit": opt.OptionSpec("--drain-limit", "Seconds for running answers when the server stops.", "Limits"),
+    "max_stall": opt.OptionSpec(
+        "--max-stall", "Seconds that running answers may wait while a long prompt is read.", "Limits"
+    ),
     "max_connections": opt.OptionSpec("--max-connections", "Open requests; more get 503.", "Limits"),
 }  # fmt: skip
 

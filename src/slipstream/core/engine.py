@@ -19,6 +19,7 @@ from slipstream.core.generation import Generation
 from slipstream.core.logprobs import TokenLogprobs, token_logprobs
 from slipstream.core.policy import PlainPolicy, Policy, RoundOutcome, RoundView
 from slipstream.core.policy_guard import PolicyGuard
+from slipstream.core.prompt_pace import PromptPace
 from slipstream.core.protocols import KVSequence, Model, ScoreRequest, Scores
 from slipstream.core.sampling import Sampling
 from slipstream.core.stats import RoundRecord, Stats
@@ -99,8 +100,10 @@ class Engine:
         *,
         max_streams: int = 32,
         prefill_chunk: int = DEFAULT_CHUNK,
+        max_stall_s: float | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
+        """`max_stall_s`: seconds of a round up to which prompts are read while other streams decode; None: no limit."""
         if max_streams < 1 or prefill_chunk < 1:
             raise UsageError(f"max_streams {max_streams}, prefill_chunk {prefill_chunk}: expected 1 or more")
         self.target = target
@@ -114,6 +117,7 @@ class Engine:
         self._waiting: deque[Stream] = deque()
         self._active: list[Stream] = []
         self._clock = clock
+        self._pace = PromptPace(max_stall_s)
         self._drafters = DrafterGuard(target.info.vocab_size, clock)
         self._policy = PolicyGuard(self.policy, self._drafters, self.stats)
         self._is_announced = False  # the device has started on the next round already, as a plain one
@@ -265,6 +269,8 @@ class Engine:
                 constraint.prepare(turn.stream.answer, turn.tree)
         scores = self.target.score(requests)
         score_s = self._clock() - scoring
+        if any(turn.is_prefill for turn in turns):
+            self._pace.record(sum(turn.num_rows for turn in turns), score_s)
         observations = self._commit(turns, scores)
         gains = [self._receive(o) for o in observations]
         self._drafters.observe(observations)
@@ -285,10 +291,12 @@ class Engine:
         self._is_announced = self.target.info.runs_ahead and all(request.continues for request in requests)
 
     def _schedule(self) -> list[_Turn]:
-        """Decoding streams first, then prompt chunks for as many rows as are left."""
+        """Decoding streams first, then prompt chunks for as many rows as are left, and as don't hold up the others."""
         rows_left = self.target.info.max_rows
         turns: list[_Turn] = []
         for stream in sorted(self._active, key=lambda s: len(s.pending) > 1):
+            if len(stream.pending) > 1 and turns and not turns[-1].is_prefill:  # the first prompt beside other streams
+                rows_left = min(rows_left, self._pace.rows(rows_left))
             pending = stream.pending[: min(self._chunk, rows_left)]
             if not pending:
                 break

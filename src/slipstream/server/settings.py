@@ -25,14 +25,14 @@ class ServeOptions:
     request_limit: float = 600.0  # seconds of one request, waiting included
     idle_limit: float = 60.0  # seconds that a client may take to send its request, or to read a part of the answer
     drain_limit: float = 30.0  # seconds that running answers get when the server stops
+    max_stall: float = 0.25  # seconds of a step that reads long prompts, while other answers wait for it
     max_connections: int = 1024
-    log_prompts: bool = False
 
     def __post_init__(self) -> None:
         for name in ("max_streams", "max_tokens", "max_connections"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} is {getattr(self, name)}; expected 1 or more")
-        for name in ("request_limit", "idle_limit", "drain_limit", "max_queue"):
+        for name in ("request_limit", "idle_limit", "drain_limit", "max_stall", "max_queue"):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} is {getattr(self, name)}; expected 0 or more")
 

@@ -40,7 +40,13 @@ class Models:
         """Drafted tokens are accepted with a fixed chance, not by the target's choice."""
         return not isinstance(self.verifier, str)
 
-    def engine(self, drafter: str | None = None, policy: str | None = None, max_streams: int = 32) -> Engine:
+    def engine(
+        self,
+        drafter: str | None = None,
+        policy: str | None = None,
+        max_streams: int = 32,
+        max_stall_s: float | None = None,
+    ) -> Engine:
         """An engine with a new drafter and a new policy, by default those of the options."""
         return load(
             self.target,
@@ -48,6 +54,7 @@ class Models:
             drafter=drafter or self.options.drafter,
             policy=policy or self.options.policy or "auto",
             max_streams=max_streams,
+            max_stall_s=max_stall_s,
         )
 
 

@@ -36,6 +36,6 @@ def serve(
         reporter.say(f"loading {models.resolved().name}")
         loaded = load_models(models, machine, reporter)
         reporter.say("measuring the cost of decoding steps")
-        engine = loaded.engine(max_streams=options.max_streams)
+        engine = loaded.engine(max_streams=options.max_streams, max_stall_s=options.max_stall)
         service = make_service(engine, loaded.target.tokenizer, options, keys)
         run(service, bound, on_ready)

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from slipstream.core.tree import EMPTY_TREE, DraftTree
+from slipstream.models import open_checkpoint
+from slipstream.models.tokenizer import Tokenizer
+from slipstream.server.grammar import GrammarError, Grammars
+from slipstream.server.refusals import Refusal
+
+pytestmark = pytest.mark.real_model
+VOCAB = 49_200  # more than the tokenizer has: rows that pad the vocabulary
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "ok": {"type": "boolean"}},
+    "required": ["name", "ok"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return open_checkpoint("smollm2-135m").tokenizer
+
+
+@pytest.fixture(scope="module")
+def grammars(tokenizer: Tokenizer) -> Grammars:
+    return Grammars(tokenizer, VOCAB)
+
+
+def allowed(constraint, path=()) -> set[int]:
+    return set(np.flatnonzero(np.isfinite(constraint.restrict(np.zeros(VOCAB, np.float32), path))).tolist())
+
+
+def test_masks_follow_the_answer_and_the_draft(grammars, tokenizer):
+    constraint = grammars.for_schema(SCHEMA, "schema")
+    start, value = tokenizer.encode('{"name": "'), tokenizer.encode('", "ok": ')
+    tree = DraftTree.chain(start)
+    constraint.prepare([], tree)
+    assert start[0] in allowed(constraint)
+    assert all(start[i] in allowed(constraint, start[:i]) for i in range(len(start)))
+    assert len(allowed(constraint, start)) > 1000  # inside a string nearly everything may follow
+    constraint.prepare([*start, *tokenizer.encode("Ann"), *value], EMPTY_TREE)
+    said = {tokenizer.decode([token]) for token in allowed(constraint)}
+    assert {"true", "false"} <= said
+    assert all("true".startswith(text) or "false".startswith(text) for text in said)
+
+
+def test_the_end_is_allowed_where_the_answer_is_complete(grammars, tokenizer):
+    constraint = grammars.for_schema(SCHEMA, "schema")
+    constraint.prepare(tokenizer.encode('{"name": "Ann", "ok": true}'), EMPTY_TREE)
+    assert allowed(constraint) == set(tokenizer.eos_ids)
+
+
+def test_forced_tokens_are_known_before_the_forward(grammars, tokenizer):
+    constraint = grammars.for_schema(SCHEMA, "schema")
+    assert tokenizer.decode(constraint.forced([])) == '{"name":'
+    assert tokenizer.decode(constraint.forced(tokenizer.encode('{"name": "Ann",'))) == ' "ok":'
+    assert constraint.forced(tokenizer.encode('{"name": "Ann", "ok": true}')) == []
+    assert tokenizer.decode(constraint.forced([])) == '{"name":'  # it goes back too
+
+
+def test_a_draft_that_the_grammar_forbids_has_no_masks_below_it(grammars, tokenizer):
+    constraint = grammars.for_schema(SCHEMA, "schema")
+    wrong = tokenizer.encode("Hello")
+    constraint.prepare([], DraftTree.chain(wrong))
+    assert wrong[0] not in allowed(constraint)
+    with pytest.raises(GrammarError):
+        constraint.restrict(np.zeros(VOCAB, np.float32), wrong)
+
+
+def test_constraints_of_one_schema_do_not_share_their_place(grammars, tokenizer):
+    one, other = (grammars.for_schema(SCHEMA, "schema") for _ in range(2))
+    one.prepare(tokenizer.encode('{"name": "'), EMPTY_TREE)
+    other.prepare([], EMPTY_TREE)
+    assert len(allowed(one)) > len(allowed(other))
+
+
+@pytest.mark.parametrize(
+    "schema", [{"type": "nonsense"}, {"$ref": "file:///etc/passwd"}, {"type": "string", "pattern": "(?<=a)b"}]
+)
+def test_what_no_grammar_can_be_is_refused(grammars, schema):
+    with pytest.raises(Refusal) as refusal:
+        grammars.for_schema(schema, "schema")
+    assert (refusal.value.status, refusal.value.param) == (400, "schema")
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "string", "pattern": "^(a{1,1000}){1,1000}$"},
+        {"type": "string", "pattern": "^(" + "|".join(f"(a|b){{{i}}}c" for i in range(1, 200)) + ")*$"},
+        {"anyOf": [{"type": "array", "items": {"type": "string", "maxLength": i}} for i in range(300)]},
+        {"$defs": {"a": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"},
+        {"type": "object", "properties": {f"p{i}": {"type": "integer", "maximum": 10**i} for i in range(300)}},
+    ],
+    ids=["repeats", "alternatives", "union", "circle", "wide"],
+)
+def test_a_hostile_schema_is_refused_or_answered_soon(grammars, schema):
+    """The limits of llguidance count work, so that a slow machine refuses no more than a fast one."""
+    assert len(json.dumps(schema)) < 64 << 10
+    try:
+        constraint = grammars.for_schema(schema, "schema")
+        constraint.prepare([], EMPTY_TREE)
+        constraint.restrict(np.zeros(VOCAB, np.float32), ())
+    except (Refusal, GrammarError):
+        pass
