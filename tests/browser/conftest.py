@@ -115,6 +115,12 @@ def open_page(chromium: Any) -> Iterator[OpenPage]:
     assert errors == []
 
 
+def remember(page: Any, **settings: Any) -> None:
+    """As if the user had chosen these settings earlier."""
+    page.evaluate("settings => localStorage.setItem('slipstream.settings', JSON.stringify(settings))", settings)
+    page.reload()
+
+
 def send(page: Any, text: str) -> None:
     page.get_by_label("Your message").fill(text)
     page.get_by_role("button", name="Send").click()

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from browser.conftest import ANSWER, OpenPage, paced_engine, send, shoot, wait_for_answer
+from browser.conftest import ANSWER, OpenPage, paced_engine, remember, send, shoot, wait_for_answer
 from served import Served, eventually, served
 from slipstream.models.tokenizer import Tokenizer
 
@@ -45,7 +45,8 @@ def test_the_server_is_killed_in_mid_answer(
 ) -> None:
     url, process = own_process
     page = open_page(url)
-    send(page, "Count from one to two hundred, in words.")
+    remember(page, temperature=0)
+    send(page, "List the days of the week, then list them again.")  # and again, up to the last token
     page.locator(".turn.assistant .token").nth(5).wait_for(state="attached")
     process.send_signal(signal.SIGKILL)
     page.get_by_role("alert").wait_for()
@@ -99,8 +100,7 @@ def test_a_full_server_says_when_to_come_back(guarded: Served, open_page: OpenPa
 
 def test_a_refused_field_is_named(server: Served, open_page: OpenPage) -> None:
     page = open_page(server.url)
-    page.evaluate("localStorage.setItem('slipstream.settings', JSON.stringify({maxTokens: 999999}))")
-    page.reload()
+    remember(page, maxTokens=999_999)
     send(page, "Hello")
     alert = page.get_by_role("alert").filter(has_text="The server refused the request")
     alert.wait_for()

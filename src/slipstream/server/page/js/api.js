@@ -18,7 +18,10 @@ async function request(path, options = {}) {
   return response;
 }
 
-const get = async (path) => (await request(path)).json();
+async function get(path) {
+  const response = await request(path);
+  return response.json().catch((error) => { throw new Problem("unreachable", error.message); });
+}
 
 export const model = async () => (await get("v1/models")).data[0];
 export const stats = () => get("v1/slipstream/stats");

@@ -18,7 +18,7 @@ export function lineChart(series, { label, seconds = 120, least = 1 }) {
     "svg",
     { viewBox: `0 -8 ${WIDTH} ${HEIGHT + 26}`, role: "img", "aria-label": label },
     ...[0, top / 2, top].flatMap((value) => gridLine(y(value), value)),
-    ...series.map(({ points, dashed }) => draw("path", { class: dashed ? "line dashed" : "line", d: path(points, x, y, end - seconds) })),
+    ...lines(series, x, y, end - seconds),
     draw("text", { x: LEFT, y: HEIGHT + 15 }, `${seconds / 60} min ago`),
     draw("text", { x: WIDTH, y: HEIGHT + 15, "text-anchor": "end" }, "now"),
   );
@@ -38,6 +38,11 @@ function niceTop(value) {
   return [1, 1.6, 2, 3, 4, 6, 8, 10].map((step) => step * power).find((top) => top >= value) ?? 10 * power;
 }
 
+function lines(series, x, y, from) {
+  const kind = (dashed) => (dashed ? "line dashed" : "line");
+  return series.map(({ points, dashed }) => draw("path", { class: kind(dashed), d: path(points, x, y, from) }));
+}
+
 function path(points, x, y, from) {
   let move = true;
   let found = "";
@@ -49,12 +54,13 @@ function path(points, x, y, from) {
   return found;
 }
 
-/** A line without a scale, for a row of text. */
-export function sparkLine(points, seconds = 60) {
-  const end = points.at(-1)?.[0] ?? 0;
-  const top = Math.max(1, ...points.map(([, value]) => value));
-  const d = path(points, (time) => 96 * (1 - (end - time) / seconds), (value) => 19 - 18 * (value / top), end - seconds);
-  return draw("svg", { viewBox: "0 0 96 20", "aria-hidden": "true" }, draw("path", { class: "line", d }));
+/** The same lines without a scale, for a row of text. */
+export function sparkLine(series, seconds = 60) {
+  const all = series.flatMap(({ points }) => points);
+  const end = Math.max(...all.map(([time]) => time), 0);
+  const top = Math.max(1, ...all.map(([, value]) => value ?? 0));
+  const [x, y] = [(time) => 96 * (1 - (end - time) / seconds), (value) => 19 - 18 * (value / top)];
+  return draw("svg", { viewBox: "0 0 96 20", "aria-hidden": "true" }, ...lines(series, x, y, end - seconds));
 }
 
 const SHOWN_POSITIONS = 12; // what fits the panel; later ones are rarely drafted

@@ -27,7 +27,7 @@ async function connected(problem) {
     byId("model").textContent = SAID[problem.kind] ?? "the server does not give its figures";
   } else if (!isKnown) {
     isKnown = true;
-    await describe();
+    await describe().catch(connected);
   }
 }
 

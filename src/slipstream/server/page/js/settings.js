@@ -6,7 +6,9 @@ import { read, write } from "./store.js";
 const PLAIN = "none"; // in the list of drafters: no speculation
 const session = () => sessionStorage;
 // 0.3: sensible text from small models, and not the same loop again and again, which 0 tends to give
-const DEFAULTS = { temperature: 0.3, seed: "", maxTokens: 512, drafter: "", maxDraft: "" };
+const DEFAULTS = { temperature: 0.3, seed: "", maxTokens: null, drafter: "", maxDraft: "" };
+
+const USUAL_TOKENS = 512; // enough for most answers, and soon over if a small model repeats itself
 
 let settings = { ...DEFAULTS, ...read("settings") };
 let key = read("key", session) ?? "";
@@ -14,7 +16,7 @@ let about = { drafter: null, drafters: [], max_tokens: 4096 };
 let onKey = () => {};
 
 export const apiKey = () => key;
-export const currentSettings = () => ({ ...settings });
+export const currentSettings = () => ({ ...settings, maxTokens: settings.maxTokens ?? Math.min(USUAL_TOKENS, about.max_tokens) });
 
 /** What the server says about its model: which drafters can be asked for, and how many tokens. */
 export function describeServer(described) {
@@ -23,12 +25,12 @@ export function describeServer(described) {
 
 /** The fields of a request that the settings decide. An empty seed is a new one every time. */
 export function requestSettings() {
+  const { temperature, maxTokens, seed, drafter, maxDraft } = currentSettings();
   const speculation = { details: true };
-  if (settings.drafter === PLAIN) speculation.enabled = false;
-  else if (settings.drafter) speculation.drafter = settings.drafter;
-  if (settings.maxDraft !== "") speculation.max_draft = settings.maxDraft;
-  const seed = settings.seed === "" ? newSeed() : settings.seed;
-  return { temperature: settings.temperature, max_tokens: settings.maxTokens, seed, speculation };
+  if (drafter === PLAIN) speculation.enabled = false;
+  else if (drafter) speculation.drafter = drafter;
+  if (maxDraft !== "") speculation.max_draft = maxDraft;
+  return { temperature, max_tokens: maxTokens, seed: seed === "" ? newSeed() : seed, speculation };
 }
 
 function newSeed() {
@@ -45,7 +47,7 @@ const FIELDS = [
 function numberField({ name, label, hint, min, max, step, optional }) {
   const most = name === "maxTokens" ? about.max_tokens : max;
   const input = make("input", {
-    id: `set-${name}`, name, type: "number", min, max: most, step, value: String(settings[name]),
+    id: `set-${name}`, name, type: "number", min, max: most, step, value: String(currentSettings()[name]),
     required: !optional, "aria-describedby": `hint-${name}`,
   });
   return field(`set-${name}`, label, input, make("p", { class: "quiet", id: `hint-${name}` }, hint));

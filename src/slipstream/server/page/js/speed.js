@@ -4,6 +4,7 @@ import { stats } from "./api.js";
 import { lineChart, positionChart, sparkLine } from "./charts.js";
 import { byId, make } from "./dom.js";
 import { fixed, percent, times, whole } from "./numbers.js";
+import { Problem } from "./problems.js";
 
 const EVERY_MS = 1000; // the server makes one sample a second
 const AFTER_FAILURE_MS = 4000;
@@ -28,10 +29,14 @@ export function again() {
 async function poll() {
   let wait = EVERY_MS;
   try {
-    show(await stats());
+    const now = await stats();
     onConnection(null);
+    show(now);
   } catch (problem) {
+    if (!(problem instanceof Problem)) throw problem;
     wait = AFTER_FAILURE_MS;
+    byId("speed-streams").textContent = "no figures now";
+    byId("pulse-text").textContent = "no figures now";
     onConnection(problem);
   }
   clearTimeout(timer);
@@ -73,7 +78,7 @@ function showCharts(now) {
   const series = [{ points: over("tokens_per_second") }, { points: over("plain_tokens_per_second"), dashed: true }];
   const label = `Tokens per second, last 2 minutes. Now ${fixed(now.tokens_per_second)}, plain decoding about ${fixed(now.plain_tokens_per_second ?? 0)}.`;
   byId("chart-speed").replaceChildren(lineChart(series, { label, least: 5 }));
-  byId("pulse-line").replaceChildren(sparkLine(series[0].points));
+  byId("pulse-line").replaceChildren(sparkLine(series));
   byId("chart-drafts").replaceChildren(draftChart(now));
 }
 

@@ -4,7 +4,11 @@ import { announce, byId, make } from "./dom.js";
 import { percent } from "./numbers.js";
 
 const shown = new WeakMap(); // element -> token
+let pointedAt = null; // the element that the tip is about
 const MOVES = { ArrowRight: 1, ArrowLeft: -1 };
+
+document.addEventListener("scroll", () => pointedAt && place(byId("token-tip"), pointedAt), { passive: true });
+document.addEventListener("pointerdown", (event) => shown.has(event.target) || hideTip());
 
 /** A place for tokens, to be filled with `addTokens`. */
 export function tokenText(label) {
@@ -65,11 +69,13 @@ function showTip(element) {
   const name = JSON.stringify(token.text).slice(1, -1);
   tip.textContent = `“${name}” – ${details(token)}`;
   tip.hidden = false;
-  place(tip, element.getClientRects()[0] ?? element.getBoundingClientRect());
+  pointedAt = element;
+  place(tip, element);
 }
 
 /** Above the token, or below where there is no room. */
-function place(tip, at) {
+function place(tip, element) {
+  const at = element.getClientRects()[0] ?? element.getBoundingClientRect();
   const size = tip.getBoundingClientRect();
   const left = Math.min(Math.max(8, at.left), window.innerWidth - size.width - 8);
   const top = at.top > size.height + 64 ? at.top - size.height - 6 : at.bottom + 6;
@@ -78,5 +84,6 @@ function place(tip, at) {
 }
 
 export function hideTip() {
+  pointedAt = null;
   byId("token-tip").hidden = true;
 }
