@@ -106,5 +106,5 @@ def test_a_conversation_can_be_exported(server: Served, open_page: OpenPage) -> 
     with page.expect_download() as saved:
         page.get_by_role("button", name="Export as Markdown").click()
     assert "## You\n\nHello\n" in Path(saved.value.path()).read_text()
-    page.get_by_role("button", name="New conversation").click()
+    page.get_by_role("button", name="New chat").click()
     assert page.locator(".turn").count() == 0

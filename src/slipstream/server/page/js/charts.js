@@ -55,9 +55,10 @@ function path(points, x, y, from) {
 }
 
 /** The same lines without a scale, for a row of text. */
-export function sparkLine(series, seconds = 60) {
+export function sparkLine(series) {
   const all = series.flatMap(({ points }) => points);
   const end = Math.max(...all.map(([time]) => time), 0);
+  const seconds = Math.min(60, end - (all[0]?.[0] ?? 0) || 1);
   const top = Math.max(1, ...all.map(([, value]) => value ?? 0));
   const [x, y] = [(time) => 96 * (1 - (end - time) / seconds), (value) => 19 - 18 * (value / top)];
   return draw("svg", { viewBox: "0 0 96 20", "aria-hidden": "true" }, ...lines(series, x, y, end - seconds));

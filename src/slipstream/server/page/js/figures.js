@@ -1,14 +1,14 @@
 /** One line about an answer. */
 
-import { counted, fixed, percent, times } from "./numbers.js";
+import { counted, fixed, percent } from "./numbers.js";
 
 export function runningLine(answer) {
   const rate = answer.rate ? `, ${fixed(answer.rate)} tokens per second` : "";
   return `${counted(answer.tokens.length, "token")}${rate}`;
 }
 
-/** What was counted and measured. */
-export function measuredLine(answer) {
+/** What was counted and measured. No estimate: the race measures the speed-up. */
+export function finishedLine(answer) {
   const parts = [runningLine(answer)];
   const figures = answer.figures;
   if (figures?.drafted) {
@@ -19,10 +19,4 @@ export function measuredLine(answer) {
   }
   if (answer.finish === "length") parts.push("stopped at the token limit");
   return parts.join(" · ");
-}
-
-/** The same, and the server's estimate of the speed-up. */
-export function finishedLine(answer) {
-  const estimate = answer.figures?.drafted && answer.figures.speedup_estimate;
-  return estimate ? `${measuredLine(answer)} · about ${times(estimate)} plain decoding` : measuredLine(answer);
 }

@@ -2,7 +2,7 @@
 
 import { Answer } from "./answer.js";
 import { make } from "./dom.js";
-import { measuredLine, runningLine } from "./figures.js";
+import { finishedLine, runningLine } from "./figures.js";
 import { fixed } from "./numbers.js";
 import { addTokens, tokenText } from "./tokens.js";
 
@@ -49,7 +49,7 @@ export class Lane {
 
   finish() {
     this.progress(1);
-    this.meta.textContent = `${fixed(this.answer.seconds)} s · ${measuredLine(this.answer)}`;
+    this.meta.textContent = `${fixed(this.answer.seconds)} s · ${finishedLine(this.answer)}`;
   }
 
   /** Marks the token where the text differs from the other lane's. */
