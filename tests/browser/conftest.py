@@ -25,8 +25,6 @@ from slipstream.models import open_checkpoint
 from slipstream.models.tokenizer import Tokenizer
 from slipstream.policy import make_policy
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: make test installs it")
-
 ANSWER = "Monday, Tuesday, Wednesday: <b>bold</b> & <img src=x onerror=alert(1)>\n" * 3
 PACE_S = 0.02  # of a step: slow enough to watch
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
@@ -69,21 +67,22 @@ def paced_engine(tokenizer: Tokenizer, answer: str = ANSWER) -> Engine:
     return Engine(model, tokenizer, drafter, make_policy("fixed(2)"), max_streams=2)
 
 
-@pytest.fixture(scope="session")
-def server(tokenizer: Tokenizer) -> Iterator[Served]:
-    with served(paced_engine(tokenizer), tokenizer) as running:
-        yield running
-
-
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # no longer: as long as Playwright runs, other tests can't start an event loop
 def chromium() -> Iterator[Any]:
     if CHROMIUM is None:
         pytest.skip("Chromium is not installed: make browser installs it")
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: make test installs it")
     with playwright.sync_playwright() as started:
         # Root, as in containers, can't use Chromium's sandbox; the page shown is our own.
         browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield browser
         browser.close()
+
+
+@pytest.fixture(scope="module")
+def server(chromium: Any, tokenizer: Tokenizer) -> Iterator[Served]:
+    with served(paced_engine(tokenizer), tokenizer) as running:
+        yield running
 
 
 OpenPage = Callable[..., Any]

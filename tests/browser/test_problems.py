@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -21,14 +22,14 @@ KEY = "browser-test-key"
 
 
 @pytest.fixture(scope="module")
-def guarded(tokenizer: Tokenizer) -> Iterator[Served]:
+def guarded(chromium: Any, tokenizer: Tokenizer) -> Iterator[Served]:
     """One place, nobody may wait, and a key is needed."""
     with served(paced_engine(tokenizer, ANSWER * 5), tokenizer, api_keys=(KEY,), max_streams=1, max_queue=0) as running:
         yield running
 
 
 @pytest.fixture
-def own_process() -> Iterator[tuple[str, subprocess.Popen[str]]]:
+def own_process(chromium: Any) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """`slipstream serve` with the built-in model, to be killed."""
     command = [sys.executable, "-m", "slipstream", "serve", "--port", "0"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | {"NO_COLOR": "1"}) as process:
