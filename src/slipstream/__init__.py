@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # the same names as in `_HOMES`; tests/unit/test_public_api.p
     from slipstream.core.policy import Ask, Policy, PolicyReport, RoundOutcome, RoundPlan, RoundView
     from slipstream.core.sampling import Sampling
     from slipstream.core.stats import Stats
-    from slipstream.core.stream import Drafter, Limits, Observation, Stream, Token
+    from slipstream.core.stream import Drafter, Limits, Observation, RequestOptions, Stream, Token
     from slipstream.core.tree import DraftTree
     from slipstream.core.verify import Verifier
     from slipstream.diagnosis.examine import Diagnosis
@@ -50,6 +50,7 @@ if TYPE_CHECKING:  # the same names as in `_HOMES`; tests/unit/test_public_api.p
     from slipstream.measurement.results import BenchResult
     from slipstream.measurement.tune import TuneResult
     from slipstream.policy import AutoPolicy, FixedPolicy
+    from slipstream.server.settings import ServeOptions
     from slipstream.tasks.audit import AuditResult, audit
     from slipstream.tasks.bench import bench
     from slipstream.tasks.doctor import doctor
@@ -73,22 +74,23 @@ if TYPE_CHECKING:  # the same names as in `_HOMES`; tests/unit/test_public_api.p
     from slipstream.tasks.pairs import ModelGroups, RankedDrafts, pairs
     from slipstream.tasks.plan import PlanResult, plan
     from slipstream.tasks.reporter import Reporter
+    from slipstream.tasks.serve import serve
     from slipstream.tasks.tune import tune
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "Ask", "AuditOptions", "AuditResult", "AutoPolicy", "BenchOptions", "BenchResult", "BlockedError",
-    "CapacityError", "ConcurrencyOptions", "ContextFullError", "DamagedModelError", "Diagnosis", "DoctorOptions",
-    "DraftSources", "DraftTree", "Drafter", "Engine", "EngineChoice", "EngineError", "EngineOptions",
-    "EngineRequestError", "EngineStartError", "Finding", "FixedPolicy", "Generation", "LaunchOptions", "Launched",
-    "Limits", "LlamaCppOptions", "LoadedModel", "MachineOptions", "MissingDependencyError", "ModelError",
-    "ModelGroups", "ModelNotFoundError", "ModelOptions", "NonFiniteLogitsError", "Observation", "PairsOptions",
-    "PlanOptions", "PlanResult", "Policy", "PolicyReport", "RankedDrafts", "Reporter", "RoundOutcome", "RoundPlan",
-    "RoundView", "RunningEngineOptions", "Sampling", "SamplingOptions", "SilentFallbackError", "SlipstreamError",
-    "Stats", "Stream", "Token", "TorchOptions", "TuneOptions", "TuneResult", "UnfinishedBenchError",
-    "UnsupportedModelError", "UsageError", "Verifier", "WorkloadOptions", "audit", "bench", "doctor", "launch",
-    "load", "load_model", "pairs", "plan", "tune",
+    "Ask", "AuditOptions", "AuditResult", "AutoPolicy", "BenchOptions", "BenchResult", "BlockedError", "CapacityError",
+    "ConcurrencyOptions", "ContextFullError", "DamagedModelError", "Diagnosis", "DoctorOptions", "DraftSources",
+    "DraftTree", "Drafter", "Engine", "EngineChoice", "EngineError", "EngineOptions", "EngineRequestError",
+    "EngineStartError", "Finding", "FixedPolicy", "Generation", "LaunchOptions", "Launched", "Limits",
+    "LlamaCppOptions", "LoadedModel", "MachineOptions", "MissingDependencyError", "ModelError", "ModelGroups",
+    "ModelNotFoundError", "ModelOptions", "NonFiniteLogitsError", "Observation", "PairsOptions", "PlanOptions",
+    "PlanResult", "Policy", "PolicyReport", "RankedDrafts", "Reporter", "RequestOptions", "RoundOutcome", "RoundPlan",
+    "RoundView", "RunningEngineOptions", "Sampling", "SamplingOptions", "ServeOptions", "SilentFallbackError",
+    "SlipstreamError", "Stats", "Stream", "Token", "TorchOptions", "TuneOptions", "TuneResult", "UnfinishedBenchError",
+    "UnsupportedModelError", "UsageError", "Verifier", "WorkloadOptions", "audit", "bench", "doctor", "launch", "load",
+    "load_model", "pairs", "plan", "serve", "tune",
 ]  # fmt: skip
 
 _HOMES = {
@@ -100,7 +102,7 @@ _HOMES = {
     "core.policy": "Ask Policy PolicyReport RoundOutcome RoundPlan RoundView",
     "core.sampling": "Sampling",
     "core.stats": "Stats",
-    "core.stream": "Drafter Limits Observation Stream Token",
+    "core.stream": "Drafter Limits Observation RequestOptions Stream Token",
     "core.tree": "DraftTree",
     "core.verify": "Verifier",
     "diagnosis.examine": "Diagnosis",
@@ -113,6 +115,7 @@ _HOMES = {
     "measurement.results": "BenchResult",
     "measurement.tune": "TuneResult",
     "policy": "AutoPolicy FixedPolicy",
+    "server.settings": "ServeOptions",
     "tasks.audit": "AuditResult audit",
     "tasks.bench": "bench",
     "tasks.doctor": "doctor",
@@ -123,6 +126,7 @@ _HOMES = {
     "tasks.pairs": "ModelGroups RankedDrafts pairs",
     "tasks.plan": "PlanResult plan",
     "tasks.reporter": "Reporter",
+    "tasks.serve": "serve",
     "tasks.tune": "tune",
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}

@@ -77,6 +77,7 @@ CASES = {
     "plan": [Case("--target {tiny} --gpus 8")],
     "pull": [Case("smollm2-135m", 1, environment=NO_INDEX)],  # pip runs, and finds nothing to fetch
     "rm": [Case("smollm2-135m --yes", environment={"SLIPSTREAM_CACHE": "{spare}"})],
+    "serve": [Case("--model {tiny} --host 0.0.0.0 --port 0", 2)],  # refused: there is no key
     "show": [Case("{folder}")],
     "train": [
         Case(

@@ -19,13 +19,14 @@ PUBLIC = {
         MachineOptions TorchOptions LlamaCppOptions
     """,
     "drafters and policies": """
-        Drafter DraftSources DraftTree Observation Stream
+        Drafter DraftSources DraftTree Observation RequestOptions Stream
         Policy PolicyReport RoundPlan RoundView RoundOutcome Ask AutoPolicy FixedPolicy
     """,
-    "tasks": "audit bench doctor launch pairs plan tune",
+    "tasks": "audit bench doctor launch pairs plan serve tune",
     "options of tasks": """
         ModelOptions WorkloadOptions SamplingOptions BenchOptions ConcurrencyOptions TuneOptions AuditOptions
         DoctorOptions PlanOptions PairsOptions EngineOptions EngineChoice LaunchOptions RunningEngineOptions Reporter
+        ServeOptions
     """,
     "results of tasks": """
         AuditResult BenchResult Diagnosis Finding Launched ModelGroups RankedDrafts PlanResult TuneResult

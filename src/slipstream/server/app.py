@@ -19,7 +19,6 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from slipstream import __version__
 from slipstream.server.body import read_body
 from slipstream.server.metrics import CONTENT_TYPE
 from slipstream.server.openapi import openapi
@@ -91,7 +90,7 @@ Prepare = Callable[[Service, Any], Prepared]
 class Routes:
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._document = openapi(__version__, bool(service.keys))
+        self._document = openapi(service.model, service.options.max_tokens, bool(service.keys))
         self._started = int(time.time())
 
     async def chat(self, http: Request) -> Response:

@@ -8,6 +8,7 @@ from pydantic.json_schema import models_json_schema
 
 from slipstream.server.requests import ChatRequest, CompletionRequest
 
+_API_VERSION = "1"
 _REF = "#/components/schemas/{model}"
 _ERROR = {
     "type": "object",
@@ -39,14 +40,20 @@ _STATUSES = {
 }
 
 
-def openapi(version: str, needs_key: bool) -> dict[str, Any]:
+def openapi(model: str, max_tokens: int, needs_key: bool) -> dict[str, Any]:
     _, definitions = models_json_schema(
         [(ChatRequest, "validation"), (CompletionRequest, "validation")], ref_template=_REF
     )
     schemas = definitions["$defs"] | {"Error": _ERROR}
+    for name in ("ChatRequest", "CompletionRequest"):
+        fields = schemas[name]["properties"]
+        fields["model"] |= {"anyOf": [{"const": model}, {"type": "null"}]}
+        for limit in {"max_tokens", "max_completion_tokens"} & fields.keys():
+            bounded = {"type": "integer", "minimum": 1, "maximum": max_tokens}
+            fields[limit] |= {"anyOf": [bounded, {"type": "null"}]}
     document: dict[str, Any] = {
         "openapi": "3.1.0",
-        "info": {"title": "Slipstream", "version": version},
+        "info": {"title": "Slipstream", "version": _API_VERSION},
         "paths": {
             "/v1/chat/completions": {"post": _generating("ChatRequest", "Answers a conversation.")},
             "/v1/completions": {"post": _generating("CompletionRequest", "Continues a text.")},

@@ -250,7 +250,14 @@ class Scheduler:
             self._tell()
             if time.perf_counter() - reported_at > _REPORT_EVERY_S:
                 reported_at = time.perf_counter()
-                self.report = self.engine.policy.explain()
+                self._renew_report()
+
+    def _renew_report(self) -> None:
+        """In this thread, since the policy learns in it. A policy that fails here keeps its last report."""
+        try:
+            self.report = self.engine.policy.explain()
+        except Exception:
+            log.exception("the policy could not report")
 
     def _tell(self) -> None:
         if not self._is_told and self._loop and not self._loop.is_closed():
