@@ -37,10 +37,16 @@ export class Lane {
   }
 
   grow(fresh, mostTokens) {
-    addTokens(this.text, fresh);
+    this.add(fresh);
     this.progress(this.answer.tokens.length / mostTokens);
     this.meta.textContent = runningLine(this.answer);
     if (this.answer.rate) this.rate.textContent = `${fixed(this.answer.rate)} tok/s`;
+  }
+
+  /** Keeps the end of a long text in sight. */
+  add(tokens) {
+    addTokens(this.text, tokens);
+    this.text.scrollTop = this.text.scrollHeight;
   }
 
   progress(share) {
@@ -54,14 +60,16 @@ export class Lane {
 
   /** Marks the token where the text differs from the other lane's. */
   mark(index) {
-    this.text.children[index]?.classList.add("differs");
+    const token = this.text.children[index];
+    token?.classList.add("differs");
+    token?.scrollIntoView({ block: "nearest" });
   }
 
   /** Shows the tokens that had arrived `ms` after the first one. Returns whether there are more. */
   showUntil(ms) {
     const first = this.answer.tokens[0]?.at ?? 0;
     const arrived = this.answer.tokens.filter((token) => token.at - first <= ms);
-    addTokens(this.text, arrived.slice(this.text.children.length));
+    this.add(arrived.slice(this.text.children.length));
     this.progress(arrived.length / this.answer.tokens.length);
     return arrived.length < this.answer.tokens.length;
   }
