@@ -18,6 +18,7 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, given, settings
 
+import slipstream
 from fakes import Crashing, FakeDrafter, FakeModel, cycle_logits
 from served import Served, eventually, served
 from slipstream.core.engine import Engine
@@ -299,3 +300,19 @@ def test_an_answer_that_takes_too_long_ends_with_an_error(tokenizer):
         assert stream(server, asked)[-1]["error"]["code"] == "timeout"
         assert post(server, asked | {"stream": False})[0] == 504
         assert eventually(lambda: server.num_active == 0)
+
+
+# -- measuring --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ["slipstream", "openai"])
+def test_the_server_is_measured_like_other_engines(server, engine):
+    result = slipstream.bench(
+        workload=slipstream.WorkloadOptions(limit=1, max_tokens=8),
+        options=slipstream.BenchOptions(passes=1),
+        engine=slipstream.EngineOptions(engine=engine),
+        running=slipstream.RunningEngineOptions(url=server.url, plain_url=server.url),
+        concurrency=slipstream.ConcurrencyOptions(streams="1"),
+    )
+    assert {run.drafter for run in result.runs} == {"none", "running"}
+    assert all(run.same_text is not False for run in result.runs)

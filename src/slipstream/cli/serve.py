@@ -18,6 +18,7 @@ _KEY_FLAG = "--api-key"
 _KEY_VARIABLE = "SLIPSTREAM_API_KEY"
 PANEL = "Server"
 OWN: dict[str, opt.OptionSpec | None] = {
+    "host": opt.OptionSpec("--host", "Address to listen on; 0.0.0.0 lets other machines connect.", PANEL),
     "port": opt.OptionSpec("--port", "Port to listen on; 0 takes a free one.", PANEL, {"min": 0, "max": 65535}),
     "api_keys": opt.OptionSpec(
         _KEY_FLAG,
