@@ -4,8 +4,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 VLLM_VENV ?= .venv-vllm
 VLLM_VERSION := 0.32.0
+AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 
-.PHONY: help demo demo-llamacpp serve install test test-llamacpp test-vllm check lint types pytest fuzz stress format bench-cpu bench-policy clean
+.PHONY: help demo demo-llamacpp serve install browser test test-llamacpp test-vllm check lint types pytest fuzz stress format bench-cpu bench-policy clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 17
@@ -26,7 +27,11 @@ test: $(VENV)/.test-installed lint types pytest  ## install what tests need, and
 test-llamacpp: $(VENV)/.test-installed $(VENV)/.llamacpp-installed  ## the tests of the llama.cpp backend, compiled once
 	$(BIN)/pytest -q -m "llamacpp and not slow"
 
-check: test test-llamacpp  ## what CI runs
+browser:  ## Chromium, which the tests of the server's page use (Debian or Ubuntu; elsewhere install it yourself)
+	command -v chromium || command -v google-chrome || $(AS_ROOT) sh -c \
+	  'apt-get update -q && apt-get install -q -y --no-install-recommends chromium'
+
+check: browser test test-llamacpp  ## what CI runs
 
 lint: $(VENV)/.test-installed
 	$(BIN)/ruff check .

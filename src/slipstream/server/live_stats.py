@@ -24,6 +24,7 @@ class LiveSample:
     tokens_per_second: float
     draft_length: float  # drafted tokens per stream and round
     mean_accepted_length: float
+    plain_tokens_per_second: float | None  # estimated for the streams of that second
     active: int
     queued: int
 
@@ -59,6 +60,7 @@ class LiveStats:
                 round((now.tokens - last.tokens) / seconds, 2),
                 round((now.drafted - last.drafted) / rounds, 3) if rounds else 0.0,
                 round((now.tokens - last.tokens) / rounds, 3) if rounds else 0.0,
+                plain_tokens_per_second(self._scheduler.report, max(self._scheduler.num_active, 1)),
                 self._scheduler.num_active,
                 self._scheduler.num_queued,
             )
