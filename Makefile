@@ -29,7 +29,7 @@ test-llamacpp: $(VENV)/.test-installed $(VENV)/.llamacpp-installed  ## the tests
 
 browser:  ## Chromium, which the tests of the server's page use (Debian or Ubuntu; elsewhere install it yourself)
 	command -v chromium || command -v google-chrome || $(AS_ROOT) sh -c \
-	  'apt-get update -q && apt-get install -q -y --no-install-recommends chromium'
+	  'apt-get update -q -o Acquire::Retries=3 && apt-get install -q -y -o Acquire::Retries=3 --no-install-recommends chromium'
 
 check: browser test test-llamacpp  ## what CI runs
 
