@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 
 from slipstream.diagnosis.log_figures import number
 from slipstream.diagnosis.log_one_by_one import MAYBE_ONE_BY_ONE
+from slipstream.diagnosis.log_sections import PLAIN, SPECULATIVE, slower_section
 from slipstream.findings import Finding, rule
 from slipstream.parsing.log_scan import Hit, Located, first_hit, hits
 from slipstream.parsing.verify_loops import verify_loop
@@ -146,12 +148,6 @@ def _model_gb(text: str) -> float:
 
 # -- slower than plain ------------------------------------------------------------------------------------------------
 
-_PLAIN_LABEL = re.compile(
-    r"(?i)\b(?:baseline|plain|vanilla|without (?:an? )?(?:spec\w*|drafts?|assist\w*)|no (?:spec\w*|draft|assist\w*))\b"
-)
-_SPEC_LABEL = re.compile(
-    r"(?i)\b(?:speculat\w*|spec|with (?:an? )?(?:draft|assist\w*)|assisted|drafting|eagle\d?|mtp|medusa|n-?gram)\b"
-)
 _SLOWER = 0.95  # of the plain speed: less difference may be noise
 _MAX_MEASURED = 20  # speeds that someone measured and compares; a server's log has more
 _FIGURES = re.compile(r"[\d.,]+|\s+")  # and spaces before them
@@ -167,7 +163,7 @@ def slower_in(text: str) -> Iterator[Located]:
     loop = verify_loop(text)
     if loop is None:
         ratio = plain / speculative
-        yield hit, lambda evidence: SLOWER.finding(evidence, plain=plain, speculative=speculative, ratio=ratio)
+        yield hit, partial(SLOWER.finding, plain=plain, speculative=speculative, ratio=ratio)
         return
     observed = (
         f"Speculation ran at {speculative:g} tokens/s and plain decoding at {plain:g} tokens/s "
@@ -186,7 +182,8 @@ def _slower_pair(text: str) -> tuple[Hit, float, float] | None:
             plain = speed
         elif label == "speculative" and plain and 0 < speed < _SLOWER * plain:
             return hit, plain, speed
-    return _slower_by_heading(text, found) if len(found) <= _MAX_MEASURED else None
+    by_heading = _slower_by_heading(text, found) if len(found) <= _MAX_MEASURED else None
+    return by_heading or slower_section(text, _SLOWER)
 
 
 def _speeds(text: str) -> Iterator[tuple[Hit, float]]:
@@ -207,7 +204,7 @@ def _slower_by_heading(text: str, found: list[tuple[Hit, float]]) -> tuple[Hit, 
         form, heading = _FIGURES.sub("0", _said(hit)), _heading(text, hit.at)
         if not heading or not form.strip() or _NOT_GENERATION.search(form):
             continue
-        if not _SPEC_LABEL.search(heading) or _PLAIN_LABEL.search(heading):
+        if not SPECULATIVE.search(heading) or PLAIN.search(heading):
             plain[form] = speed
         elif 0 < speed < _SLOWER * plain.get(form, 0.0):
             return hit, plain[form], speed
@@ -218,7 +215,7 @@ def _heading(text: str, at: int) -> str:
     """The nearest short line above a place that names a way of decoding, else the first line of its paragraph."""
     above = text[max(0, at - _HEADING_REACH) : at].split("\n")[:-1]
     short = [line for line in above if len(line) <= _LONGEST_HEADING]
-    named = [line for line in short if _SPEC_LABEL.search(line) or _PLAIN_LABEL.search(line)]
+    named = [line for line in short if SPECULATIVE.search(line) or PLAIN.search(line)]
     if named:
         return named[-1]
     paragraph = above[len(above) - above[::-1].index("") :] if "" in above else above if at < _HEADING_REACH else []
@@ -234,7 +231,7 @@ def _said(hit: Hit) -> str:
 def _label(hit: Hit) -> str | None:
     """Whether a line gives a plain or a speculative speed that was measured; None if it does not say."""
     before = _said(hit)
-    is_plain, is_speculative = _PLAIN_LABEL.search(before), _SPEC_LABEL.search(before)
+    is_plain, is_speculative = PLAIN.search(before), SPECULATIVE.search(before)
     if before.rstrip(" *").endswith(("~", "-", "≈")) or _NOT_GENERATION.search(before):
         return None
     if is_plain:

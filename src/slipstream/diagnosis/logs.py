@@ -13,6 +13,7 @@ from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
+from slipstream.diagnosis.log_signs import without_failure
 from slipstream.diagnosis.log_slow import slow_runs
 from slipstream.diagnosis.log_stages import unfinished_start
 from slipstream.diagnosis.log_unknown import (
@@ -55,7 +56,6 @@ class LogReport:
     is_certain: bool  # whether the log is known to be from these engines
     num_rules: int
     num_lines: int
-    shows_work: bool = False  # a line says that the engine was ready, or that it answered
     num_skipped: int = 0  # bytes in the middle that were not read, and their lines not counted
 
     @property
@@ -72,11 +72,14 @@ def explain(text: str, engine: str | None = None) -> list[Finding]:
 
     An error that no rule explains is quoted as unknown. With `engine`, failures of other engines are skipped.
     """
-    return judge(condensed(text, marks_to_keep()), engine).findings
+    return _Judgement(condensed(text, marks_to_keep()), engine).failures
 
 
 def judge(log: Log, engine: str | None = None) -> LogReport:
-    """With `engine`, failures of other engines are skipped; without, the log's own marks decide whose it is."""
+    """What `explain` finds, and for a log without a failure whether it shows the engine at work.
+
+    With `engine`, failures of other engines are skipped; without, the log's own marks decide whose it is.
+    """
     judgement = _Judgement(log, engine)
     titles = tuple(one.facts.title for one in judgement.engines if one.log)
     return LogReport(
@@ -86,7 +89,6 @@ def judge(log: Log, engine: str | None = None) -> LogReport:
         num_rules=len(judgement.patterns),
         num_lines=log.num_lines,
         num_skipped=log.num_skipped,
-        shows_work=judgement.run.ready is not None,
     )
 
 
@@ -128,14 +130,26 @@ class _Judgement:
     def run(self) -> LastRun:
         return last_run(self.log.text, self.starts)
 
-    def findings(self) -> list[Finding]:
+    @property
+    def _verbose(self) -> str:
+        """A setting that makes the engine print more."""
+        return next((start.verbose for start in self.starts if start.verbose), "") if self.is_certain else ""
+
+    @cached_property
+    def failures(self) -> list[Finding]:
         located = list(self._known_failures(self.run.worked))
         if not any(_blocks(made) for made in located) and speaks_of_earlier(self.log.text, self.run.worked):
             located = list(self._known_failures(max(self.run.begin, self.run.worked - _BEFORE_END)))
         found = _best_explanations(self._told([*located, *self._figures()]), self.patterns)
-        if any(finding.severity == "blocks" for finding in found):
-            return found
-        return found + self._told(self._unexplained())
+        if not any(finding.severity == "blocks" for finding in found):
+            found += self._told(self._unexplained())
+        return found
+
+    def findings(self) -> list[Finding]:
+        """The failures, and what is to be said of a log that shows neither one nor the engine at work."""
+        if self.run.ready is not None or any(finding.severity != "note" for finding in self.failures):
+            return self.failures
+        return self.failures + self._told(without_failure(self.log.text, self._verbose))
 
     def _told(self, located: list[Located]) -> list[Finding]:
         """In the order of the log, with line numbers."""
@@ -225,8 +239,7 @@ class _Judgement:
         error = most_telling(self._not_about_known(errors))
         if error:
             name = " and ".join(one.facts.title for one in self.engines) if self.is_certain else "all engines"
-            verbose = next((start.verbose for start in self.starts if start.verbose), "") if self.is_certain else ""
-            return [unknown(error, name, len(self.patterns), verbose)]
+            return [unknown(error, name, len(self.patterns), self._verbose)]
         return [] if errors else list(unfinished_start(self.log.text, self.run, self.engines))
 
     def _not_about_known(self, errors: list[ErrorLine]) -> list[ErrorLine]:
