@@ -30,12 +30,14 @@ from slipstream.findings import Finding
 from slipstream.parsing.failure_files import read_failures
 from slipstream.parsing.log_index import SignIndex
 from slipstream.parsing.log_patterns import Pattern, StartLog
+from slipstream.parsing.log_platforms import platforms_in
 from slipstream.parsing.log_reading import Log, condensed
 from slipstream.parsing.log_runs import LastRun, last_run
 from slipstream.parsing.log_scan import Hit, Located, first_hit, hits, line_at, quote
 
 ANY_ENGINE = read_failures(Path(__file__).with_name("failures"))  # what any engine may print
 _BEFORE_END = 64_000  # characters before the last answer in which the cause of a later end may be
+_SHORTLY = 2_000  # characters before the last answer in which the cause of a later end is, if it names none itself
 _TRACEBACK = 32_000  # characters before an exception in which its traceback begins
 _MAX_BETTER = 20  # lines of the same kind to look at for one that tells more
 _CODE = re.compile(r"\braise [\w.]+\(")
@@ -44,6 +46,7 @@ _RAISED = re.compile(r"(?m)^(?:\w+\.)*\w+(?:Error|Exception)\b.*$")
 # How uvicorn and TabbyAPI log what is no error, prompts too; and the first level in a line.
 _NO_FAILURE = re.compile(r"\b(?:INFO|DEBUG):\s")
 _LEVEL = re.compile(r"\b(?:ERROR|CRITICAL|FATAL|WARN(?:ING)?|\w*Warning|(?<!level=)INFO)\b")
+_FORM = re.compile(r"_\d$")
 _NO_FAILURE_LEVELS = ("WARN", "WARNING", "INFO")
 
 
@@ -138,8 +141,11 @@ class _Judgement:
     @cached_property
     def failures(self) -> list[Finding]:
         located = list(self._known_failures(self.run.worked))
-        if not any(_blocks(made) for made in located) and speaks_of_earlier(self.log.text, self.run.worked):
-            located = list(self._known_failures(max(self.run.begin, self.run.worked - _BEFORE_END)))
+        if not any(_blocks(made) for made in located):
+            if speaks_of_earlier(self.log.text, self.run.worked):
+                located = list(self._known_failures(max(self.run.begin, self.run.worked - _BEFORE_END)))
+        elif all(make("").id in self._general for _, make in located if make("").severity == "blocks"):
+            located = self._with_cause_before(located)
         found = _best_explanations(self._told([*located, *self._figures()]), self.patterns)
         if not any(finding.severity == "blocks" for finding in found):
             found += self._told(self._unexplained())
@@ -150,6 +156,16 @@ class _Judgement:
         if self.run.ready is not None or any(finding.severity != "note" for finding in self.failures):
             return self.failures
         return self.failures + self._told(without_failure(self.log.text, self._verbose))
+
+    @cached_property
+    def _general(self) -> set[str]:
+        """Rules that can do little more than repeat a message."""
+        return {pattern.rule.id for pattern in self.patterns if pattern.general}
+
+    def _with_cause_before(self, located: list[Located]) -> list[Located]:
+        """With what a precise rule explains shortly before the last answer: one process answers while another ends."""
+        before = list(self._known_failures(max(self.run.begin, self.run.worked - _SHORTLY)))
+        return before if any(_blocks(made) and made[1]("").id not in self._general for made in before) else located
 
     def _told(self, located: list[Located]) -> list[Finding]:
         """In the order of the log, with line numbers."""
@@ -215,9 +231,20 @@ class _Judgement:
 
         def make(evidence: str) -> Finding:
             finding = pattern.rule.finding(evidence, None, **groups)
+            if fix := self._fix_here(pattern):
+                finding = replace(finding, fix=fix.format(**groups))
             return replace(finding, cause=f"{doubt} If so: {finding.cause}") if doubt else finding
 
         return make
+
+    def _fix_here(self, pattern: Pattern) -> str | None:
+        """What to do on the platform or with the engine that the log shows, where that differs."""
+        names = {one.name for one in self.engines} if self.is_certain else set[str]()
+        return next((fix for where, fix in pattern.fix_on if where in names or where in self._platforms), None)
+
+    @cached_property
+    def _platforms(self) -> set[str]:
+        return platforms_in(self.log.text)
 
     def _doubt(self, pattern: Pattern, hit: Hit) -> str:
         """A sentence with "may" where the log does not show that it is from the engine that the rule is about."""
@@ -260,7 +287,7 @@ def _engines_by_marks(text: str) -> list[EngineFolder]:
 
 
 def _tells_little(line: str) -> bool:
-    return bool(_CODE.search(line)) or is_consequence(line)
+    return bool(_CODE.search(line)) or is_consequence(line) or "terminate called after throwing" in line
 
 
 def _exception_of(text: str, hit: Hit) -> Hit:
@@ -284,10 +311,10 @@ def _is_no_failure(line: str) -> bool:
 
 
 def _values(groups: dict[str, str]) -> dict[str, str]:
-    """What a rule's texts name. A group NAME_2 is the same value in another form of the line."""
+    """What a rule's texts name. Groups NAME_2, NAME_3 … are the same value in other forms of the line."""
     found: dict[str, str] = {}
     for group, value in groups.items():
-        name = group.removesuffix("_2")
+        name = _FORM.sub("", group)
         found[name] = found.get(name) or value.strip()
     if size := found.get("amount"):
         found["amount"] = f" at an allocation of {size}"

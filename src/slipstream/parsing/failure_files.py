@@ -12,6 +12,7 @@ unless = ["retrying"]           # texts that show that the line is harmless
 instead_of = ["log-refused"]    # less precise rules that this one replaces
 phase = "start"                 # before the engine is ready; "serving": after that
 frames = ["llama_cpp/"]         # texts, one of which must be in the traceback above the line
+fix_on = {AMD = "…"}            # another fix for a platform (parsing/log_platforms.py) or an engine (ollama)
 general = true                  # it can do little more than repeat the message: any other explanation replaces it
 """
 
@@ -28,7 +29,7 @@ from slipstream.parsing.log_patterns import LinePlace, Pattern
 
 _KEYS = {
     *("severity", "title", "cause", "fix", "texts", "matches", "only_with", "unless", "instead_of"),
-    *("phase", "frames", "general"),
+    *("phase", "frames", "general", "fix_on"),
 }
 
 
@@ -52,10 +53,11 @@ def _pattern(rule_id: str, values: Mapping[str, Any]) -> Pattern:
     return Pattern(
         rule=rule(rule_id, values["severity"], values["title"], values["cause"], values["fix"]),
         pieces=tuple(values["texts"]),
-        matches=re.compile(matches) if matches else None,
+        matches=re.compile(matches, re.MULTILINE) if matches else None,
         only_with=tuple(values.get("only_with", ())),
         instead_of=tuple(values.get("instead_of", ())),
         place=LinePlace(values.get("phase", "any"), tuple(values.get("frames", ()))),
         general=values.get("general", False),
         unless=tuple(values.get("unless", ())),
+        fix_on=tuple(values.get("fix_on", {}).items()),
     )

@@ -31,7 +31,8 @@ class Pattern:
 
     `only_with`: texts elsewhere in the log, one of which is needed too; `unless`: those that show that the line is
     harmless. `instead_of`: less precise rules that this one replaces. `general`: the rule can do little more than
-    repeat the message; any other explanation replaces it.
+    repeat the message; any other explanation replaces it. `fix_on`: what to do instead where the log shows a platform
+    or is from an engine; the first that fits counts.
     """
 
     rule: Rule
@@ -42,6 +43,7 @@ class Pattern:
     place: LinePlace = ANYWHERE
     general: bool = False
     unless: tuple[str, ...] = ()
+    fix_on: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,16 @@ def test_no_rule_blames_a_healthy_log(entry):
 
 
 LINES = [
+    ("llama-server", "llama_init: K cache type q5_1 with block size 32 does not divide n_embd_head_k=80", "cache-type"),
+    ("llama-server", "decode: seq_id=4 >= n_seq_max=4 Try using a bigger --parallel value", "slots"),
+    ("llama-server", "load: invalid value for main_gpu: 3 (available devices: 1)", "main-gpu"),
+    ("llama-server", "error: image input: you may need to provide the mmproj", "multimodal-file"),
+    ("transformers", "NotImplementedError: Cannot copy out of meta tensor; no data!", "meta-tensor"),
+    ("vllm", "WARNING 06-25 [cuda.py:1] CUDA graphs are disabled because of eager mode", "feature-off"),
+    ("vllm", "ValueError: Feature X is not supported by the V1 Engine, set VLLM_USE_V1=0.", "vllm-old-engine"),
+    ("vllm", "RuntimeError: torch._scaled_mm requires compute capability >= 8.9 here", "gpu-dtype"),
+    ("sglang", "Initialization failed. warmup error: Traceback", "sglang-restart"),
+    ("llama-server", "ggml_cuda_init: failed, falling back to CPU: no CUDA", "gpu-unused"),
     ("sglang", "TypeError: LlamaConfig.__init__() got an unexpected keyword argument 'rope_theta'", "argument-unknown"),
     ("transformers", "ValueError: The main model and the assistant don't have compatible input shapes.",
      "assistant-refused"),
@@ -60,7 +70,7 @@ LINES = [
      "(max_position_embeddings=32768 or model_max_length=None in model's config.json).", "context-model"),
     ("llama-server", "Illegal instruction (core dumped)", "cpu-instructions"),
     ("llama-server", "CUDA error: operation not supported", "cuda-error"),
-    ("transformers", "RuntimeError: CUDA error: device-side assert triggered", "device-assert"),
+    ("transformers", "RuntimeError: CUDA error: device-side assert triggered", "device-check"),
     ("transformers", "IndexError: index out of range in self", "device-assert"),
     ("transformers", "RuntimeError: Expected all tensors to be on the same device, but found at least two devices, "
      "cuda:0 and cpu!", "devices-mixed"),
@@ -272,5 +282,6 @@ def test_a_rule_names_only_what_its_pattern_finds(pattern):
     texts = pattern.rule.cause + pattern.rule.fix
     named = {name for _, name, _, _ in string.Formatter().parse(texts) if name}
     groups = pattern.matches.groupindex if pattern.matches else {}
-    assert named <= {group.removesuffix("_2") for group in groups}
+    named |= {name for _, fix in pattern.fix_on for _, name, _, _ in string.Formatter().parse(fix) if name}
+    assert named <= {re.sub(r"_\d$", "", group) for group in groups}
     assert set(pattern.instead_of) <= set(RULES)

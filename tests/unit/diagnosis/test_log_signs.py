@@ -61,3 +61,45 @@ def test_two_runs_in_one_log_are_compared_by_the_lines_above_them(plain: str, sp
     assert finding.id == "log-slower-than-plain" and "70 tokens/s" in finding.cause and "4.3x" in finding.cause
     faster = f"{plain}\n{SPEED.format(speed=70)}{speculative}\n{SPEED.format(speed=300)}"
     assert explain(faster) == []
+
+
+def test_a_cache_that_stays_full_is_named():
+    full = "Decode batch. #running-req: 35, #token: 959430, token usage: 0.96\n"
+    [finding] = explain(full * 2)
+    assert finding.id == "log-cache-full" and "96% of the KV cache is in use by 35 requests" in finding.cause
+    assert explain(full + full.replace("0.96", "0.41")) == [] == explain(full)
+
+
+def test_a_fix_is_that_of_the_platform_or_engine_of_the_log():
+    def fix(text: str, engine: str | None = None) -> str:
+        return explain(text, engine)[0].fix
+
+    assert "CUDA_ARCH" in fix("CUDA error: invalid device function\n")
+    assert "HIP_VISIBLE_DEVICES" in fix("ROCm error: invalid device function\n")
+    assert "netstat" in fix("Error: listen tcp 127.0.0.1:11434: bind: Only one usage of each socket address\n")
+    assert "OLLAMA_HOST" in fix("Error: listen tcp 127.0.0.1:11434: bind: address already in use\n", "ollama")
+    assert "--mem-fraction-static" in fix("Input length (16 tokens) exceeds the maximum allowed length (5)\n", "sglang")
+
+
+@pytest.mark.parametrize(
+    ("log", "quoted"),
+    [
+        (
+            "ERROR [core.py:7]     x = f(y)\nERROR [core.py:7]     assert a == b\nERROR [core.py:7] AssertionError\n",
+            "assert",
+        ),
+        ("[error] Error: Received load-error\n- Caused By: TypeError: no 'find'\n", "Caused By: TypeError"),
+        ('ERROR 1 [core.py:7]   File "a.py", line 2, in f\nlinker fatal : no input\n', "linker fatal"),
+    ],
+)
+def test_the_line_that_tells_most_is_quoted(log: str, quoted: str):
+    [finding] = explain(log)
+    assert finding.id == "log-unknown" and quoted in finding.evidence
+
+
+def test_the_cause_shortly_before_the_last_answer_replaces_a_general_end():
+    answer = '[GIN] 2025/04/14 - 20:20:48 | 200 | 3.4s | 127.0.0.1 | POST "/api/chat"\n'
+    end = 'time=2025 level=ERROR source=server.go:449 msg="llama runner terminated" error="exit status 2"\n'
+    error = "CUDA error: an illegal memory access was encountered\n"
+    assert [finding.id for finding in explain(answer + error + answer + end, "ollama")] == ["log-cuda-illegal"]
+    assert [finding.id for finding in explain(error + "x\n" * 2_000 + answer + end, "ollama")] == ["log-runner-ended"]
