@@ -71,7 +71,7 @@ _MILD = re.compile(
     r"(?i)\b(?:instead|retry(?:ing)?|ignored?|unavailable|forcing off|fall(?:ing|s)? back|fallback|by default|"
     r"default(?:ing)? to|disabl(?:ed|ing)|skipp(?:ed|ing)|failed to fit params|failed to find a memory slot|is normal|"
     r"sub-?optimal|deprecated|optional|will be set|anyway|please set|can yield|may (?:not|be|cause|result|affect|lead)|"
-    r"might)\b"
+    r"might|will use|using default|trying port|truncating|treating as|defaulting|reducing|not applied|turn off)\b"
 )
 # After this line it works on without what failed.
 RECOVERS = re.compile(

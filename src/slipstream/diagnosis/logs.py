@@ -46,6 +46,11 @@ _RAISED = re.compile(r"(?m)^(?:\w+\.)*\w+(?:Error|Exception)\b.*$")
 # How uvicorn and TabbyAPI log what is no error, prompts too; and the first level in a line.
 _NO_FAILURE = re.compile(r"\b(?:INFO|DEBUG):\s")
 _LEVEL = re.compile(r"\b(?:ERROR|CRITICAL|FATAL|WARN(?:ING)?|\w*Warning|(?<!level=)INFO)\b")
+# The line itself says how the program goes on.
+_GOES_ON = re.compile(
+    r"(?i)\bfall(?:ing)? back to\b|\btrying port\b|\btruncating\b|\bwill be skipped\b|\bcontinuing (?:to|without)\b|"
+    r"\bfor auto-detection\b"
+)
 _FORM = re.compile(r"_\d$")
 _NO_FAILURE_LEVELS = ("WARN", "WARNING", "INFO")
 
@@ -307,7 +312,7 @@ def _is_no_failure(line: str) -> bool:
     """Whether the program that wrote the line goes on: a note or a warning, not an error."""
     level = _LEVEL.search(line[:200])
     is_warning = level and (level[0] in _NO_FAILURE_LEVELS or level[0].endswith("Warning"))
-    return bool(_NO_FAILURE.search(line) or is_warning)
+    return bool(_NO_FAILURE.search(line) or is_warning or _GOES_ON.search(line))
 
 
 def _values(groups: dict[str, str]) -> dict[str, str]:
