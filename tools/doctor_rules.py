@@ -22,7 +22,7 @@ Names in braces are filled in by each finding.
 | works, but slower than possible | 0 | a finding slows |
 | blocked | 1 | a finding blocks |
 | (an error message) | 2 | the command is wrong: an unknown engine, a file that can't be read |
-| unknown | 3 | the log ends with an error that no rule explains, or shows neither a failure nor the engine at work; the verdict quotes its line |
+| unknown | 3 | an error that no rule explains, or a log without a sign of work; the verdict quotes the line |
 
 ## How a log is judged
 
