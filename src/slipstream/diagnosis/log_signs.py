@@ -80,7 +80,7 @@ def _no_sign(lines: list[tuple[int, str]], verbose: str) -> Located:
     """Quotes the last warning of the log, or else its last line. `verbose`: as of `unknown`."""
     warnings = [place for place in lines if _WARNING.search(place[1])]
     at, line = (warnings or lines)[-1]
-    warned = "A warning that no rule knows is quoted." if warnings else "The last line is quoted."
+    warned = "A warning that no rule knows is quoted." if warnings else "The last line with words is quoted."
     more = f"Start it again with {verbose}. " if verbose else ""
 
     def make(evidence: str) -> Finding:

@@ -35,7 +35,6 @@ _CONNECTING = re.compile(
     r"using nccl==|distributed_init_method=|backend=nccl|Init torch distributed begin|NCCL INFO |rdzv_endpoint|"
     r"custom_all_reduce|init_process_group|Connecting to existing Ray cluster"
 )
-_REPEATED = 3  # lines that wait for the same show that nothing else happens
 _LAST_LINES = 40
 _SHAPE = re.compile(r"\d+")
 _IS_EAGER = ("enforce_eager=True", "--enforce-eager")
@@ -64,14 +63,15 @@ def unfinished_start(text: str, run: LastRun, engines: list[EngineFolder]) -> It
 
 
 def _waiting_at_the_end(text: str) -> Iterator[Located]:
-    """A last line that waits and that was there before in the same form, or one about connecting GPUs."""
+    """A last line that waits for something, or one about connecting GPUs."""
     lines = [line[:LONGEST].strip() for line in text[-_LAST_LINES * LONGEST :].splitlines() if line.strip()]
     last = lines[-1] if lines else ""
     times = sum(_SHAPE.sub("0", line) == _SHAPE.sub("0", last) for line in lines[-_LAST_LINES:])
-    is_repeated = bool(_WAITING.search(last)) and times >= _REPEATED
-    if not is_repeated and not _CONNECTING.search(last):
+    waits = bool(_WAITING.search(last))
+    if not waits and not _CONNECTING.search(last):
         return
-    stage = f"waiting ({times} times the same line)" if is_repeated else "connecting the processes of the GPUs"
+    repeated = f" ({times} times the same line)" if times > 1 else ""
+    stage = f"waiting{repeated}" if waits else "connecting the processes of the GPUs"
     yield (
         Hit(text.rfind(last), last, {}),
         partial(UNFINISHED.finding, engine="The engine", stage=stage, meaning=_WAITS_MEANING, fix=_WAITS_FIX),

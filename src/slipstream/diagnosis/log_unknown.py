@@ -129,14 +129,15 @@ _END = re.compile(
     r"AddressSanitizer|EXC_BAD_ACCESS|goroutine \d+ \[running\]|exit(?:ed)? (?:with )?(?:code|status)[: ]+(?!0\b)-?\d"
 )
 _LOGGED = re.compile(
-    r"(?:^|[\s\]|:\"=])(?:error|Error|ERROR|E|FATAL|CRITICAL|SEVERE|[Ff]ailed to|FAILED|[Cc]annot|[Uu]nable to|"
+    r"(?:^|[\s\]|:\"=])(?:error|Error|ERROR|ERR|E|FATAL|CRITICAL|SEVERE|[Ff]ailed to|FAILED|[Cc]annot|[Uu]nable to|"
     r"[Nn]ot supported|[Uu]nsupported|[Ii]nvalid)\b|\[(?:error|ERROR|fatal|FATAL|CRITICAL|E)\]|^ERR!|❌"
 )
 _SAID = re.compile(
     r"(?i)\b(?:could not|couldn't|can't|unexpectedly|does not (?:match|exist)|(?:is|are) (?:not compatible|"
     r"incompatible|missing|corrupt(?:ed)?)|incompatible|not enough|insufficient|(?:connection|access|permission) "
     r"(?:was )?(?:refused|denied)|timed out|timeout (?:after|exceeded|expired)|(?:has )?crashed|no such (?:file|option|"
-    r"command|device)|command not found|out of memory|giving up|gave up|mismatch|not responding|deadlock)\b"
+    r"command|device)|command not found|out of memory|giving up|gave up|mismatch|not responding|deadlock|task error|"
+    r"(?:did not|didn't|never) (?:finish|start|respond|become ready|complete)\w*|unexpected failures?)\b"
 )
 _KINDS = ((_CONSEQUENCE, Kind.CONSEQUENCE), (_GENERAL, Kind.GENERAL), (_CAUSE, Kind.CAUSE))
 _TRACEBACK = "Traceback (most recent call last)"

@@ -190,6 +190,10 @@ class _Judgement:
         """Whether the rest of the log allows the rule."""
         if pattern.only_with and not first_hit(self.log.text, pattern.only_with, None):
             return False
+        if pattern.ended_by:
+            last = max(self.log.text.rfind(piece) for piece in pattern.pieces)
+            if first_hit(self.log.text, pattern.ended_by, None, start=last):
+                return False
         return not (pattern.unless and first_hit(self.log.text, pattern.unless, None))
 
     def _hits(self, pattern: Pattern, start: int) -> Iterator[Hit]:
@@ -232,7 +236,7 @@ class _Judgement:
         return before[max(before.rfind("Traceback (most recent call last)"), 0) :]
 
     def _maker(self, pattern: Pattern, hit: Hit) -> Callable[[str], Finding]:
-        groups, doubt = _values(hit.groups), self._doubt(pattern, hit)
+        groups, doubt = _values(hit), self._doubt(pattern, hit)
 
         def make(evidence: str) -> Finding:
             finding = pattern.rule.finding(evidence, None, **groups)
@@ -315,15 +319,29 @@ def _is_no_failure(line: str) -> bool:
     return bool(_NO_FAILURE.search(line) or is_warning or _GOES_ON.search(line))
 
 
-def _values(groups: dict[str, str]) -> dict[str, str]:
+def _values(hit: Hit) -> dict[str, str]:
     """What a rule's texts name. Groups NAME_2, NAME_3 … are the same value in other forms of the line."""
     found: dict[str, str] = {}
-    for group, value in groups.items():
+    for group, value in hit.groups.items():
         name = _FORM.sub("", group)
-        found[name] = found.get(name) or value.strip()
+        found[name] = found.get(name) or _whole_words(value, hit.line)
     if size := found.get("amount"):
         found["amount"] = f" at an allocation of {size}"
     return {name: value or _UNSAID.get(name, "not named") for name, value in found.items()}
+
+
+def _whole_words(value: str, line: str) -> str:
+    """A value without the full stop at its end (the rule's text has one), and not cut in a word or in brackets."""
+    value = " ".join(value.split())
+    if not value:
+        return ""
+    after = " ".join(line.split()).partition(value)[2][:1]
+    is_cut = value[-1:].isalnum() and (after.isalnum() or after == "_") and " " in value
+    kept = value.rpartition(" ")[0] if is_cut else value
+    opened = kept.rfind("(") if kept.count("(") > kept.count(")") else -1
+    if is_cut and opened > 0:
+        kept = kept[:opened]
+    return f"{kept.rstrip(' .,;:')} …" if is_cut else kept.rstrip(" .,;:")
 
 
 _UNSAID = {
@@ -331,6 +349,8 @@ _UNSAID = {
     "capability": "below 8.0",
     "reason": "no reason given",
     "option": "an option",
+    "package": "its package",
+    "method": "this quantisation",
     "rate": "under 10 %",
 }
 
