@@ -41,7 +41,7 @@ def test_a_line_of_a_start_gives_a_note_and_none_gives_unknown():
 
 def test_a_log_that_ends_with_waiting_is_an_unfinished_start():
     assert ids("".join(WAITING.format(n=n) for n in range(3))) == ["log-start-unfinished"]
-    assert ids(WAITING.format(n=1)) == ["log-no-sign"]
+    assert ids(WAITING.format(n=1)) == ["log-start-unfinished"]
     assert ids("".join(WAITING.format(n=n) for n in range(3)) + "INFO loading the weights\n") == ["log-not-ready"]
     assert ids("INFO 07-30 12:25:10 [pynccl.py:113] vLLM is using nccl==2.28\n") == ["log-start-unfinished"]
 
@@ -53,6 +53,7 @@ def test_a_log_that_ends_with_waiting_is_an_unfinished_start():
         ("without mtp", "with mtp"),
         ("baseline", "ngram, 5 tokens"),
         ("llama-cli -m A.gguf", "llama-cli -m A.gguf -md B.gguf"),
+        ("vllm serve A \\\n--port 1", "vllm serve A \\\n--port 1 \\\n--speculative-config '{}'\npython bench.py"),
     ],
 )
 def test_two_runs_in_one_log_are_compared_by_the_lines_above_them(plain: str, speculative: str):
@@ -61,6 +62,31 @@ def test_two_runs_in_one_log_are_compared_by_the_lines_above_them(plain: str, sp
     assert finding.id == "log-slower-than-plain" and "70 tokens/s" in finding.cause and "4.3x" in finding.cause
     faster = f"{plain}\n{SPEED.format(speed=70)}{speculative}\n{SPEED.format(speed=300)}"
     assert explain(faster) == []
+
+
+THROUGHPUT = "num request: 2000\nttft: 62.9 ms\navg_throughput: {speed}tokens/s\n"
+TABLE = "bs | tok/s\n-- | --\n1 | {plain}\n\nbs | steps | tok/s | acc len\n-- | -- | -- | --\n1 | 3 | {fast} | 2\n"
+ROWS = "| method | tok/s |\n| --- | --- |\n| baseline | {plain} |\n| eagle3 | {fast} |\n"
+COLUMNS = "| prompt | baseline tok/s | draft tok/s |\n|---|---|---|\n| code | {plain} | {fast} |\n"
+TIMES = "python run.py\nTotal time: {fast} s\npython run.py --assistant-model B\nTotal time: {plain} s\n"
+
+
+@pytest.mark.parametrize("report", [TABLE, ROWS, COLUMNS, TIMES])
+def test_speeds_in_tables_and_times_are_compared(report: str):
+    [finding] = explain(report.format(plain="222.4", fast="159.7"))
+    assert finding.id == "log-slower-than-plain" and "1.4x" in finding.cause
+    assert explain(report.format(plain="159.7", fast="222.4")) == []
+
+
+def test_throughput_below_commands_is_compared_by_its_words():
+    plain, drafts = "python -m server --model A\n", "python -m server --model A \\\n--speculative-model B \\\n"
+    [finding] = explain(plain + THROUGHPUT.format(speed="1,485.5") + drafts + THROUGHPUT.format(speed="301.0"))
+    assert finding.id == "log-slower-than-plain" and "1485.5 tokens/s" in finding.cause
+
+
+def test_a_number_is_read_from_its_first_digit_and_a_warm_up_is_no_answer():
+    assert explain("GPU KV cache size: 1,126,400 tokens\nInitial profiling/warmup run took 107.62 s\n", "vllm") == []
+    assert explain("KV cache size: 1,126,400 tokens\nrun took 107.62 s\n") == []
 
 
 def test_a_cache_that_stays_full_is_named():
