@@ -1,10 +1,10 @@
-"""The platform that a log is from: what helps on one does not on another."""
+"""The platform and the kind of model file that a log is from: what helps on one does not on another."""
 
 from __future__ import annotations
 
 from slipstream.parsing.log_scan import hits
 
-# Texts that programs print on one platform only.
+# Texts that programs print on one platform, or for one kind of file, only.
 _MARKS = {
     "AMD": (
         "ROCm",
@@ -17,6 +17,10 @@ _MARKS = {
         "gfx9",
         "amdgpu",
         "AMDGPU",
+        "hipMalloc",
+        "hipMemcpy",
+        "hipblas",
+        "rocBLAS",
     ),
     "Vulkan": ("ggml_vulkan", "Vulkan", "vk::", "vulkan"),
     "Metal": ("ggml_metal", "ggml-metal", "kIOGPUCommandBuffer", "Metal KV buffer", "MPS backend"),
@@ -33,6 +37,7 @@ _MARKS = {
         "Only one usage of each socket",
         "C:\\",
     ),
+    "GGUF": (".gguf", "GGUF", "gguf_", "llama.cpp", "llama_model", "ggml_", "pre-tokenizer type"),
 }
 
 

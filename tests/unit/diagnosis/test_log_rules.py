@@ -241,6 +241,21 @@ LINES = [
     ("llama-server", "loading m.gguf.part1of2\nerror loading model: tensor 'b' data is not within the file bounds, "
      "model is corrupted or incomplete", "gguf-parts"),
     ("llama-server", 'error while handling argument "--draft-max": the argument has been removed.', "option-unknown"),
+    ("vllm", "OSError: It looks like the config file at '/m/a.Q4_0.gguf' is not a valid JSON file.", "gguf-as-config"),
+    ("sglang", "RuntimeError: /project/cpp/grammar_matcher.cc:653: Check failed: !terminated_", "grammar-draft"),
+    ("llama-server", "slot update_slots: id 0 | task 4 | input truncated, n_ctx = 4096, n_keep = 0", "input-truncated"),
+    ("sglang", "Request length is longer than the KV cache pool size or the max context length. Truncated.",
+     "input-truncated"),
+    ("vllm", "NameError: name 'grammar' is not defined", "name-missing"),
+    ("sglang", "NameError: name 'sgl_build_tree_kernel' is not defined", "import-name"),
+    ("vllm", "TypeError: 'NoneType' object is not subscriptable", "tensor-type"),
+    ("sglang", "target vocab_size : 256,000\ndraft vocab_size : 49,152", "vocab-sizes"),
+    ("koboldcpp", "ERROR: ggml-cuda was compiled without support for the current GPU architecture.", "no-kernel-image"),
+    ("ollama", "cuBLAS error 15 at ggml-cuda.cu:7956: the requested functionality is not supported", "cuda-error"),
+    ("vllm", "AttributeError: Qwen2Tokenizer has no attribute all_special_tokens_extended", "attribute-missing"),
+    ("llama-server", "ERR [ process_batch_tokens] failed to decode the batch: KV cache is full | ret=1\n"
+     "INFO [ slots_idle] all slots are idle", "kv-slot"),
+    ("ollama", 'Error: Get "https://registry.ollama.ai": x509: certificate has expired', "hub-certificate"),
 ]  # fmt: skip
 
 
