@@ -14,6 +14,21 @@ SIGNS = (
     *("terminat", "nable", "xceed", "compat", "mismatch", "issing", "o such ", "ssist", "divisible", "enied", "estroy"),
     *("upport", "equire", "install", "out of", "not ", "emory", "ttribute", "quant", "assert", "CUDA", "GGUF"),
     "driver",
+    *("runcat", "STATUS_", "ERROR_", "nsufficient", "ertificate", "nrecogni", "xpect", "for url", "wrong ", "isabl"),
+    *(
+        "n't ",
+        "back to",
+        "apability",
+        "NaN",
+        "shape",
+        "ddress",
+        "Errno",
+        "timed out",
+        "killed",
+        "unable",
+        " GPU",
+        "device",
+    ),
     *("okenizer", "too ", "raft", "must ", "pecul", "vailable", "larger", "longer", "found", "ensor", "status", "code"),
 )
 _AROUND = 120  # characters on each side of a sign: no known text is longer
