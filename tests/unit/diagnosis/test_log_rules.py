@@ -247,8 +247,6 @@ LINES = [
     ("sglang", "Request length is longer than the KV cache pool size or the max context length. Truncated.",
      "input-truncated"),
     ("vllm", "NameError: name 'grammar' is not defined", "name-missing"),
-    ("sglang", "AssertionError: leaf node mamba value is not None, x.id=7", "engine-check"),
-    ("llama-server", "Segmentation fault (core dumped)", "crash"),
     ("vllm", "ValueError: q and cache heads must match, got 8 and 4", "refused"),
     ("sglang", "NameError: name 'sgl_build_tree_kernel' is not defined", "import-name"),
     ("vllm", "TypeError: 'NoneType' object is not subscriptable", "tensor-type"),
