@@ -18,15 +18,18 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+from slipstream.diagnosis.log_signs import NO_SIGN
 from slipstream.diagnosis.log_unknown import UNKNOWN
-from slipstream.diagnosis.logs import explain
+from slipstream.diagnosis.logs import judge, marks_to_keep
 from slipstream.engines import FOLDERS
 from slipstream.findings import Finding
+from slipstream.parsing.log_reading import condensed
 
 CORPUS = Path(__file__).parents[1] / "tests" / "doctor_corpus"
 PARTS = ("known", "held back")
 OUTCOMES = ("explained", "unknown", "other line", "all-clear")
 COLUMNS = ("failures", *OUTCOMES, "healthy", "blamed", "rule named", "right rule")
+_SAYS_NOTHING = {UNKNOWN.id, NO_SIGN.id}  # rules that say that the doctor does not know
 Row = dict[str, list[str]]  # the entries behind each figure
 
 
@@ -38,7 +41,8 @@ def read(name: str, part: str | None) -> list[dict[str, Any]]:
 def findings_of(entry: dict[str, Any]) -> list[Finding]:
     """Of an engine that the doctor does not know, the text alone decides."""
     engine = entry["engine"] if entry["engine"] in FOLDERS else None
-    return [finding for finding in explain(entry["log"], engine) if finding.severity != "note"]
+    found = judge(condensed(entry["log"], marks_to_keep()), engine).findings
+    return [finding for finding in found if finding.severity != "note"]
 
 
 def outcome_of(failure: dict[str, Any]) -> str:
@@ -47,12 +51,12 @@ def outcome_of(failure: dict[str, Any]) -> str:
     right = [finding.id for finding in found if quoted in finding.evidence]
     if not right:
         return "other line" if found else "all-clear"
-    return "unknown" if right == [UNKNOWN.id] else "explained"
+    return "unknown" if set(right) <= _SAYS_NOTHING else "explained"
 
 
 def has_right_rule(failure: dict[str, Any]) -> bool:
     ids = {finding.id for finding in findings_of(failure)}
-    return ids == {UNKNOWN.id} if failure["rule"] == "none" else failure["rule"] in ids
+    return ids <= _SAYS_NOTHING if failure["rule"] == "none" else failure["rule"] in ids
 
 
 def is_blamed(healthy: dict[str, Any]) -> bool:

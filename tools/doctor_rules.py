@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slipstream.catalogue import pairs  # noqa: F401  the rules register themselves on import
-from slipstream.diagnosis import examine, runtime  # noqa: F401
+from slipstream.diagnosis import examine, logs, runtime  # noqa: F401
 from slipstream.engines import folders
 from slipstream.findings import RULES, TOPICS
 from slipstream.predict import memory  # noqa: F401
@@ -22,15 +22,18 @@ Names in braces are filled in by each finding.
 | works, but slower than possible | 0 | a finding slows |
 | blocked | 1 | a finding blocks |
 | (an error message) | 2 | the command is wrong: an unknown engine, a file that can't be read |
-| unknown | 3 | the log ends with an error that no rule explains; the verdict quotes it |
+| unknown | 3 | an error that no rule explains, or a log without a sign of work; the verdict quotes the line |
 
 ## How a log is judged
 
 In order: what came after decides. Only the last run in the log counts. What blocks counts if no line after it shows the
-engine ready or at work; what slows counts anywhere in the run. Prompts and answers that the log quotes are no errors.
+engine ready or at work (that it is idle shows nothing); what slows counts anywhere in the run.
+Prompts and answers that the log quotes are no errors.
 The log's own lines show which engine wrote it, unless `--engine` names it, and rules of other engines do not apply. If
 the log shows no engine, all rules apply, and a finding says "may". A start is called unfinished only if the log shows
-its beginning and ends in it.
+its beginning and ends in it, or ends with a line that only waits. A log without a failure is fine if a line shows the
+engine ready or at work, and unknown if no line shows even its start. Some rules have another fix for a platform or an
+engine, which is used if the log shows it.
 """
 
 
@@ -38,12 +41,16 @@ def page() -> str:
     parts = [_HEAD]
     for folder in folders():  # imports an engine's own rules
         _ = folder.facts, folder.configuration, folder.log
+    patterns = [*logs.ANY_ENGINE, *(one for folder in folders() if folder.log for one in folder.log.patterns)]
+    other_fixes = {pattern.rule.id: pattern.fix_on for pattern in patterns}
     for topic in TOPICS:
         rules = [rule for rule in RULES.values() if rule.topic == topic]
         if rules:
             parts.append(f"## {topic.capitalize()}\n")
         for rule in sorted(rules, key=lambda rule: rule.id):
-            parts.append(f"### `{rule.id}` ({rule.severity})\n\n{rule.title}.\n\n{rule.cause}\n\n*Do:* {rule.fix}\n")
+            elsewhere = "".join(f"\n*On {where}:* {fix}\n" for where, fix in other_fixes.get(rule.id, ()))
+            texts = f"{rule.title}.\n\n{rule.cause}\n\n*Do:* {rule.fix}\n{elsewhere}"
+            parts.append(f"### `{rule.id}` ({rule.severity})\n\n{texts}")
     return "\n".join(parts)
 
 

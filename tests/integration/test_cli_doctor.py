@@ -220,10 +220,13 @@ def test_the_page_of_rules_is_up_to_date() -> None:
 
 def test_a_log_without_a_sign_of_work_gets_no_all_clear(tmp_path: Path) -> None:
     log = tmp_path / "server.log"
-    log.write_text("all is well\n")
+    log.write_text("WARNING the moon is full\nall is well\n```\n")
+    assert shown("--log", log, columns=100)[-1].startswith("unknown: The log shows neither")
+    assert doctor("--log", log, code=3)["findings"][0]["evidence"] == "line 1: WARNING the moon is full"
+    log.write_text("INFO 07-01 10:00:00 [config.py:713] This model supports multiple tasks\n")
     lines = shown("--log", log, columns=100)
     assert lines[-1] == "no problems found, but the log does not show that the engine worked"
-    assert any("log-no-sign" in line for line in lines)
+    assert any("log-not-ready" in line for line in lines)
     log.write_text("INFO: vLLM API server version 0.11.0\nINFO:     Application startup complete.\n")
     assert shown("--log", log, columns=100)[-1] == "no problems found"
 
@@ -233,6 +236,6 @@ def test_prose_of_a_report_is_no_error(tmp_path: Path) -> None:
     prose = "# Report\n\n## Risks\n\n1. **Mismatch**: it failed\n\n```cpp\nreturn false; // Cannot use it\n```\n"
     prose += "\n```\n1. Reject it\n```\n"
     report.write_text(prose)
-    assert shown("--log", report, columns=100)[-1].startswith("no problems found, but")
+    assert "log-unknown" not in str(shown("--log", report, columns=100))
     report.write_text(prose + "\n```\nOddError: the moon is full\n```\n")
     assert shown("--log", report, columns=100)[-1].startswith("unknown")

@@ -63,7 +63,7 @@ def doctor(
 
       1  blocked: a finding stops it
 
-      3  unknown: a failure that no rule explains, with its line
+      3  unknown: a failure that no rule explains, or a log without any sign of work, with its line
 
     [bold]Examples[/bold]
 

@@ -12,11 +12,12 @@ from slipstream.core.sampling import Sampling
 from slipstream.diagnosis import configs, logs, machine_checks, pair_checks
 from slipstream.diagnosis.alternatives import Workload, alternatives
 from slipstream.diagnosis.log_figures import Figure, figures
+from slipstream.diagnosis.log_signs import NOT_READY
 from slipstream.diagnosis.named_models import check_names
 from slipstream.diagnosis.support_checks import OWN, check_support, own_packages
 from slipstream.engines import find_folder
 from slipstream.errors import ModelError, UnsupportedModelError, UsageError
-from slipstream.findings import Finding, blocks, rule, worst_first
+from slipstream.findings import Finding, blocks, worst_first
 from slipstream.load_checks import check_model
 from slipstream.model_files import weights
 from slipstream.model_files.head_checks import NOT_A_TARGET, check_head, is_head
@@ -35,14 +36,6 @@ from slipstream.vocabularies import checks as vocabulary
 from slipstream.vocabularies.rules import TRANSLATE
 
 READ_FAILED = "log-tensor-read"
-NO_SIGN = rule(
-    "log-no-sign",
-    "note",
-    "The log does not show that the engine worked",
-    "No known failure is in the log, and no line says that the engine was ready or that it answered: this may be a "
-    "part of a log, or of a program that the doctor does not know.",
-    "Give the whole log, to its last line, and name the engine with --engine.",
-)
 Role = Literal["target", "draft"]
 Say = Callable[[str], None]
 
@@ -93,12 +86,12 @@ class Diagnosis:
         if self.is_blocked:
             return f"blocked: {worst[0].cause}"
         if self.is_unknown:
-            return f"unknown: {worst[0].cause} The error: {worst[0].evidence}"
+            return f"unknown: {worst[0].cause} In the log: {worst[0].evidence}"
         gain = self._gain()
         if any(finding.severity == "slows" for finding in worst):
             return f"works, but slower than possible: {worst[0].cause}{gain}"
         found = "no problems found"
-        if any(finding.id == NO_SIGN.id for finding in worst):
+        if any(finding.id == NOT_READY.id for finding in worst):
             found += ", but the log does not show that the engine worked"
         return f"{found} (checked: {', '.join(self.checked)}){gain}"
 
@@ -270,8 +263,7 @@ def _check_log(result: Diagnosis, say: Say) -> list[Finding]:
     report = logs.judge(log, engine)
     result.figures += figures(log)
     result.checked.append(report.checked)
-    found = [*report.findings, *configs.lint_blocks(log, engine)]
-    return found if found or report.shows_work else [NO_SIGN.finding(report.checked)]
+    return [*report.findings, *configs.lint_blocks(log, engine)]
 
 
 def _cleared_files(result: Diagnosis) -> list[Finding]:

@@ -17,7 +17,7 @@ NEAR_ZERO = rule(
     "{rate} of the drafted tokens are accepted{counts}: nearly all drafting is wasted, and this is slower than without "
     "a draft. It still verifies correctly. {causes}",
     "Check the pair: slipstream doctor --target T --draft D. Draft fewer tokens per step (2 to 4). If acceptance stays "
-    "near zero, use another draft (slipstream pairs --target T) or none.",
+    "near zero, update the engine, use another draft (slipstream pairs --target T) or none.",
 )
 LOW = rule(
     "log-acceptance-low",
@@ -40,7 +40,8 @@ MANY_AT_ONCE = rule(
 )
 _CAUSES = (
     "Usual causes: a draft of another family or version, a draft whose precision or template differs from what it was "
-    "made for, or far too many drafted tokens per step."
+    "made for, far too many drafted tokens per step, or a fault of this version with this model (it does not hand the "
+    "target's state to the draft)."
 )
 _CAUSES_OF_ZERO = (
     "A draft that is only weak still guesses some tokens. None at all means that the draft works with wrong input: "

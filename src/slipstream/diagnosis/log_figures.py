@@ -18,6 +18,7 @@ FigureName = Literal["acceptance", "tokens_per_step", "tokens_per_s", "gpu_layer
 _MAX_LINES = 1_000  # lines with acceptance to add up, from the end: hours of a server's log
 _REACH = 400  # characters of a line before and after the text that is looked for
 _GIB, _MIB = 2**30, 2**20
+NUMBER = r"(?<![\d.,])\d[\d,]*(?:\.\d+)?"  # with or without commas between thousands, from its first digit on
 _UNITS = {"GiB": _GIB, "MiB": _MIB, "GB": 10**9, "MB": _MIB}  # llama.cpp once wrote MB for MiB
 
 
@@ -49,21 +50,27 @@ class Accepted:
 # 1735, Number of draft tokens: 2648`; llama.cpp: `draft acceptance rate = 0.57576 ( 171 accepted / 297 generated)`,
 # llama-speculative `n_drafted = 912 / n_accept = 313` on two lines; TabbyAPI: `Draft: 40 / 64 tokens accepted`.
 _COUNTS = (
-    ("SpecDecoding metrics", r"Accepted: (?P<accepted>\d+) tokens, Drafted: (?P<drafted>\d+) tokens"),
+    ("SpecDecoding metrics", r"Accepted: (?P<accepted>\d[\d,]*) tokens, Drafted: (?P<drafted>\d[\d,]*) tokens"),
     (
         "draft acceptance",
-        r"draft acceptance(?: rate)? = .{0,16}?\(\s*(?P<accepted>\d+)(?: accepted)?\s*/\s*(?P<drafted>\d+)",
+        r"draft acceptance(?: rate)? = .{0,16}?\(\s*(?P<accepted>\d[\d,]*)(?: accepted)?\s*/\s*(?P<drafted>\d[\d,]*)",
     ),
-    ("tokens accepted (", r"Draft:\s+(?P<accepted>\d+)\s*/\s*(?P<drafted>\d+)\s+tokens accepted"),
+    ("tokens accepted (", r"Draft:\s+(?P<accepted>\d[\d,]*)\s*/\s*(?P<drafted>\d[\d,]*)\s+tokens accepted"),
 )
 _TOTALS = (  # counted from the start: the last line has them all
     (
         "Number of draft tokens:",
-        r"Number of accepted tokens: (?P<accepted>\d+), Number of draft tokens: (?P<drafted>\d+)",
+        r"Number of accepted tokens: (?P<accepted>\d[\d,]*), Number of draft tokens: (?P<drafted>\d[\d,]*)",
     ),
-    ("accepted_tokens", r"accepted_tokens\W{1,4}(?P<accepted>\d+)\W.{0,40}draft(?:ed)?_tokens\W{1,4}(?P<drafted>\d+)"),
-    ("rafted", r"(?i)\bdrafted\W{1,3}(?P<drafted>\d+)(?: tokens)?\W{1,3}(?:and )?accepted\W{1,3}(?P<accepted>\d+)"),
-    ("#gen tokens", r"#gen tokens =\s*(?P<drafted>\d+), #acc tokens =\s*(?P<accepted>\d+)"),
+    (
+        "accepted_tokens",
+        r"accepted_tokens\W{1,4}(?P<accepted>\d[\d,]*)\W.{0,40}draft(?:ed)?_tokens\W{1,4}(?P<drafted>\d[\d,]*)",
+    ),
+    (
+        "rafted",
+        r"(?i)\bdrafted\W{1,3}(?P<drafted>\d[\d,]*)(?: tokens)?\W{1,3}(?:and )?accepted\W{1,3}(?P<accepted>\d[\d,]*)",
+    ),
+    ("#gen tokens", r"#gen tokens =\s*(?P<drafted>\d[\d,]*), #acc tokens =\s*(?P<accepted>\d[\d,]*)"),
 )
 # SGLang: `accept len: 2.1, accept rate: 0.4`; vLLM: `Avg Draft acceptance rate: 62.5%`; llama-speculative: `accept =
 # 34.320%`.
@@ -82,26 +89,26 @@ _LENGTHS = (
 )
 # A speed of generation. Prompts are read faster, and are named so.
 _SPEEDS = (
-    ("tokens per second", r"(?<!prompt )\beval time =.{0,80}?(?P<speed>[\d.]+) tokens per second"),
-    ("eval rate:", r"(?<!prompt )eval rate:\s+(?P<speed>[\d.]+) tokens/s"),
-    ("Generate: ", r"Generate: (?P<speed>[\d.]+) T/s"),
-    ("Avg generation throughput: ", r"Avg generation throughput: (?P<speed>[\d.]+) tokens/s"),
-    ("gen throughput (token/s): ", r"gen throughput \(token/s\): (?P<speed>[\d.]+)"),
-    ("speed: ", r"(?:decoded|generated).{0,60}speed:\s+(?P<speed>[\d.]+) t/s"),
-    (", tg =", r", tg =\s*(?P<speed>[\d.]+) t/s"),
-    ("Output generated in", r"Output generated in .{0,30}\((?P<speed>[\d.]+) tokens/s"),
+    ("tokens per second", r"(?<!prompt )\beval time =.{0,80}?(?P<speed>[\d,.]+) tokens per second"),
+    ("eval rate:", r"(?<!prompt )eval rate:\s+(?P<speed>[\d,.]+) tokens/s"),
+    ("Generate: ", r"Generate: (?P<speed>[\d,.]+) T/s"),
+    ("Avg generation throughput: ", r"Avg generation throughput: (?P<speed>[\d,.]+) tokens/s"),
+    ("gen throughput (token/s): ", r"gen throughput \(token/s\): (?P<speed>[\d,.]+)"),
+    ("speed: ", r"(?:decoded|generated).{0,60}speed:\s+(?P<speed>[\d,.]+) t/s"),
+    (", tg =", r", tg =\s*(?P<speed>[\d,.]+) t/s"),
+    ("Output generated in", r"Output generated in .{0,30}\((?P<speed>[\d,.]+) tokens/s"),
 )
 _LAYERS = (("offloaded ", r"offloaded (?P<layers>\d+)/(?P<all>\d+) layers to GPU"),)
 _KV_BYTES = (
-    ("KV self size", r"KV self size\s+= +(?P<size>[\d.]+) (?P<unit>[MG]i?B)"),
-    ("kv self size", r"kv self size\s+= +(?P<size>[\d.]+) (?P<unit>[MG]i?B)"),
-    ("llama_kv_cache", r"llama_kv_cache\w*:\s+size =\s*(?P<size>[\d.]+) (?P<unit>[MG]i?B)"),
-    ("KV cache memory:", r"Available KV cache memory: (?P<size>[\d.]+) (?P<unit>[MG]i?B)"),
-    ("KV Cache is allocated", r"K size: (?P<size>[\d.]+) (?P<unit>GB), V size: (?P<more>[\d.]+)"),
+    ("KV self size", r"KV self size\s+= +(?P<size>[\d,.]+) (?P<unit>[MG]i?B)"),
+    ("kv self size", r"kv self size\s+= +(?P<size>[\d,.]+) (?P<unit>[MG]i?B)"),
+    ("llama_kv_cache", r"llama_kv_cache\w*:\s+size =\s*(?P<size>[\d,.]+) (?P<unit>[MG]i?B)"),
+    ("KV cache memory:", r"Available KV cache memory: (?P<size>[\d,.]+) (?P<unit>[MG]i?B)"),
+    ("KV Cache is allocated", r"K size: (?P<size>[\d,.]+) (?P<unit>GB), V size: (?P<more>[\d.]+)"),
 )
 _KV_TOKENS = (
     ("GPU KV cache size:", r"GPU KV cache size: (?P<tokens>[\d,]+) tokens"),
-    ("KV Cache is allocated", r"#tokens: (?P<tokens>\d+)"),
+    ("KV Cache is allocated", r"#tokens: (?P<tokens>[\d,]+)"),
 )
 _PATTERNS = {
     source: re.compile(source, re.MULTILINE)
@@ -169,8 +176,10 @@ def tokens_per_step(text: str) -> tuple[float, Hit] | None:
 
 
 def _summed(counted: list[Hit]) -> Accepted | None:
-    drafted, accepted = (sum(int(hit.groups[name]) for hit in counted) for name in ("drafted", "accepted"))
-    worst = min(counted, key=lambda hit: (int(hit.groups["accepted"]) / max(int(hit.groups["drafted"]), 1), hit.at))
+    drafted, accepted = (sum(int(number(hit.groups[name])) for hit in counted) for name in ("drafted", "accepted"))
+    worst = min(
+        counted, key=lambda hit: (number(hit.groups["accepted"]) / max(number(hit.groups["drafted"]), 1), hit.at)
+    )
     return Accepted(min(accepted / drafted, 1.0), drafted, accepted, worst) if drafted else None
 
 
@@ -197,4 +206,5 @@ def _from_the_end(text: str, piece: str, source: str) -> Iterator[Hit]:
 
 def number(text: str) -> float:
     """The number in a text with commas between thousands; 0 if there is none."""
-    return float(text.replace(",", "") or 0) if re.fullmatch(r"[\d,]*\.?\d*", text) and text != "." else 0.0
+    text = text.rstrip(",.").replace(",", "")
+    return float(text) if re.fullmatch(r"\d*\.?\d+", text) else 0.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
+from slipstream.diagnosis.log_figures import number
 from slipstream.findings import Finding, rule
 from slipstream.parsing.log_scan import Hit, Located, hits
 
@@ -32,10 +33,10 @@ MAYBE_ONE_BY_ONE = rule(
 _COUNTER = re.compile(
     r"(?i)\b(?:num|n|total)?[_ ]?(?P<name>target[_ ](?:model[_ ])?(?:forwards?(?:[_ ]passes)?|calls|evaluations|runs)|"
     r"rounds|iterations|(?:tokens?[_ ])?accepted(?:[_ ](?:draft[_ ])?tokens)?|drafted(?:[_ ]tokens)?|draft[_ ]tokens|"
-    r"(?:generated|output|completion|total|new)[_ ]tokens|tokens(?:[_ ]generated)?)\W{1,6}(?P<count>\d{1,9})\b"
+    r"(?:generated|output|completion|total|new)[_ ]tokens|tokens(?:[_ ]generated)?)\W{1,6}(?P<count>\d[\d,]{0,11})\b"
 )
-_FORWARDS = re.compile(r"(?P<count>\d{1,9})\W{1,6}(?:\w )?(?P<size>\d{1,4}(?:\.\d+)?)B forwards?")
-_COUNT_FIRST = re.compile(r"(?i)(?P<count>\d{1,9}) (?P<name>iterations|rounds|tokens)\b")
+_FORWARDS = re.compile(r"(?<![\d,.])(?P<count>\d[\d,]{0,11})\W{1,6}(?:\w )?(?P<size>\d{1,4}(?:\.\d+)?)B forwards?")
+_COUNT_FIRST = re.compile(r"(?i)(?<![\d,.])(?P<count>\d[\d,]{0,11}) (?P<name>iterations|rounds|tokens)\b")
 _COUNTERS_NEAR = 600  # characters around the target's counter in which to look for the others
 _COUNTER_PIECES = ("target_forward", "target forward", "target_calls", "target calls", "Target forward", "target_runs")
 
@@ -77,7 +78,7 @@ def _counter_places(text: str) -> Iterator[tuple[Hit, dict[str, int]]]:
             yield hit, _counters(text[max(0, hit.at - _COUNTERS_NEAR) : hit.at + _COUNTERS_NEAR])
     for hit in hits(text, "B forwards", _FORWARDS):
         counters = _counters_in_prose(text[max(0, hit.at - _COUNTERS_NEAR) : hit.at + _COUNTERS_NEAR])
-        if counters.get("target") == int(hit.groups["count"]):  # the target's line, not the draft's
+        if counters.get("target") == int(number(hit.groups["count"])):  # the target's line, not the draft's
             yield hit, counters
 
 
@@ -89,18 +90,18 @@ def _counters(text: str) -> dict[str, int]:
         kind = next((kind for kind in ("target", "accepted") if kind in name), None)
         if kind is None:
             kind = "drafted" if "draft" in name else "rounds" if name in ("rounds", "iterations") else "tokens"
-        counters.setdefault(kind, int(found["count"]))
+        counters.setdefault(kind, int(number(found["count"])))
     return counters
 
 
 def _counters_in_prose(text: str) -> dict[str, int]:
     """From sentences such as "10 iterations: 40 x 1B forwards, 28 x 3B forwards": the larger model is the target."""
-    forwards = {float(found["size"]): int(found["count"]) for found in _FORWARDS.finditer(text)}
+    forwards = {float(found["size"]): int(number(found["count"])) for found in _FORWARDS.finditer(text)}
     if len(forwards) < 2:
         return {}
     counters = {"target": forwards[max(forwards)], "drafted": forwards[min(forwards)]}
     for found in _COUNT_FIRST.finditer(text):
-        counters.setdefault("tokens" if found["name"] == "tokens" else "rounds", int(found["count"]))
+        counters.setdefault("tokens" if found["name"] == "tokens" else "rounds", int(number(found["count"])))
     return counters
 
 

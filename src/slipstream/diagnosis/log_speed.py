@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 
-from slipstream.diagnosis.log_figures import number
+from slipstream.diagnosis.log_figures import NUMBER, number
 from slipstream.diagnosis.log_one_by_one import MAYBE_ONE_BY_ONE
+from slipstream.diagnosis.log_sections import PLAIN, SPECULATIVE, SpeedPair, slower_section
+from slipstream.diagnosis.log_tables import slower_table
 from slipstream.findings import Finding, rule
 from slipstream.parsing.log_scan import Hit, Located, first_hit, hits
 from slipstream.parsing.verify_loops import verify_loop
@@ -26,7 +29,7 @@ SLOWER = rule(
     "log-slower-than-plain",
     "slows",
     "Speculation is slower than plain decoding",
-    "Speculation ran at {speculative:g} tokens/s and plain decoding at {plain:g} tokens/s: {ratio:.1f}x slower. The "
+    "Measured with speculation: {speculative}; with plain decoding: {plain}. That is {ratio:.1f}x slower. The "
     "causes, most frequent first: few drafted tokens are accepted, the draft is slow compared to the target, many "
     "requests run at the same time, drafts are verified one at a time.",
     "Look at the acceptance first (below a third it rarely pays off), then count the target's forward passes (there "
@@ -40,20 +43,25 @@ _MAX_SPEEDS = 2_000  # lines with a unit of speed to look at
 
 _UNIT = r"(?:tok(?:en)?s?/s(?:ec(?:ond)?)?|tokens per second|t/s|tps)\b"
 _UNIT_PIECES = ("tok/s", "toks/s", "token/s", "tokens/s", "tokens per second", " t/s", "tps")
-_TIME = r"(?P<time>\d[\d,]*(?:\.\d+)?) ?(?P<unit>ms|s|sec|seconds)\b"
-_NOT_GENERATION = re.compile(r"(?i)prompt|encoded|prefill|input|throughput|expect|estimate|should|target:|Process")
+_TIME = rf"(?P<time>{NUMBER}) ?(?P<unit>ms|s|sec|seconds)\b"
+_NOT_GENERATION = re.compile(
+    r"(?i)prompt|encoded|prefill|input|throughput|expect|estimate|should|target:|Process|warm-?up|profil|load|compil|"
+    r"captur|download|start|init|graph|weights"
+)
+# Lines whose number of tokens is a size or a limit, not that of an answer.
+_NOT_ANSWER = re.compile(r"(?i)cache|context|concurren|limit|vocab|prompt|train|per request|window")
 
 _EVAL = re.compile(
     r"(?<!prompt )\beval time =\s*(?P<ms>[\d.]+) ms /\s*(?P<tokens>\d+) (?:tokens|runs)\s*\(.{0,80}tokens per second"
 )
 _PROSE = re.compile(
-    rf"{_TIME} (?:for|per) (?P<tokens>\d{{1,7}}) tokens|"
-    r"(?P<tokens_in>\d{1,7}) tokens in\s+(?P<time_in>\d[\d,]*(?:\.\d+)?) ?(?P<unit_in>ms|s|sec|seconds)\b"
+    rf"{_TIME} (?:for|per) (?P<tokens>{NUMBER}) tokens|"
+    rf"(?P<tokens_in>{NUMBER}) tokens in\s+(?P<time_in>{NUMBER}) ?(?P<unit_in>ms|s|sec|seconds)\b"
 )
-_PER_TOKEN = re.compile(r"(?P<ms>\d[\d,]*(?:\.\d+)?) ?ms(?:/| per )(?:token|tok|T)\b")
-_RATE = re.compile(rf"(?P<rate>\d[\d,]*(?:\.\d+)?) ?{_UNIT}")
+_PER_TOKEN = re.compile(rf"(?P<ms>{NUMBER}) ?ms(?:/| per )(?:token|tok|T)\b")
+_RATE = re.compile(rf"(?P<rate>{NUMBER}) ?{_UNIT}")
 _AVERAGE = re.compile(rf"(?i)\b(?:average|avg|mean|median|elapsed|took|latency)\W{{1,6}}{_TIME}")
-_TOKENS_SAID = re.compile(r"(?i)\b(?P<tokens>\d{2,6})[ -]tokens?\b(?!/| per)")
+_TOKENS_SAID = re.compile(rf"(?im)^(?P<before>.{{0,200}}?)(?P<tokens>{NUMBER})[ -]tokens?\b(?!/| per).{{0,80}}")
 _SIZE = re.compile(r"(?:model|file) size\s*= *(?P<size>[\d.]+) (?P<unit>[MG])iB")
 _ON_GPU = re.compile(r"offloaded (?P<layers>[1-9]\d*)/\d+ layers to GPU")
 _TOKENS_REACH = 1_000  # characters around an average time in which the number of tokens is looked for
@@ -124,7 +132,8 @@ def _average_times(text: str) -> Iterator[_Timing]:
     for piece in ("ms", "s)", " s", "sec"):
         for hit in _generation(text, piece, _AVERAGE):
             near = text[max(0, hit.at - _TOKENS_REACH) : hit.at + _TOKENS_REACH]
-            tokens = _TOKENS_SAID.search(near)
+            said_near = (found for found in _TOKENS_SAID.finditer(near) if not _NOT_ANSWER.search(found[0]))
+            tokens = next(said_near, None)
             for timing in _timing(hit, hit.groups["time"], hit.groups["unit"], tokens["tokens"] if tokens else "0"):
                 said = f"{timing.text} (the number of tokens is from another line)"
                 yield _Timing(hit, timing.rate, said, is_sure=False)
@@ -146,12 +155,6 @@ def _model_gb(text: str) -> float:
 
 # -- slower than plain ------------------------------------------------------------------------------------------------
 
-_PLAIN_LABEL = re.compile(
-    r"(?i)\b(?:baseline|plain|vanilla|without (?:an? )?(?:spec\w*|drafts?|assist\w*)|no (?:spec\w*|draft|assist\w*))\b"
-)
-_SPEC_LABEL = re.compile(
-    r"(?i)\b(?:speculat\w*|spec|with (?:an? )?(?:draft|assist\w*)|assisted|drafting|eagle\d?|mtp|medusa|n-?gram)\b"
-)
 _SLOWER = 0.95  # of the plain speed: less difference may be noise
 _MAX_MEASURED = 20  # speeds that someone measured and compares; a server's log has more
 _FIGURES = re.compile(r"[\d.,]+|\s+")  # and spaces before them
@@ -163,21 +166,20 @@ def slower_in(text: str) -> Iterator[Located]:
     slower = _slower_pair(text)
     if slower is None:
         return
-    hit, plain, speculative = slower
+    plain, speculative = slower.said(slower.plain), slower.said(slower.speculative)
     loop = verify_loop(text)
     if loop is None:
-        ratio = plain / speculative
-        yield hit, lambda evidence: SLOWER.finding(evidence, plain=plain, speculative=speculative, ratio=ratio)
+        yield slower.hit, partial(SLOWER.finding, plain=plain, speculative=speculative, ratio=slower.ratio)
         return
     observed = (
-        f"Speculation ran at {speculative:g} tokens/s and plain decoding at {plain:g} tokens/s "
-        f"({plain / speculative:.1f}x slower), and the code calls the target inside a loop over the drafted tokens"
+        f"Measured with speculation: {speculative}; with plain decoding: {plain} "
+        f"({slower.ratio:.1f}x slower); and the code calls the target inside a loop over the drafted tokens"
     )
     yield loop, lambda evidence: MAYBE_ONE_BY_ONE.finding(evidence, observed=observed)
 
 
-def _slower_pair(text: str) -> tuple[Hit, float, float] | None:
-    """The line with the speculative speed, the plain and the speculative speed, the first pair where it is lower."""
+def _slower_pair(text: str) -> SpeedPair | None:
+    """The line with the speculative speed, and both speeds: the first pair where it is lower."""
     found = sorted(_speeds(text), key=lambda pair: pair[0].at)
     plain = 0.0
     for hit, speed in found:
@@ -185,8 +187,9 @@ def _slower_pair(text: str) -> tuple[Hit, float, float] | None:
         if label == "plain":
             plain = speed
         elif label == "speculative" and plain and 0 < speed < _SLOWER * plain:
-            return hit, plain, speed
-    return _slower_by_heading(text, found) if len(found) <= _MAX_MEASURED else None
+            return SpeedPair(hit, plain, speed)
+    by_heading = _slower_by_heading(text, found) if len(found) <= _MAX_MEASURED else None
+    return by_heading or slower_section(text, _SLOWER) or slower_table(text, _SLOWER)
 
 
 def _speeds(text: str) -> Iterator[tuple[Hit, float]]:
@@ -200,17 +203,17 @@ def _speeds(text: str) -> Iterator[tuple[Hit, float]]:
             yield from ((hit, timing.rate) for timing in _timing(hit, groups["time"], groups["unit"], groups["tokens"]))
 
 
-def _slower_by_heading(text: str, found: list[tuple[Hit, float]]) -> tuple[Hit, float, float] | None:
+def _slower_by_heading(text: str, found: list[tuple[Hit, float]]) -> SpeedPair | None:
     """The same from two lines of the same form, of which lines above tell what was measured: "7b:" and "spec 7b"."""
     plain: dict[str, float] = {}
     for hit, speed in found:
         form, heading = _FIGURES.sub("0", _said(hit)), _heading(text, hit.at)
         if not heading or not form.strip() or _NOT_GENERATION.search(form):
             continue
-        if not _SPEC_LABEL.search(heading) or _PLAIN_LABEL.search(heading):
+        if not SPECULATIVE.search(heading) or PLAIN.search(heading):
             plain[form] = speed
         elif 0 < speed < _SLOWER * plain.get(form, 0.0):
-            return hit, plain[form], speed
+            return SpeedPair(hit, plain[form], speed)
     return None
 
 
@@ -218,7 +221,7 @@ def _heading(text: str, at: int) -> str:
     """The nearest short line above a place that names a way of decoding, else the first line of its paragraph."""
     above = text[max(0, at - _HEADING_REACH) : at].split("\n")[:-1]
     short = [line for line in above if len(line) <= _LONGEST_HEADING]
-    named = [line for line in short if _SPEC_LABEL.search(line) or _PLAIN_LABEL.search(line)]
+    named = [line for line in short if SPECULATIVE.search(line) or PLAIN.search(line)]
     if named:
         return named[-1]
     paragraph = above[len(above) - above[::-1].index("") :] if "" in above else above if at < _HEADING_REACH else []
@@ -234,7 +237,7 @@ def _said(hit: Hit) -> str:
 def _label(hit: Hit) -> str | None:
     """Whether a line gives a plain or a speculative speed that was measured; None if it does not say."""
     before = _said(hit)
-    is_plain, is_speculative = _PLAIN_LABEL.search(before), _SPEC_LABEL.search(before)
+    is_plain, is_speculative = PLAIN.search(before), SPECULATIVE.search(before)
     if before.rstrip(" *").endswith(("~", "-", "≈")) or _NOT_GENERATION.search(before):
         return None
     if is_plain:

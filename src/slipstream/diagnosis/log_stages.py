@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
+from functools import partial
 
+from slipstream.diagnosis.log_unknown import LONGEST
 from slipstream.engines import EngineFolder
 from slipstream.findings import Finding, rule
 from slipstream.parsing.log_patterns import Stage
@@ -17,16 +20,35 @@ UNFINISHED = rule(
     "{engine} did not report that it is ready. The last stage it reached: {stage}. {meaning}",
     "{fix}",
 )
+_WAITS_MEANING = "What it waits for hangs, has ended, or takes very long; or the log was cut off here."
+_WAITS_FIX = (
+    "Read the lines of the process that is waited for, and look at nvidia-smi and top: if GPU, CPU or disk are busy, "
+    "it still works. With several GPUs or machines, NCCL_DEBUG=INFO shows whether they can communicate (then "
+    "NCCL_P2P_DISABLE=1, --shm-size 16g in a container, NCCL_SOCKET_IFNAME). Start once without speculation."
+)
 _ENDED = ("Shutting down", "Finished server process")
+_WAITING = re.compile(
+    r"(?i)\b(?:still |keep )?waiting (?:for|on|until)\b|not (?:yet )?ready\b.{0,40}(?:retry|wait|again)|"
+    r"\bhas(?:n't| not) (?:yet )?(?:started|responded|become ready)|status=.llm server (?:not responding|loading)"
+)
+_CONNECTING = re.compile(
+    r"using nccl==|distributed_init_method=|backend=nccl|Init torch distributed begin|NCCL INFO |rdzv_endpoint|"
+    r"custom_all_reduce|init_process_group|Connecting to existing Ray cluster"
+)
+_LAST_LINES = 40
+_SHAPE = re.compile(r"\d+")
 _IS_EAGER = ("enforce_eager=True", "--enforce-eager")
 
 
 def unfinished_start(text: str, run: LastRun, engines: list[EngineFolder]) -> Iterator[Located]:
     """The last stage of a start that neither finished nor failed.
 
-    Nothing for a part of a log: without the beginning of the start it does not show how long the start took.
+    Without the beginning of the start, only a log that ends with waiting tells something: else it may be a part.
     """
-    if run.ready is not None or not run.has_beginning or any(text.find(end, run.begin) >= 0 for end in _ENDED):
+    if run.ready is not None or any(text.find(end, run.begin) >= 0 for end in _ENDED):
+        return
+    if not run.has_beginning:
+        yield from _waiting_at_the_end(text)
         return
     for engine in engines:
         begins = engine.log.start.first_marks if engine.log else ()
@@ -38,6 +60,22 @@ def unfinished_start(text: str, run: LastRun, engines: list[EngineFolder]) -> It
             at, _, stage = max(reached, key=lambda found: (found[0], len(found[1])))
             yield Hit(at, line_at(text, at), {}), _maker(engine.name, stage, text)
             return
+
+
+def _waiting_at_the_end(text: str) -> Iterator[Located]:
+    """A last line that waits for something, or one about connecting GPUs."""
+    lines = [line[:LONGEST].strip() for line in text[-_LAST_LINES * LONGEST :].splitlines() if line.strip()]
+    last = lines[-1] if lines else ""
+    times = sum(_SHAPE.sub("0", line) == _SHAPE.sub("0", last) for line in lines[-_LAST_LINES:])
+    waits = bool(_WAITING.search(last))
+    if not waits and not _CONNECTING.search(last):
+        return
+    repeated = f" ({times} times the same line)" if times > 1 else ""
+    stage = f"waiting{repeated}" if waits else "connecting the processes of the GPUs"
+    yield (
+        Hit(text.rfind(last), last, {}),
+        partial(UNFINISHED.finding, engine="The engine", stage=stage, meaning=_WAITS_MEANING, fix=_WAITS_FIX),
+    )
 
 
 def _maker(engine: str, stage: Stage, text: str) -> Callable[[str], Finding]:

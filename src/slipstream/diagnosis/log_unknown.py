@@ -35,6 +35,7 @@ class Kind(IntEnum):
     BARE = 4  # an exception without a message
     LOGGED = 5  # a line that is marked as an error
     CAUSE = 6  # an exception with its message, a failed assertion
+    ROOT = 7  # what the program itself calls the cause of an exception
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class ErrorLine:
     @property
     def is_fatal(self) -> bool:
         """Whether the program ended with it, and did not only print it."""
-        return self.kind in (Kind.END, Kind.BARE, Kind.CAUSE)
+        return self.kind in (Kind.END, Kind.BARE, Kind.CAUSE, Kind.ROOT)
 
 
 # The level of a line where it has a field for it: JSON, logfmt (Ollama), glog (`E0512 10:00:00.1 7 file.cc:9]`) and
@@ -70,7 +71,7 @@ _MILD = re.compile(
     r"(?i)\b(?:instead|retry(?:ing)?|ignored?|unavailable|forcing off|fall(?:ing|s)? back|fallback|by default|"
     r"default(?:ing)? to|disabl(?:ed|ing)|skipp(?:ed|ing)|failed to fit params|failed to find a memory slot|is normal|"
     r"sub-?optimal|deprecated|optional|will be set|anyway|please set|can yield|may (?:not|be|cause|result|affect|lead)|"
-    r"might)\b"
+    r"might|will use|using default|trying port|truncating|treating as|defaulting|reducing|not applied|turn off)\b"
 )
 # After this line it works on without what failed.
 RECOVERS = re.compile(
@@ -94,7 +95,9 @@ _GENERAL = re.compile(
     r"(?i)(?:failed|unable|error) (?:to )?(?:load(?:ing)?|create|open|initiali[sz]e)(?: the| draft)? ?"
     r"(?:model|context|llama context|llama server)(?! architecture)(?:[.,'\"\s]|$)|model loading error|"
     r"error loading model\.?$|failed to load model from|output_handler failed|Application startup failed|"
-    r"\braise [\w.]+\(|validation errors? for \w+$|^\s*Aborting\b"
+    r"\braise [\w.]+\(|validation errors? for \w+$|^\s*Aborting\b|Received load-error|terminate called after throwing|"
+    r"failed to start\. See stack trace|"
+    r"(?:Engine|Scheduler|Detokenizer|Worker)\b.{0,40}\b(?:failed to start|hit an exception)"
 )
 # An answer to a request: uvicorn, gin, llama-server. 503 is what a server answers while it loads.
 _SERVER_ERROR = re.compile(r"\"POST \S+ HTTP/[\d.]+\" 50[0124]\b|\| 50[0124] \|.*\bPOST\b|request: POST .* 50[0124]$")
@@ -102,13 +105,18 @@ _EXCEPTION = re.compile(
     r"(?:^|[\s\]|:'\"])(?:\w+\.)*\w*(?:Error|Exception|Failure|NotFound|Exit)(?::\s*(?P<said>\S.*)|$)|"
     r"^\s*(?:\(\w+ pid=\d+\) +)?(?P<value>Value error, .+)|"
     r"(?:^|[\s:])(?P<repr>\w+(?:Error|Exception)\(['\"].+)|"
-    r"^\s*(?P<other>Uncaught (?!Exception:?$).+|Unhandled .+|Caused by: .+)"
+    r"^\s*(?P<other>Uncaught (?!Exception:?$).+|Unhandled .+)"
+)
+_ROOT = re.compile(r"^\W*[Cc]aused [Bb]y: \S")
+# A line of a traceback that a logger wrote: its own prefix, then the line with the spaces before it.
+_LOGGED_FRAME = re.compile(
+    r"\b(?:ERROR|CRITICAL|WARNING)\b.{0,80}?\]\s{3,}\S|^(?:.{0,160}\s)?File \"[^\"]+\", line \d+"
 )
 _CAUSE = re.compile(
     r"GGML_ASSERT|CUDA error|[Aa]ssertion .*failed|panicked at|[Ff]atal (?:Python )?(?:error|exception)|what\(\):|"
     r"error loading model: (?!failed)|failed to initialize the context: |requires flash_attn|"
     r"panic: (?!unable to (?:load|create))|failed to allocate|command buffer \d+ failed|"
-    r"terminating due to uncaught exception"
+    r"terminating due to uncaught exception|\bfatal\s?:|\w fatal +:|\bfatal error\b"
 )
 _END = re.compile(
     r"(?i:segmentation fault|\(core dumped\)|\bcore dump|bus error|illegal instruction|\bstack smashing detected|"
@@ -121,14 +129,15 @@ _END = re.compile(
     r"AddressSanitizer|EXC_BAD_ACCESS|goroutine \d+ \[running\]|exit(?:ed)? (?:with )?(?:code|status)[: ]+(?!0\b)-?\d"
 )
 _LOGGED = re.compile(
-    r"(?:^|[\s\]|:\"=])(?:error|Error|ERROR|E|FATAL|CRITICAL|SEVERE|[Ff]ailed to|FAILED|[Cc]annot|[Uu]nable to|"
+    r"(?:^|[\s\]|:\"=])(?:error|Error|ERROR|ERR|E|FATAL|CRITICAL|SEVERE|[Ff]ailed to|FAILED|[Cc]annot|[Uu]nable to|"
     r"[Nn]ot supported|[Uu]nsupported|[Ii]nvalid)\b|\[(?:error|ERROR|fatal|FATAL|CRITICAL|E)\]|^ERR!|❌"
 )
 _SAID = re.compile(
     r"(?i)\b(?:could not|couldn't|can't|unexpectedly|does not (?:match|exist)|(?:is|are) (?:not compatible|"
     r"incompatible|missing|corrupt(?:ed)?)|incompatible|not enough|insufficient|(?:connection|access|permission) "
     r"(?:was )?(?:refused|denied)|timed out|timeout (?:after|exceeded|expired)|(?:has )?crashed|no such (?:file|option|"
-    r"command|device)|command not found|out of memory|giving up|gave up|mismatch|not responding|deadlock)\b"
+    r"command|device)|command not found|out of memory|giving up|gave up|mismatch|not responding|deadlock|task error|"
+    r"(?:did not|didn't|never) (?:finish|start|respond|become ready|complete)\w*|unexpected failures?)\b"
 )
 _KINDS = ((_CONSEQUENCE, Kind.CONSEQUENCE), (_GENERAL, Kind.GENERAL), (_CAUSE, Kind.CAUSE))
 _TRACEBACK = "Traceback (most recent call last)"
@@ -144,8 +153,10 @@ def kind_of(line: str) -> Kind | None:
     if _SERVER_ERROR.search(line):
         return Kind.GENERAL
     level = _level_of(line)
-    if level in _CALM_LEVELS or _HARMLESS.search(line) or _TRACEBACK in line:
+    if level in _CALM_LEVELS or _HARMLESS.search(line) or _TRACEBACK in line or _LOGGED_FRAME.search(line):
         return None
+    if _ROOT.search(line):
+        return Kind.ROOT
     kind = next((kind for pattern, kind in _KINDS if pattern.search(line)), None)
     if kind is not None:
         return kind

@@ -13,6 +13,7 @@ from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
+from slipstream.diagnosis.log_signs import without_failure
 from slipstream.diagnosis.log_slow import slow_runs
 from slipstream.diagnosis.log_stages import unfinished_start
 from slipstream.diagnosis.log_unknown import (
@@ -29,12 +30,14 @@ from slipstream.findings import Finding
 from slipstream.parsing.failure_files import read_failures
 from slipstream.parsing.log_index import SignIndex
 from slipstream.parsing.log_patterns import Pattern, StartLog
+from slipstream.parsing.log_platforms import platforms_in
 from slipstream.parsing.log_reading import Log, condensed
 from slipstream.parsing.log_runs import LastRun, last_run
 from slipstream.parsing.log_scan import Hit, Located, first_hit, hits, line_at, quote
 
 ANY_ENGINE = read_failures(Path(__file__).with_name("failures"))  # what any engine may print
 _BEFORE_END = 64_000  # characters before the last answer in which the cause of a later end may be
+_SHORTLY = 2_000  # characters before the last answer in which the cause of a later end is, if it names none itself
 _TRACEBACK = 32_000  # characters before an exception in which its traceback begins
 _MAX_BETTER = 20  # lines of the same kind to look at for one that tells more
 _CODE = re.compile(r"\braise [\w.]+\(")
@@ -43,6 +46,12 @@ _RAISED = re.compile(r"(?m)^(?:\w+\.)*\w+(?:Error|Exception)\b.*$")
 # How uvicorn and TabbyAPI log what is no error, prompts too; and the first level in a line.
 _NO_FAILURE = re.compile(r"\b(?:INFO|DEBUG):\s")
 _LEVEL = re.compile(r"\b(?:ERROR|CRITICAL|FATAL|WARN(?:ING)?|\w*Warning|(?<!level=)INFO)\b")
+# The line itself says how the program goes on.
+_GOES_ON = re.compile(
+    r"(?i)\bfall(?:ing)? back to\b|\btrying port\b|\btruncating\b|\bwill be skipped\b|\bcontinuing (?:to|without)\b|"
+    r"\bfor auto-detection\b"
+)
+_FORM = re.compile(r"_\d$")
 _NO_FAILURE_LEVELS = ("WARN", "WARNING", "INFO")
 
 
@@ -55,7 +64,6 @@ class LogReport:
     is_certain: bool  # whether the log is known to be from these engines
     num_rules: int
     num_lines: int
-    shows_work: bool = False  # a line says that the engine was ready, or that it answered
     num_skipped: int = 0  # bytes in the middle that were not read, and their lines not counted
 
     @property
@@ -72,11 +80,14 @@ def explain(text: str, engine: str | None = None) -> list[Finding]:
 
     An error that no rule explains is quoted as unknown. With `engine`, failures of other engines are skipped.
     """
-    return judge(condensed(text, marks_to_keep()), engine).findings
+    return _Judgement(condensed(text, marks_to_keep()), engine).failures
 
 
 def judge(log: Log, engine: str | None = None) -> LogReport:
-    """With `engine`, failures of other engines are skipped; without, the log's own marks decide whose it is."""
+    """What `explain` finds, and for a log without a failure whether it shows the engine at work.
+
+    With `engine`, failures of other engines are skipped; without, the log's own marks decide whose it is.
+    """
     judgement = _Judgement(log, engine)
     titles = tuple(one.facts.title for one in judgement.engines if one.log)
     return LogReport(
@@ -86,7 +97,6 @@ def judge(log: Log, engine: str | None = None) -> LogReport:
         num_rules=len(judgement.patterns),
         num_lines=log.num_lines,
         num_skipped=log.num_skipped,
-        shows_work=judgement.run.ready is not None,
     )
 
 
@@ -128,14 +138,39 @@ class _Judgement:
     def run(self) -> LastRun:
         return last_run(self.log.text, self.starts)
 
-    def findings(self) -> list[Finding]:
+    @property
+    def _verbose(self) -> str:
+        """A setting that makes the engine print more."""
+        return next((start.verbose for start in self.starts if start.verbose), "") if self.is_certain else ""
+
+    @cached_property
+    def failures(self) -> list[Finding]:
         located = list(self._known_failures(self.run.worked))
-        if not any(_blocks(made) for made in located) and speaks_of_earlier(self.log.text, self.run.worked):
-            located = list(self._known_failures(max(self.run.begin, self.run.worked - _BEFORE_END)))
+        if not any(_blocks(made) for made in located):
+            if speaks_of_earlier(self.log.text, self.run.worked):
+                located = list(self._known_failures(max(self.run.begin, self.run.worked - _BEFORE_END)))
+        elif all(make("").id in self._general for _, make in located if make("").severity == "blocks"):
+            located = self._with_cause_before(located)
         found = _best_explanations(self._told([*located, *self._figures()]), self.patterns)
-        if any(finding.severity == "blocks" for finding in found):
-            return found
-        return found + self._told(self._unexplained())
+        if not any(finding.severity == "blocks" for finding in found):
+            found += self._told(self._unexplained())
+        return found
+
+    def findings(self) -> list[Finding]:
+        """The failures, and what is to be said of a log that shows neither one nor the engine at work."""
+        if self.run.ready is not None or any(finding.severity != "note" for finding in self.failures):
+            return self.failures
+        return self.failures + self._told(without_failure(self.log.text, self._verbose))
+
+    @cached_property
+    def _general(self) -> set[str]:
+        """Rules that can do little more than repeat a message."""
+        return {pattern.rule.id for pattern in self.patterns if pattern.general}
+
+    def _with_cause_before(self, located: list[Located]) -> list[Located]:
+        """With what a precise rule explains shortly before the last answer: one process answers while another ends."""
+        before = list(self._known_failures(max(self.run.begin, self.run.worked - _SHORTLY)))
+        return before if any(_blocks(made) and made[1]("").id not in self._general for made in before) else located
 
     def _told(self, located: list[Located]) -> list[Finding]:
         """In the order of the log, with line numbers."""
@@ -155,6 +190,10 @@ class _Judgement:
         """Whether the rest of the log allows the rule."""
         if pattern.only_with and not first_hit(self.log.text, pattern.only_with, None):
             return False
+        if pattern.ended_by:
+            last = max(self.log.text.rfind(piece) for piece in pattern.pieces)
+            if first_hit(self.log.text, pattern.ended_by, None, start=last):
+                return False
         return not (pattern.unless and first_hit(self.log.text, pattern.unless, None))
 
     def _hits(self, pattern: Pattern, start: int) -> Iterator[Hit]:
@@ -197,13 +236,24 @@ class _Judgement:
         return before[max(before.rfind("Traceback (most recent call last)"), 0) :]
 
     def _maker(self, pattern: Pattern, hit: Hit) -> Callable[[str], Finding]:
-        groups, doubt = _values(hit.groups), self._doubt(pattern, hit)
+        groups, doubt = _values(hit), self._doubt(pattern, hit)
 
         def make(evidence: str) -> Finding:
             finding = pattern.rule.finding(evidence, None, **groups)
+            if fix := self._fix_here(pattern):
+                finding = replace(finding, fix=fix.format(**groups))
             return replace(finding, cause=f"{doubt} If so: {finding.cause}") if doubt else finding
 
         return make
+
+    def _fix_here(self, pattern: Pattern) -> str | None:
+        """What to do on the platform or with the engine that the log shows, where that differs."""
+        names = {one.name for one in self.engines} if self.is_certain else set[str]()
+        return next((fix for where, fix in pattern.fix_on if where in names or where in self._platforms), None)
+
+    @cached_property
+    def _platforms(self) -> set[str]:
+        return platforms_in(self.log.text)
 
     def _doubt(self, pattern: Pattern, hit: Hit) -> str:
         """A sentence with "may" where the log does not show that it is from the engine that the rule is about."""
@@ -225,8 +275,7 @@ class _Judgement:
         error = most_telling(self._not_about_known(errors))
         if error:
             name = " and ".join(one.facts.title for one in self.engines) if self.is_certain else "all engines"
-            verbose = next((start.verbose for start in self.starts if start.verbose), "") if self.is_certain else ""
-            return [unknown(error, name, len(self.patterns), verbose)]
+            return [unknown(error, name, len(self.patterns), self._verbose)]
         return [] if errors else list(unfinished_start(self.log.text, self.run, self.engines))
 
     def _not_about_known(self, errors: list[ErrorLine]) -> list[ErrorLine]:
@@ -247,7 +296,7 @@ def _engines_by_marks(text: str) -> list[EngineFolder]:
 
 
 def _tells_little(line: str) -> bool:
-    return bool(_CODE.search(line)) or is_consequence(line)
+    return bool(_CODE.search(line)) or is_consequence(line) or "terminate called after throwing" in line
 
 
 def _exception_of(text: str, hit: Hit) -> Hit:
@@ -267,18 +316,32 @@ def _is_no_failure(line: str) -> bool:
     """Whether the program that wrote the line goes on: a note or a warning, not an error."""
     level = _LEVEL.search(line[:200])
     is_warning = level and (level[0] in _NO_FAILURE_LEVELS or level[0].endswith("Warning"))
-    return bool(_NO_FAILURE.search(line) or is_warning)
+    return bool(_NO_FAILURE.search(line) or is_warning or _GOES_ON.search(line))
 
 
-def _values(groups: dict[str, str]) -> dict[str, str]:
-    """What a rule's texts name. A group NAME_2 is the same value in another form of the line."""
+def _values(hit: Hit) -> dict[str, str]:
+    """What a rule's texts name. Groups NAME_2, NAME_3 … are the same value in other forms of the line."""
     found: dict[str, str] = {}
-    for group, value in groups.items():
-        name = group.removesuffix("_2")
-        found[name] = found.get(name) or value.strip()
+    for group, value in hit.groups.items():
+        name = _FORM.sub("", group)
+        found[name] = found.get(name) or _whole_words(value, hit.line)
     if size := found.get("amount"):
         found["amount"] = f" at an allocation of {size}"
     return {name: value or _UNSAID.get(name, "not named") for name, value in found.items()}
+
+
+def _whole_words(value: str, line: str) -> str:
+    """A value without the full stop at its end (the rule's text has one), and not cut in a word or in brackets."""
+    value = " ".join(value.split())
+    if not value:
+        return ""
+    after = " ".join(line.split()).partition(value)[2][:1]
+    is_cut = value[-1:].isalnum() and (after.isalnum() or after == "_") and " " in value
+    kept = value.rpartition(" ")[0] if is_cut else value
+    opened = kept.rfind("(") if kept.count("(") > kept.count(")") else -1
+    if is_cut and opened > 0:
+        kept = kept[:opened]
+    return f"{kept.rstrip(' .,;:')} …" if is_cut else kept.rstrip(" .,;:")
 
 
 _UNSAID = {
@@ -286,6 +349,8 @@ _UNSAID = {
     "capability": "below 8.0",
     "reason": "no reason given",
     "option": "an option",
+    "package": "its package",
+    "method": "this quantisation",
     "rate": "under 10 %",
 }
 

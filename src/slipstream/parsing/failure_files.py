@@ -9,9 +9,11 @@ texts = ["address already in use"]          # exact texts, one of which is in th
 matches = 'in use: (?P<port>\d+)'        # may be a list of parts; its groups fill in cause and fix
 only_with = ["uvicorn"]         # texts elsewhere in the log, one of which is needed too
 unless = ["retrying"]           # texts that show that the line is harmless
+ended_by = ["started in"]       # texts after the last such line that show that it is over
 instead_of = ["log-refused"]    # less precise rules that this one replaces
 phase = "start"                 # before the engine is ready; "serving": after that
 frames = ["llama_cpp/"]         # texts, one of which must be in the traceback above the line
+fix_on = {AMD = "…"}            # another fix for a platform (parsing/log_platforms.py) or an engine (ollama)
 general = true                  # it can do little more than repeat the message: any other explanation replaces it
 """
 
@@ -27,8 +29,8 @@ from slipstream.findings import rule
 from slipstream.parsing.log_patterns import LinePlace, Pattern
 
 _KEYS = {
-    *("severity", "title", "cause", "fix", "texts", "matches", "only_with", "unless", "instead_of"),
-    *("phase", "frames", "general"),
+    *("severity", "title", "cause", "fix", "texts", "matches", "only_with", "unless", "ended_by", "instead_of"),
+    *("phase", "frames", "general", "fix_on"),
 }
 
 
@@ -52,10 +54,12 @@ def _pattern(rule_id: str, values: Mapping[str, Any]) -> Pattern:
     return Pattern(
         rule=rule(rule_id, values["severity"], values["title"], values["cause"], values["fix"]),
         pieces=tuple(values["texts"]),
-        matches=re.compile(matches) if matches else None,
+        matches=re.compile(matches, re.MULTILINE) if matches else None,
         only_with=tuple(values.get("only_with", ())),
         instead_of=tuple(values.get("instead_of", ())),
         place=LinePlace(values.get("phase", "any"), tuple(values.get("frames", ()))),
         general=values.get("general", False),
         unless=tuple(values.get("unless", ())),
+        ended_by=tuple(values.get("ended_by", ())),
+        fix_on=tuple(values.get("fix_on", {}).items()),
     )

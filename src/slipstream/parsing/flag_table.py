@@ -9,6 +9,10 @@ from typing import Literal
 
 Kind = Literal["text", "int", "float", "size", "switch", "bool", "json", "list"]
 
+# Of a misspelt name and the right one: spelling mistakes have 0.85 and more (--max-model-length), other options less
+# (--temperature and --chat-template 0.64).
+_ALIKE = 0.75
+
 
 @dataclass(frozen=True, slots=True)
 class Flag:
@@ -71,7 +75,7 @@ class Table:
 
     def nearest(self, name: str) -> str | None:
         """The known name most like `name`; None when nothing comes near."""
-        near = difflib.get_close_matches(name, self.names(), n=1, cutoff=0.6)
+        near = difflib.get_close_matches(name, self.names(), n=1, cutoff=_ALIKE)
         return near[0] if near else None
 
 

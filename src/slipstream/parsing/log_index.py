@@ -14,8 +14,25 @@ SIGNS = (
     *("terminat", "nable", "xceed", "compat", "mismatch", "issing", "o such ", "ssist", "divisible", "enied", "estroy"),
     *("upport", "equire", "install", "out of", "not ", "emory", "ttribute", "quant", "assert", "CUDA", "GGUF"),
     "driver",
+    *("runcat", "STATUS_", "ERROR_", "nsufficient", "ertificate", "nrecogni", "xpect", "for url", "wrong ", "isabl"),
+    *(
+        "n't ",
+        "back to",
+        "apability",
+        "NaN",
+        "shape",
+        "ddress",
+        "Errno",
+        "timed out",
+        "killed",
+        "unable",
+        " GPU",
+        "device",
+    ),
     *("okenizer", "too ", "raft", "must ", "pecul", "vailable", "larger", "longer", "found", "ensor", "status", "code"),
 )
+_AROUND = 120  # characters on each side of a sign: no known text is longer
+_MANY = 200  # places from which on it is faster to look first whether the text is near any of them
 _FIRST, _LAST = 2_000, 10_000  # places of a sign that are kept: a failure is at the beginning or at the end
 
 
@@ -25,12 +42,15 @@ class SignIndex:
     def __init__(self, text: str) -> None:
         self._text = text
         self._places: dict[str, list[int]] = {}
+        self._near: dict[str, str] = {}  # what stands around the places of a sign
 
     def find(self, piece: str, start: int = 0) -> int:
         sign = next((sign for sign in SIGNS if sign in piece), None)
         if sign is None:
             return self._text.find(piece, start)
         places, before = self._places_of(sign), piece.index(sign)
+        if len(places) > _MANY and len(piece) <= _AROUND and piece not in self._around(sign):
+            return -1
         for i in range(bisect_left(places, start + before), len(places)):
             if self._text.startswith(piece, places[i] - before):
                 return places[i] - before
@@ -42,6 +62,12 @@ class SignIndex:
             if len(self._places[sign]) == _FIRST:
                 self._places[sign] += self._last(sign, self._places[sign][-1] + 1)
         return self._places[sign]
+
+    def _around(self, sign: str) -> str:
+        if sign not in self._near:
+            parts = (self._text[max(0, at - _AROUND) : at + _AROUND] for at in self._places_of(sign))
+            self._near[sign] = "\0".join(parts)
+        return self._near[sign]
 
     def _first(self, sign: str) -> list[int]:
         found = [self._text.find(sign)]

@@ -30,8 +30,10 @@ class Pattern:
     rule.
 
     `only_with`: texts elsewhere in the log, one of which is needed too; `unless`: those that show that the line is
-    harmless. `instead_of`: less precise rules that this one replaces. `general`: the rule can do little more than
-    repeat the message; any other explanation replaces it.
+    harmless; `ended_by`: those after the line that show that it is over. `instead_of`: less precise rules that this
+    one replaces. `general`: the rule can do little more than repeat the message; any other explanation
+    replaces it. `fix_on`: what to do instead where the log shows a platform or is from an engine; the first that fits
+    counts.
     """
 
     rule: Rule
@@ -42,6 +44,8 @@ class Pattern:
     place: LinePlace = ANYWHERE
     general: bool = False
     unless: tuple[str, ...] = ()
+    ended_by: tuple[str, ...] = ()
+    fix_on: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,7 @@ class StartLog:
     marks: tuple[str, ...] = ()  # texts that show that a log is this engine's
     begins: tuple[str, ...] = ()  # texts that are in the log once a start, near its beginning
     ready: tuple[str, ...] = ()  # texts that show that it was ready
+    idle: tuple[str, ...] = ()  # texts that it prints after each request, failed ones too, and when it is ready first
     verbose: str = ""  # a setting that makes it print more
     works: tuple[tuple[str, ...], ...] = ()  # texts of one line that shows an answer, or the end of an offline run
 

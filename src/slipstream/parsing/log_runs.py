@@ -36,9 +36,11 @@ def last_run(text: str, starts: Iterable[StartLog]) -> LastRun:
     begins = [at for start in starts if (at := _beginning(text, start)) >= 0]
     begin = max(begins, default=0)
     signs = [texts for start in starts for texts in (*((mark,) for mark in start.ready), *start.works)]
+    idle = [at for start in starts for mark in start.idle if (at := next(_places(text, (mark,), begin), -1)) >= 0]
     first = [at for texts in signs if (at := next(_places(text, texts, begin), -1)) >= 0]
     last = [at for texts in signs if (at := _last_place(text, texts, begin)) >= 0]
-    return LastRun(begin, bool(begins), min(first, default=None), max(last, default=begin))
+    last += idle if begins else []  # after a start, the first idle line shows that it is ready; later ones show nothing
+    return LastRun(begin, bool(begins), min([*first, *idle], default=None), max(last, default=begin))
 
 
 def _beginning(text: str, start: StartLog) -> int:

@@ -204,7 +204,6 @@ def test_the_line_that_tells_the_cause_is_quoted(log, quoted):
     [
         "process exited with code 0\n",
         "0.1 W srv: unable to find x\n",
-        "using CPU instead, cannot use GPU\n",
         "Successful requests: 1000\nFailed requests:  0\n",
         '{"level":"info","msg":"request failed over to the cache"}\n{"level":"warn","msg":"could not find config"}\n',
         'time=2025 level=WARN msg="amdgpu version file missing" error="stat: no such file or directory"\n',

@@ -40,6 +40,37 @@ def test_no_rule_blames_a_healthy_log(entry):
 
 
 LINES = [
+    ("vllm", "huggingface_hub.errors.HFValidationError: Repo id must be in the form 'a/b': '/models/x'.", "model-path"),
+    ("vllm", "openai.NotFoundError: Error code: 404 - The model `gpt-4` does not exist.", "served-name"),
+    ("vllm", "TypeError: Error: --enable-auto-tool-choice requires --tool-call-parser", "tool-parser"),
+    ("llama-server", "E srv send_error: error: failed to parse grammar", "grammar"),
+    ("vllm", "OSError: [Errno 24] Too many open files", "limits"),
+    ("vllm", "RuntimeError: can't start new thread", "limits"),
+    ("vllm", "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.", "ray"),
+    ("llama-cpp-python", "RuntimeError: llama_decode returned -3", "decode-code"),
+    ("llama-cpp-python", "RuntimeError: Llama model must be created with embedding=True to call it", "embedding-mode"),
+    ("llama-cpp-python", "ValueError: Requested tokens (900) exceed batch size of 512", "batch-tokens"),
+    ("tabbyapi", "TypeError: Value for eos_token_id is not of expected type <class 'int'>", "exllama-config"),
+    ("tabbyapi", "AssertionError: Partially quantized attention layer", "exllama-weights"),
+    ("tabbyapi", "AssertionError: Cache and draft cache must be same size", "exllama-draft-setup"),
+    ("ollama", "ROCm error: out of memory", "cuda-memory"),
+    ("lm-studio", "[metal::malloc] Attempting to allocate 9 bytes which is greater than the maximum", "cuda-memory"),
+    ("vllm", "RuntimeError: CUDA driver initialization failed, you might not have a CUDA gpu.", "no-gpu"),
+    ("vllm", "TypeError: forward() missing 1 required positional argument: 'positions'", "argument-unknown"),
+    ("vllm", "AttributeError: '_OpNamespace' '_C' object has no attribute 'rms_norm'", "extension-missing"),
+    ("vllm", "RuntimeError: start (0) + length (896) exceeds dimension size (448).", "tensor-sizes"),
+    ("sglang", "OSError: libnuma.so.1: cannot open shared object file: No such file or directory", "library-missing"),
+    ("llama-cpp-python", "OSError: [WinError 193] %1 is not a valid Win32 application", "library-version"),
+    ("llama-server", "llama_init: K cache type q5_1 with block size 32 does not divide n_embd_head_k=80", "cache-type"),
+    ("llama-server", "decode: seq_id=4 >= n_seq_max=4 Try using a bigger --parallel value", "slots"),
+    ("llama-server", "load: invalid value for main_gpu: 3 (available devices: 1)", "main-gpu"),
+    ("llama-server", "error: image input: you may need to provide the mmproj", "multimodal-file"),
+    ("transformers", "NotImplementedError: Cannot copy out of meta tensor; no data!", "meta-tensor"),
+    ("vllm", "WARNING 06-25 [cuda.py:1] CUDA graphs are disabled because of eager mode", "feature-off"),
+    ("vllm", "ValueError: Feature X is not supported by the V1 Engine, set VLLM_USE_V1=0.", "vllm-old-engine"),
+    ("vllm", "RuntimeError: torch._scaled_mm requires compute capability >= 8.9 here", "gpu-dtype"),
+    ("sglang", "Initialization failed. warmup error: Traceback", "sglang-restart"),
+    ("llama-server", "ggml_cuda_init: failed, falling back to CPU: no CUDA", "gpu-unused"),
     ("sglang", "TypeError: LlamaConfig.__init__() got an unexpected keyword argument 'rope_theta'", "argument-unknown"),
     ("transformers", "ValueError: The main model and the assistant don't have compatible input shapes.",
      "assistant-refused"),
@@ -60,7 +91,7 @@ LINES = [
      "(max_position_embeddings=32768 or model_max_length=None in model's config.json).", "context-model"),
     ("llama-server", "Illegal instruction (core dumped)", "cpu-instructions"),
     ("llama-server", "CUDA error: operation not supported", "cuda-error"),
-    ("transformers", "RuntimeError: CUDA error: device-side assert triggered", "device-assert"),
+    ("transformers", "RuntimeError: CUDA error: device-side assert triggered", "device-check"),
     ("transformers", "IndexError: index out of range in self", "device-assert"),
     ("transformers", "RuntimeError: Expected all tensors to be on the same device, but found at least two devices, "
      "cuda:0 and cpu!", "devices-mixed"),
@@ -210,6 +241,22 @@ LINES = [
     ("llama-server", "loading m.gguf.part1of2\nerror loading model: tensor 'b' data is not within the file bounds, "
      "model is corrupted or incomplete", "gguf-parts"),
     ("llama-server", 'error while handling argument "--draft-max": the argument has been removed.', "option-unknown"),
+    ("vllm", "OSError: It looks like the config file at '/m/a.Q4_0.gguf' is not a valid JSON file.", "gguf-as-config"),
+    ("sglang", "RuntimeError: /project/cpp/grammar_matcher.cc:653: Check failed: !terminated_", "grammar-draft"),
+    ("llama-server", "slot update_slots: id 0 | task 4 | input truncated, n_ctx = 4096, n_keep = 0", "input-truncated"),
+    ("sglang", "Request length is longer than the KV cache pool size or the max context length. Truncated.",
+     "input-truncated"),
+    ("vllm", "NameError: name 'grammar' is not defined", "name-missing"),
+    ("vllm", "ValueError: q and cache heads must match, got 8 and 4", "refused"),
+    ("sglang", "NameError: name 'sgl_build_tree_kernel' is not defined", "import-name"),
+    ("vllm", "TypeError: 'NoneType' object is not subscriptable", "tensor-type"),
+    ("sglang", "target vocab_size : 256,000\ndraft vocab_size : 49,152", "vocab-sizes"),
+    ("koboldcpp", "ERROR: ggml-cuda was compiled without support for the current GPU architecture.", "no-kernel-image"),
+    ("ollama", "cuBLAS error 15 at ggml-cuda.cu:7956: the requested functionality is not supported", "cuda-error"),
+    ("vllm", "AttributeError: Qwen2Tokenizer has no attribute all_special_tokens_extended", "attribute-missing"),
+    ("llama-server", "ERR [ process_batch_tokens] failed to decode the batch: KV cache is full | ret=1\n"
+     "INFO [ slots_idle] all slots are idle", "kv-slot"),
+    ("ollama", 'Error: Get "https://registry.ollama.ai": x509: certificate has expired', "hub-certificate"),
 ]  # fmt: skip
 
 
@@ -257,7 +304,7 @@ ELSEWHERE = {
     *("log-start-unfinished", "log-cpu-speed", "log-one-by-one", "log-draft-unused", "log-unknown"),  # log_explain
     *("log-no-mtp-layers", "log-one-stream"),  # engines/test_ollama_methods.py
     *("log-one-by-one-suspected", "log-slower-than-plain", "log-many-requests", "log-acceptance-low"),  # log_slow
-    "log-no-sign",  # test_cli_doctor.py
+    *("log-no-sign", "log-not-ready"),  # test_cli_doctor.py
 }
 
 
@@ -272,5 +319,6 @@ def test_a_rule_names_only_what_its_pattern_finds(pattern):
     texts = pattern.rule.cause + pattern.rule.fix
     named = {name for _, name, _, _ in string.Formatter().parse(texts) if name}
     groups = pattern.matches.groupindex if pattern.matches else {}
-    assert named <= {group.removesuffix("_2") for group in groups}
+    named |= {name for _, fix in pattern.fix_on for _, name, _, _ in string.Formatter().parse(fix) if name}
+    assert named <= {re.sub(r"_\d$", "", group) for group in groups}
     assert set(pattern.instead_of) <= set(RULES)

@@ -19,10 +19,11 @@ START = StartLog(
     # "HTTP server is listening" alone comes before the model is loaded.
     ready=(
         *("main: model loaded", "llama_server: model loaded", "server is listening on", "listening on http"),
-        *("all slots are idle", "Application startup complete"),
+        "Application startup complete",
     ),
+    idle=("all slots are idle", "slot      release"),
     works=(
-        *(("eval time =",), ("slot      release",), ("decoded ", "speed:"), ("llama_print_timings:", "total time")),
+        *(("eval time =",), ("decoded ", "speed:"), ("llama_print_timings:", "total time")),
         ("generate: n_ctx =",),
     ),
     verbose="--verbose",

@@ -14,7 +14,7 @@ START = StartLog(
     marks=("ollama", "source=sched.go", "source=server.go", "source=runner.go", "source=routes.go", "[GIN]"),
     begins=('msg="starting llama server"', 'msg="starting runner"', 'msg="starting go runner"'),
     ready=('msg="Listening on', "llama runner started in"),
-    works=(("| 200 |", "/api/chat"), ("| 200 |", "/api/generate"), ("| 200 |", "/v1/")),
+    works=(("| 200 |", "/api/chat"), ("| 200 |", "/api/generate"), ("| 200 |", "POST", "/v1/")),
     verbose="OLLAMA_DEBUG=1",
 )
 

@@ -1,0 +1,131 @@
+"""A log without a failure: whether it shows the engine at work, waits, or compares two runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from slipstream.diagnosis.logs import explain, judge
+from slipstream.parsing.log_reading import Log
+
+WAITING = "DEBUG 05-16 13:12:16 [core_client.py:425] Waiting for 1 core engine proc(s) to start: {{0}}, try {n}\n"
+SPEED = "Processed prompts: 100%|█| 10/10 [00:33<00:00, est. speed input: 40.85 toks/s, output: {speed} toks/s\n"
+
+
+def ids(text: str) -> list[str]:
+    return [finding.id for finding in judge(Log(text)).findings]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '127.0.0.1 - - [12/Jul/2026 21:38:04] "GET /api/v1/model HTTP/1.1" 200 -',
+        "slot print_timing: id  0 | task 0 | n_gen =   3591, tg =  47.42 t/s",
+        "Output token throughput (tok/s):         6148.70",
+        "Finished streaming response",
+        "Load Text Model OK: True",
+        "Running on local URL:  http://0.0.0.0:7860",
+        "- Average: 22,390ms (22.4 seconds)",
+    ],
+)
+def test_a_line_that_shows_work_is_enough(line: str):
+    assert ids(f"some line\n{line}\nanother\n") == []
+
+
+def test_a_line_of_a_start_gives_a_note_and_none_gives_unknown():
+    assert ids("load_tensors: offloading 28 repeating layers to GPU\n") == ["log-not-ready"]
+    [finding] = judge(Log("one\nWARNING: odd thing\nlast line\n```\n")).findings
+    assert (finding.id, finding.severity) == ("log-no-sign", "unknown")
+    assert finding.evidence == "line 2: WARNING: odd thing"
+    assert judge(Log("one\nlast line\n")).findings[0].evidence == "line 2: last line"
+
+
+def test_a_log_that_ends_with_waiting_is_an_unfinished_start():
+    assert ids("".join(WAITING.format(n=n) for n in range(3))) == ["log-start-unfinished"]
+    assert ids(WAITING.format(n=1)) == ["log-start-unfinished"]
+    assert ids("".join(WAITING.format(n=n) for n in range(3)) + "INFO loading the weights\n") == ["log-not-ready"]
+    assert ids("INFO 07-30 12:25:10 [pynccl.py:113] vLLM is using nccl==2.28\n") == ["log-start-unfinished"]
+
+
+@pytest.mark.parametrize(
+    ("plain", "speculative"),
+    [
+        ("python bench_speculative.py", "python bench_speculative.py --with_speculation True"),
+        ("without mtp", "with mtp"),
+        ("baseline", "ngram, 5 tokens"),
+        ("llama-cli -m A.gguf", "llama-cli -m A.gguf -md B.gguf"),
+        ("vllm serve A \\\n--port 1", "vllm serve A \\\n--port 1 \\\n--speculative-config '{}'\npython bench.py"),
+    ],
+)
+def test_two_runs_in_one_log_are_compared_by_the_lines_above_them(plain: str, speculative: str):
+    slower = f"{plain}\n{SPEED.format(speed=300)}{speculative}\n{SPEED.format(speed=70)}"
+    [finding] = explain(slower)
+    assert finding.id == "log-slower-than-plain" and "70 tokens/s" in finding.cause and "4.3x" in finding.cause
+    faster = f"{plain}\n{SPEED.format(speed=70)}{speculative}\n{SPEED.format(speed=300)}"
+    assert explain(faster) == []
+
+
+THROUGHPUT = "num request: 2000\nttft: 62.9 ms\navg_throughput: {speed}tokens/s\n"
+TABLE = "bs | tok/s\n-- | --\n1 | {plain}\n\nbs | steps | tok/s | acc len\n-- | -- | -- | --\n1 | 3 | {fast} | 2\n"
+ROWS = "| method | tok/s |\n| --- | --- |\n| baseline | {plain} |\n| eagle3 | {fast} |\n"
+COLUMNS = "| prompt | baseline tok/s | draft tok/s |\n|---|---|---|\n| code | {plain} | {fast} |\n"
+TIMES = "python run.py\nTotal time: {fast} s\npython run.py --assistant-model B\nTotal time: {plain} s\n"
+
+
+@pytest.mark.parametrize("report", [TABLE, ROWS, COLUMNS, TIMES])
+def test_speeds_in_tables_and_times_are_compared(report: str):
+    [finding] = explain(report.format(plain="222.4", fast="159.7"))
+    assert finding.id == "log-slower-than-plain" and "1.4x" in finding.cause
+    assert explain(report.format(plain="159.7", fast="222.4")) == []
+
+
+def test_throughput_below_commands_is_compared_by_its_words():
+    plain, drafts = "python -m server --model A\n", "python -m server --model A \\\n--speculative-model B \\\n"
+    [finding] = explain(plain + THROUGHPUT.format(speed="1,485.5") + drafts + THROUGHPUT.format(speed="301.0"))
+    assert finding.id == "log-slower-than-plain" and "1485.5 tokens/s" in finding.cause
+
+
+def test_a_number_is_read_from_its_first_digit_and_a_warm_up_is_no_answer():
+    assert explain("GPU KV cache size: 1,126,400 tokens\nInitial profiling/warmup run took 107.62 s\n", "vllm") == []
+    assert explain("KV cache size: 1,126,400 tokens\nrun took 107.62 s\n") == []
+
+
+def test_a_cache_that_stays_full_is_named():
+    full = "Decode batch. #running-req: 35, #token: 959430, token usage: 0.96\n"
+    [finding] = explain(full * 2)
+    assert finding.id == "log-cache-full" and "96% of the KV cache is in use by 35 requests" in finding.cause
+    assert explain(full + full.replace("0.96", "0.41")) == [] == explain(full)
+
+
+def test_a_fix_is_that_of_the_platform_or_engine_of_the_log():
+    def fix(text: str, engine: str | None = None) -> str:
+        return explain(text, engine)[0].fix
+
+    assert "CUDA_ARCH" in fix("CUDA error: invalid device function\n")
+    assert "HIP_VISIBLE_DEVICES" in fix("ROCm error: invalid device function\n")
+    assert "netstat" in fix("Error: listen tcp 127.0.0.1:11434: bind: Only one usage of each socket address\n")
+    assert "OLLAMA_HOST" in fix("Error: listen tcp 127.0.0.1:11434: bind: address already in use\n", "ollama")
+    assert "--mem-fraction-static" in fix("Input length (16 tokens) exceeds the maximum allowed length (5)\n", "sglang")
+
+
+@pytest.mark.parametrize(
+    ("log", "quoted"),
+    [
+        (
+            "ERROR [core.py:7]     x = f(y)\nERROR [core.py:7]     assert a == b\nERROR [core.py:7] AssertionError\n",
+            "assert",
+        ),
+        ("[error] Error: Received load-error\n- Caused By: TypeError: no 'find'\n", "Caused By: TypeError"),
+        ('ERROR 1 [core.py:7]   File "a.py", line 2, in f\nlinker fatal : no input\n', "linker fatal"),
+    ],
+)
+def test_the_line_that_tells_most_is_quoted(log: str, quoted: str):
+    [finding] = explain(log)
+    assert finding.id == "log-unknown" and quoted in finding.evidence
+
+
+def test_the_cause_shortly_before_the_last_answer_replaces_a_general_end():
+    answer = '[GIN] 2025/04/14 - 20:20:48 | 200 | 3.4s | 127.0.0.1 | POST "/api/chat"\n'
+    end = 'time=2025 level=ERROR source=server.go:449 msg="llama runner terminated" error="exit status 2"\n'
+    error = "CUDA error: an illegal memory access was encountered\n"
+    assert [finding.id for finding in explain(answer + error + answer + end, "ollama")] == ["log-cuda-illegal"]
+    assert [finding.id for finding in explain(error + "x\n" * 2_000 + answer + end, "ollama")] == ["log-runner-ended"]
