@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median_low
 
@@ -61,14 +61,16 @@ def _speeds(text: str) -> Iterator[_Speed]:
         table = label_of(heading) or ("speculative" if is_drafting else "plain")
         for column, name in enumerate(header):
             of_column = _label(name)
-            if _NO_SPEED.search(name) or not (_SPEED.search(name) or (of_column and _SPEED.search(heading))):
-                continue
-            for row in rows:
-                of_row = _label(" ".join(cell for cell in row.cells if not _VALUE.search(cell)))
-                value = _VALUE.search(row.cells[column]) if column < len(row.cells) else None
-                if value and number(value["value"]):
-                    key = "" if of_row else row.cells[0]
-                    yield _Speed(of_column or of_row or table, key, number(value["value"]), row)
+            if not _NO_SPEED.search(name) and (_SPEED.search(name) or (of_column and _SPEED.search(heading))):
+                yield from _of_column(column, rows, of_column, table)
+
+
+def _of_column(column: int, rows: Sequence[_Row], of_column: str, table: str) -> Iterator[_Speed]:
+    for row in rows:
+        of_row = _label(" ".join(cell for cell in row.cells if not _VALUE.search(cell)))
+        value = _VALUE.search(row.cells[column]) if column < len(row.cells) else None
+        if value and number(value["value"]):
+            yield _Speed(of_column or of_row or table, "" if of_row else row.cells[0], number(value["value"]), row)
 
 
 def _says_drafts(cell: str) -> bool:
