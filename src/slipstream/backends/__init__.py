@@ -37,6 +37,7 @@ class MachineOptions:
     exact: bool = False
     gpu_layers: int | None = None
     kv_type: str = AUTO
+    activations: str = AUTO
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,7 @@ class BackendRoom:
     gpus: tuple[int, ...] = ()
     main: int = 0  # main memory; 0: not used
     weight_bytes: float | None = None  # bytes per weight; None: as stored
+    keeps_codes: bool = False  # quantised weights stay as stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,7 @@ def _torch_options(machine: MachineOptions) -> TorchOptions:
         context_length=machine.context_length,
         threads=machine.threads,
         exact=machine.exact,
+        activations=machine.activations,
     )
 
 
@@ -88,13 +91,15 @@ def _load_torch(checkpoint: Checkpoint, options: BackendOptions | None, report: 
 
 def _torch_room(options: BackendOptions | None) -> BackendRoom:
     from slipstream.backends.torch.memory import free_bytes
-    from slipstream.backends.torch.options import DTYPES, TorchOptions, find_device, pick_dtype
+    from slipstream.backends.torch.options import DTYPES, TorchOptions, find_device, keeps_codes, pick_dtype
 
     chosen = options if isinstance(options, TorchOptions) else TorchOptions()
     device = find_device(chosen.device)
     weight_bytes = DTYPES[pick_dtype(chosen.dtype, device)].itemsize
     free = free_bytes(device)
-    return BackendRoom((free,), 0, weight_bytes) if device.type == "cuda" else BackendRoom((), free, weight_bytes)
+    if device.type == "cuda":
+        return BackendRoom((free,), 0, weight_bytes)
+    return BackendRoom((), free, weight_bytes, keeps_codes(chosen, device))
 
 
 def _llamacpp_options(machine: MachineOptions) -> LlamaCppOptions:
@@ -103,6 +108,11 @@ def _llamacpp_options(machine: MachineOptions) -> LlamaCppOptions:
     if machine.dtype != AUTO:
         raise UsageError(
             f"--dtype {machine.dtype} is an option of the torch backend; llama.cpp uses the types in the file"
+        )
+    if machine.activations != AUTO:
+        raise UsageError(
+            f"--activations {machine.activations} is for the torch backend, and this model uses llamacpp: add "
+            "--backend torch"
         )
     if machine.device not in (AUTO, "cpu", "cuda"):
         raise UsageError(
