@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from slipstream.backends.torch.options import TorchOptions
     from slipstream.core.protocols import Model
     from slipstream.models.checkpoint import Checkpoint
+    from slipstream.models.gguf import GgufCheckpoint
     from slipstream.models.gguf_file import GgufFile
     from slipstream.models.tokenizer import Tokenizer
 
@@ -197,7 +198,9 @@ def choose_backend(
         if _torch_can_run(path):
             return BackendChoice("torch", "a dense model of the Llama family, and the machine has a GPU")
         return BackendChoice("llamacpp", "a GGUF file with an architecture that the torch backend can't run")
-    return BackendChoice("llamacpp", "a GGUF file, and there is no GPU that torch can use")
+    if (device == "cpu" or not _llama_cpp_sees_a_gpu()) and _torch_runs_codes(path):
+        return BackendChoice("torch", "quantised weights run as they are stored, faster than with llama.cpp")
+    return BackendChoice("llamacpp", "a GGUF file that is not quantised or that torch can't run, and no GPU for torch")
 
 
 def _torch_sees_a_gpu() -> bool:
@@ -208,12 +211,43 @@ def _torch_sees_a_gpu() -> bool:
     return torch.cuda.is_available()
 
 
+def _llama_cpp_sees_a_gpu() -> bool:
+    """One that torch has no kernels for, such as Apple's."""
+    from slipstream.backends.llamacpp.library import library
+    from slipstream.backends.llamacpp.offload import find_devices
+    from slipstream.errors import MissingDependencyError
+
+    try:
+        return bool(library().llama_supports_gpu_offload() and find_devices())
+    except MissingDependencyError:
+        return False
+
+
 def _torch_can_run(path: Path) -> bool:
+    return _opened(path) is not None
+
+
+def _torch_runs_codes(path: Path) -> bool:
+    """Whether all matrices are quantised in ways that the CPU kernels multiply with, and the kernels can be built.
+
+    That is faster than llama.cpp (benchmarks/results/2026-11-16-quantised.md); floats are not.
+    """
+    from slipstream.backends.torch.cpu.library import has_compiler
+    from slipstream.models.tensors import expected_tensors
+
+    checkpoint = _opened(path) if has_compiler() else None
+    if checkpoint is None:
+        return False
+    shapes = expected_tensors(checkpoint.config).items()
+    return all(checkpoint.quant_format(name) for name, shape in shapes if len(shape) == 2)
+
+
+def _opened(path: Path) -> GgufCheckpoint | None:
+    """A GGUF file as the torch backend opens it; None if it can't run it. Raises DamagedModelError."""
     from slipstream.errors import UnsupportedModelError
     from slipstream.models.gguf import open_gguf
 
     try:
-        open_gguf(path, path.stem)
+        return open_gguf(path, path.stem)
     except UnsupportedModelError:
-        return False
-    return True
+        return None

@@ -60,7 +60,8 @@ OPTIONS: dict[str, OptionSpec | None] = {
     "exact": OptionSpec("--exact", "Bit-identical to plain decoding, even if slower.", "Speculation"),
     "backend": OptionSpec(
         "--backend",
-        "auto (llamacpp for GGUF files if it is installed and torch has no GPU, else torch), torch, llamacpp.",
+        "auto (llamacpp, if it is installed, for GGUF files that torch can't run or runs slower; else torch), torch, "
+        "llamacpp.",
         "Machine",
     ),
     "gpu_layers": OptionSpec("--gpu-layers", "llamacpp: layers on the GPU; 0 none, -1 all.", "Machine"),

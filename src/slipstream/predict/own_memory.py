@@ -46,6 +46,8 @@ def _chosen(sizes: Sizes, machine: Machine | None) -> EngineMemory:
         return TORCH if torch_runs_it else LLAMA_CPP
     if machine.llama_cpp is None:
         return TORCH
+    if torch_runs_it and sizes.is_quantised and not (machine.gpus and machine.llama_cpp.sees_gpu):
+        return TORCH
     has_nvidia = any(gpu.vendor == "nvidia" for gpu in machine.gpus)  # the only GPUs for which torch is preferred
     torch_sees_gpu = bool(has_nvidia and machine.torch and machine.torch.sees_gpu)
     return TORCH if torch_sees_gpu and torch_runs_it else LLAMA_CPP

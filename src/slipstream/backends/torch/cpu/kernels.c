@@ -48,11 +48,7 @@ static inline vec fused(vec sum, vec a, vec b) { return (vec)_mm512_fmadd_ps((__
 static inline vec splat(float a) { return (vec)_mm256_set1_ps(a); }
 static inline vec fused(vec sum, vec a, vec b) { return (vec)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)sum); }
 #else
-static inline vec splat(float a) {
-    vec v;
-    for (int i = 0; i < WIDTH; i++) v[i] = a;
-    return v;
-}
+static inline vec splat(float a) { return a - (vec){0}; } /* one instruction; a loop over the lanes is one for each */
 static inline vec fused(vec sum, vec a, vec b) { return sum + a * b; }
 #endif
 
@@ -301,7 +297,7 @@ static float soften(float *scores, long keys) {
     vec total = {0};
     for (long j = 0; j < keys; j += WIDTH) {
         vec weight = exp_of(load(scores + j) - splat(top));
-        for (int i = 0; i < WIDTH; i++)
+        for (int i = 0; j + WIDTH > keys && i < WIDTH; i++)
             if (j + i >= keys) weight[i] = 0.0f;
         store(scores + j, weight);
         total += weight;

@@ -119,6 +119,13 @@ def _keep(built: Path, name: str) -> Path:
     return path
 
 
+def has_compiler() -> bool:
+    try:
+        return bool(_compiler())
+    except FileNotFoundError:
+        return False
+
+
 def _compiler() -> list[str]:
     """$CC, which may have arguments (`ccache gcc`), or the first compiler found."""
     chosen = shlex.split(os.environ.get("CC", ""))
