@@ -29,6 +29,7 @@ from slipstream.cli import (
     pairs,
     plan,
     pull,
+    quantise,
     rm,
     show,
     train,
@@ -54,6 +55,7 @@ app.command("list")(list_models.list_models)
 app.command("show")(show.show)
 app.command("rm")(rm.rm)
 app.command("convert")(convert.convert)
+app.command("quantise")(quantise.quantise)
 app.command("demo")(demo.demo)
 app.command("bench")(bench.bench)
 app.command("audit")(audit.audit)
