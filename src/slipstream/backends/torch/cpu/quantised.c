@@ -122,7 +122,8 @@ struct part { /* some outputs of a product, all stored alike */
     int32_t layout;
 };
 
-/* The rows [row, row + count) of a group, or of half of one (`half` 0 or 1; -1: the whole). */
+/* Some rows of a group, or of half of one. Pointers that move on from group to group: computing places anew in each
+ * would take as many instructions as the products of a row. */
 struct group_rows {
     const int8_t *codes;
     const float *scale, *shift;
@@ -130,14 +131,19 @@ struct group_rows {
     long inputs, stride;
 };
 
-static inline struct group_rows group_rows(const struct acts *a, long row, long group, int half) {
-    long at = 2 * group + (half > 0);
-    return (struct group_rows){a->codes + row * a->inputs + group * GROUP + (half > 0 ? 16 : 0),
-                               a->scale + group * a->stride + row,
-                               half < 0 ? a->shift + group * a->stride + row : a->half_shift + at * a->stride + row,
-                               a->half_sum + at * a->stride + row,
+static inline struct group_rows first_rows(const struct acts *a, long row, const int in_halves) {
+    return (struct group_rows){a->codes + row * a->inputs,
+                               a->scale + row,
+                               (in_halves ? a->half_shift : a->shift) + row,
+                               a->half_sum + row,
                                a->inputs,
                                a->stride};
+}
+
+/* Four rows further on. */
+static inline struct group_rows next_rows(struct group_rows rows) {
+    return (struct group_rows){rows.codes + 4 * rows.inputs, rows.scale + 4, rows.shift + 4, rows.half_sum + 4,
+                               rows.inputs,                  rows.stride};
 }
 
 static inline float half_to_float(uint16_t h) {
@@ -227,14 +233,17 @@ static const int32_t magic_bits[4] __attribute__((aligned(16))) = {MAGIC_BITS, M
 #define SUMS_2 SUMS_1, [t1] "+w"(t[1])
 #define SUMS_3 SUMS_2, [t2] "+w"(t[2])
 #define SUMS_4 SUMS_3, [t3] "+w"(t[3])
+#define ROWS_1 [x0] "r"(x)
+#define ROWS_2 ROWS_1, [x1] "r"(x + rows.inputs)
+#define ROWS_3 ROWS_2, [x2] "r"(x + 2 * rows.inputs)
+#define ROWS_4 ROWS_3, [x3] "r"(x + 3 * rows.inputs)
 #define CODES_16 [w0] "w"(w[0]), [w1] "w"(w[1]), [w2] "w"(w[2]), [w3] "w"(w[3])
 #define CODES_32 CODES_16, [w4] "w"(w[4]), [w5] "w"(w[5]), [w6] "w"(w[6]), [w7] "w"(w[7])
 #define ADD_ROWS(N, LENGTH, SHIFT)                                                                                  \
     __asm__ volatile(START_##N DOTS_##LENGTH(N) SCALE_##N FLOAT_##N ADD_##N SHIFT(N)                                \
                      : SUMS_##N                                                                                     \
                      : CODES_##LENGTH, [s] "w"(s), [m] "w"(m), [magic_float] "w"(magic), [magic] "r"(magic_bits),   \
-                       [x0] "r"(x), [x1] "r"(x + rows.inputs), [x2] "r"(x + 2 * rows.inputs),                       \
-                       [x3] "r"(x + 3 * rows.inputs), [scale] "r"(rows.scale), [shift] "r"(rows.shift)              \
+                       ROWS_##N, [scale] "r"(rows.scale), [shift] "r"(rows.shift)                                   \
                      : "v22", "v23", "v24", "v25", "v26", "v27", "v28", "v29", "v30", "v31")
 #define ADD_COUNT(N)                                                                                                \
     if (length == 32 && has_minimum) ADD_ROWS(N, 32, WITH_SHIFT);                                                   \
@@ -403,57 +412,67 @@ static inline __attribute__((always_inline)) void add_rows(qf *t, const qb *w, q
 
 #define QUANT_ROWS 8 /* rows that share one unpacking of the codes: their sums stay in registers */
 
-/* Scale and minimum of group `at` of those that have scales of their own, counted through all tiles. */
-static inline __attribute__((always_inline)) void read_scale(const struct part *p, long at, qf super, qf super_minimum,
-                                                             const int scale, const int minimum, qf *s, qf *m) {
+/* Where the scales and minimums of a group are, and what they are multiplied with. */
+struct scales {
+    const char *scale, *minimum;
+    qf super, super_minimum;
+};
+
+/* Scale and minimum of a group; then those of the next are next. */
+static inline __attribute__((always_inline)) void read_scale(struct scales *at, float offset, const int scale,
+                                                             const int minimum, qf *s, qf *m) {
+    const long step = QUANT_TILE * (scale == HALF ? 2 : 1);
     if (scale == HALF) {
-        *s = qf_halves((const uint16_t *)p->scales + at * QUANT_TILE);
-        if (minimum == MINIMUM) *m = qf_halves((const uint16_t *)p->minimums + at * QUANT_TILE);
+        *s = qf_halves((const uint16_t *)at->scale);
+        if (minimum == MINIMUM) *m = qf_halves((const uint16_t *)at->minimum);
     } else {
-        *s = qf_times(super, qf_bytes((const int8_t *)p->scales + at * QUANT_TILE));
-        if (minimum == MINIMUM) *m = qf_times(super_minimum, qf_bytes((const int8_t *)p->minimums + at * QUANT_TILE));
+        *s = qf_times(at->super, qf_bytes((const int8_t *)at->scale));
+        if (minimum == MINIMUM) *m = qf_times(at->super_minimum, qf_bytes((const int8_t *)at->minimum));
     }
-    if (minimum == OFFSET) *m = qf_scaled(*s, p->offset);
+    if (minimum == OFFSET) *m = qf_scaled(*s, offset);
+    at->scale += step;
+    if (minimum == MINIMUM) at->minimum += step;
 }
 
-static inline __attribute__((always_inline)) void add_group(qf *t, const qb *w, qf s, qf m, const struct acts *a, long row,
-                                                            long group, int half, const int count, const int bits,
+static inline __attribute__((always_inline)) void add_group(qf *t, const qb *w, qf s, qf m, struct group_rows rows,
+                                                            const int count, const int length, const int bits,
                                                             const int minimum) {
-    const int length = half < 0 ? 32 : 16;
-    const qb *codes = half > 0 ? w + 4 : w;
-    add_rows(t, codes, s, m, group_rows(a, row, group, half), count > 4 ? 4 : count, length, bits, minimum != NO_MINIMUM);
-    if (count > 4)
-        add_rows(t + 4, codes, s, m, group_rows(a, row + 4, group, half), count - 4, length, bits, minimum != NO_MINIMUM);
+    add_rows(t, w, s, m, rows, count > 4 ? 4 : count, length, bits, minimum != NO_MINIMUM);
+    if (count > 4) add_rows(t + 4, w, s, m, next_rows(rows), count - 4, length, bits, minimum != NO_MINIMUM);
 }
 
 /* out[count][QUANT_TILE]: `count` rows from `row` on, times the outputs of a tile. */
 static inline __attribute__((always_inline)) void quant_tile(const struct part *p, long tile, const struct acts *a, long row,
                                                              float *out, const int count, const int bits, const int scale,
                                                              const int minimum) {
-    long groups = a->inputs / GROUP, super = scale == HALF ? groups : p->super;
+    const int in_halves = scale == BYTES16;
+    const long groups = a->inputs / GROUP, super = scale == HALF ? groups : p->super, stride = a->stride;
+    const long before = tile * groups * (in_halves ? 2 : 1) * QUANT_TILE * (scale == HALF ? 2 : 1);
     const uint8_t *codes = (const uint8_t *)p->codes + tile * groups * QUANT_TILE * 4 * bits;
-    qf zero = qf_zero(), super_scale = zero, super_minimum = zero, s = zero, m = zero;
+    struct group_rows rows = first_rows(a, row, in_halves);
+    const long shared = scale == HALF ? 0 : tile * (groups / super) * QUANT_TILE;
+    const float *supers = p->supers + shared, *minimums = p->super_minimums + shared;
+    qf zero = qf_zero(), s = zero, m = zero;
+    struct scales at = {(const char *)p->scales + before, (const char *)p->minimums + before, zero, zero};
     qf t[QUANT_ROWS] = {zero, zero, zero, zero, zero, zero, zero, zero}; /* no loops over it: it would not be registers */
     for (long first = 0; first < groups; first += super) {
-        if (scale != HALF) {
-            long at = (tile * (groups / super) + first / super) * QUANT_TILE;
-            super_scale = qf_load(p->supers + at);
-            if (minimum == MINIMUM) super_minimum = qf_load(p->super_minimums + at);
-        }
-        for (long g = first; g < first + super; g++, codes += QUANT_TILE * 4 * bits) {
+        if (scale != HALF) at.super = qf_load(supers), supers += QUANT_TILE;
+        if (scale != HALF && minimum == MINIMUM) at.super_minimum = qf_load(minimums), minimums += QUANT_TILE;
+        for (long g = 0; g < super; g++) {
             qb w[8];
-            __builtin_prefetch(codes + 1024);
             if (bits == 4) load_4_bits(codes, w);
             else load_8_bits(codes, w);
-            if (scale != BYTES16) {
-                read_scale(p, tile * groups + g, super_scale, super_minimum, scale, minimum, &s, &m);
-                add_group(t, w, s, m, a, row, g, -1, count, bits, minimum);
-            } else {
-                read_scale(p, (tile * groups + g) * 2, super_scale, super_minimum, scale, minimum, &s, &m);
-                add_group(t, w, s, m, a, row, g, 0, count, bits, minimum);
-                read_scale(p, (tile * groups + g) * 2 + 1, super_scale, super_minimum, scale, minimum, &s, &m);
-                add_group(t, w, s, m, a, row, g, 1, count, bits, minimum);
+            codes += QUANT_TILE * 4 * bits;
+            read_scale(&at, p->offset, scale, minimum, &s, &m);
+            add_group(t, w, s, m, rows, count, in_halves ? 16 : 32, bits, minimum);
+            if (in_halves) {
+                struct group_rows second = rows;
+                second.codes += 16, second.shift += stride, second.half_sum += stride;
+                read_scale(&at, p->offset, scale, minimum, &s, &m);
+                add_group(t, w + 4, s, m, second, count, 16, bits, minimum);
             }
+            rows.codes += GROUP, rows.scale += stride, rows.shift += (in_halves ? 2 : 1) * stride;
+            rows.half_sum += 2 * stride;
         }
     }
 #define STORE_ROW(R) if (count > R) qf_store(out + R * QUANT_TILE, t[R]);
