@@ -30,7 +30,7 @@ LAYOUTS = (
     (8, "bytes", 32, "stored"),
     (8, "bytes", 16, "none"),
 )
-_CHUNK_WEIGHTS = 1 << 21  # taken apart at once by a thread: keeps temporary arrays below about 20 MB each
+_CHUNK_WEIGHTS = 1 << 18  # taken apart at once by a thread: temporary arrays stay in the cache, and are soon free again
 _THREADS = min(8, os.cpu_count() or 1)
 
 
