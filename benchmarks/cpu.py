@@ -22,6 +22,7 @@ import transformers
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import slipstream
+from slipstream.backends.torch.options import TorchOptions
 from slipstream.core.protocols import ScoreRequest, prefill
 from slipstream.core.stream import Drafter, Stream
 from slipstream.core.tree import DraftTree
@@ -114,7 +115,7 @@ def many_streams(target: LoadedModel, tokens: int = 32) -> dict[str, object]:
 
 def measure(rounds: int, tokens: int) -> dict[str, object]:
     checkpoint = open_checkpoint("smollm2-135m")
-    target = slipstream.load_model("smollm2-135m")
+    target = slipstream.load_model("smollm2-135m", TorchOptions(device="cpu", dtype="fp32"))
     peer = peer_model(checkpoint)
     prompt = checkpoint.tokenizer.chat_ids(PROMPT)
     limits = slipstream.Limits(tokens, ignore_eos=True)

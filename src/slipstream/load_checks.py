@@ -107,7 +107,9 @@ def refuse_too_large(target: ModelToLoad, draft: ModelToLoad | None = None) -> N
     asked = target.options.context_length if target.options else None
     context = min(asked, sizes.context_length or asked) if asked else None
     kv = _KV_TYPES.get(getattr(target.options, "kv_type", ""), "f16")
-    engine = own_engine(target.backend, room.weight_bytes, offloads=bool(room.gpus and room.main))
+    engine = own_engine(
+        target.backend, room.weight_bytes, keeps_codes=room.keeps_codes, offloads=bool(room.gpus and room.main)
+    )
     made = plan(sizes, helper, Need.of(sizes, context, kv), MemoryRoom(room.gpus, room.main), engine)
     for finding in check(made) if made.is_refused else ():
         message = f"{finding.id}: {finding.evidence}. {finding.cause} {finding.fix}"

@@ -35,6 +35,23 @@ class TestNativeIn16Bits(ModelContract):
         return tiny_models.load_native(tiny_folders["qwen2-bias-tied"], dtype=request.param)
 
 
+class TestQuantised(ModelContract):
+    """The file's own codes, with 8-bit activations."""
+
+    num_seeds = 2
+
+    @pytest.fixture(scope="class", params=[("llama", "Q4_0"), ("qwen2", "Q4_1"), ("qwen3", "Q5_0"), ("llama", "Q8_0")])
+    @classmethod
+    def model(cls, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> TorchModel:
+        architecture, kind = request.param
+        path = tiny_models.save_quantised(architecture, kind, tmp_path_factory.mktemp("quantised"))
+        return tiny_models.load_native(path)
+
+    def test_it_is_batch_invariant_and_says_that_it_keeps_the_codes(self, model: TorchModel) -> None:
+        assert model.info.batch_invariant
+        assert model.info.dtype == "int8"
+
+
 class TestPlainTorch(ModelContract):
     num_seeds = 1  # it is slow
 

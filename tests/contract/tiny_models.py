@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from unittest import mock
 
+import gguf
+import numpy as np
 import tokenizers
 import torch
 import transformers
@@ -17,6 +19,7 @@ from slipstream.backends.torch import load as torch_backend
 from slipstream.backends.torch.model import TorchModel
 from slipstream.backends.torch.options import TorchOptions
 from slipstream.models import open_checkpoint
+from unit.models import model_files
 
 CONTEXT = 512
 # Sizes that are no multiples of 16, so that the last block of every packed weight is a partial one.
@@ -80,6 +83,20 @@ def save_folder(model: transformers.PreTrainedModel, folder: Path, max_shard_siz
     character_tokenizer().save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|endoftext|>"}))
     return folder
+
+
+def save_quantised(architecture: str, kind: str, folder: Path) -> Path:
+    """A random GGUF file with all matrices in one of ggml's types."""
+    tensors = model_files.gguf_tensors(architecture, np.random.default_rng(0))
+    for name, values in tensors.items():
+        if "norm" not in name:
+            values *= 0.3  # far from uniform logits, and far from a softmax of one key
+    path = folder / f"{architecture}-{kind}.gguf"
+    model_files.write_gguf(
+        path, architecture=architecture, tensors=tensors, quantisation=gguf.GGMLQuantizationType[kind],
+        metadata={f"{architecture}.context_length": CONTEXT},
+    )  # fmt: skip
+    return path
 
 
 def load_native(spec: str | Path, **options: object) -> TorchModel:

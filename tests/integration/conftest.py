@@ -7,6 +7,7 @@ import transformers
 
 import slipstream
 from contract import tiny_models
+from slipstream.backends.torch.options import TorchOptions
 
 
 @pytest.fixture(scope="session")
@@ -29,3 +30,9 @@ def tiny_folders(
 @pytest.fixture(scope="session")
 def smollm2() -> slipstream.LoadedModel:
     return tiny_models.load_smollm2()
+
+
+@pytest.fixture(scope="session")
+def smollm2_in_floats() -> slipstream.LoadedModel:
+    """Its weights unpacked to fp32: what transformers computes with."""
+    return slipstream.load_model("smollm2-135m", TorchOptions(device="cpu", activations="fp"))

@@ -202,20 +202,20 @@ def smollm2_reference() -> transformers.LlamaForCausalLM:
 
 @pytest.mark.real_model
 def test_logits_of_smollm2_equal_those_of_transformers(
-    smollm2: slipstream.LoadedModel, smollm2_reference: transformers.LlamaForCausalLM
+    smollm2_in_floats: slipstream.LoadedModel, smollm2_reference: transformers.LlamaForCausalLM
 ) -> None:
     text = "Speculative decoding drafts several tokens and checks them in one forward pass. " * 8
-    tokens = smollm2.tokenizer.encode(text)[:110]
-    assert_close(our_logits(smollm2.model, tokens), their_logits(smollm2_reference, tokens), atol=1e-3)  # type: ignore[arg-type]
+    tokens = smollm2_in_floats.tokenizer.encode(text)[:110]
+    assert_close(our_logits(smollm2_in_floats.model, tokens), their_logits(smollm2_reference, tokens), atol=1e-3)  # type: ignore[arg-type]
 
 
 @pytest.mark.real_model
 def test_greedy_text_of_smollm2_equals_that_of_transformers(
-    smollm2: slipstream.LoadedModel, smollm2_reference: transformers.LlamaForCausalLM
+    smollm2_in_floats: slipstream.LoadedModel, smollm2_reference: transformers.LlamaForCausalLM
 ) -> None:
-    prompt = smollm2.tokenizer.chat_ids([{"role": "user", "content": "What is the capital of France?"}])
+    prompt = smollm2_in_floats.tokenizer.chat_ids([{"role": "user", "content": "What is the capital of France?"}])
     expected = their_greedy(smollm2_reference, prompt, 24)
-    assert our_greedy(smollm2.model, prompt, 24) == expected  # type: ignore[arg-type]
-    engine = slipstream.load(smollm2, drafter="none")
+    assert our_greedy(smollm2_in_floats.model, prompt, 24) == expected  # type: ignore[arg-type]
+    engine = slipstream.load(smollm2_in_floats, drafter="none")
     answer = engine.generate(prompt, limits=slipstream.Limits(24, ignore_eos=True)).result()
     assert answer.tokens == expected

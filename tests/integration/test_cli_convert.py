@@ -49,9 +49,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.real_model
-def test_logits_are_the_same_to_the_bit(folder: Path, smollm2: LoadedModel) -> None:
-    prompt = smollm2.tokenizer.chat_ids(MESSAGES)
-    assert np.array_equal(_logits(smollm2, prompt), _logits(slipstream.load_model(folder), prompt))
+def test_logits_are_the_same_to_the_bit(folder: Path, smollm2_in_floats: LoadedModel) -> None:
+    prompt = smollm2_in_floats.tokenizer.chat_ids(MESSAGES)
+    assert np.array_equal(_logits(smollm2_in_floats, prompt), _logits(slipstream.load_model(folder), prompt))
 
 
 def _logits(loaded: LoadedModel, prompt: list[int]) -> np.ndarray:
@@ -63,8 +63,8 @@ def _logits(loaded: LoadedModel, prompt: list[int]) -> np.ndarray:
 
 
 @pytest.mark.real_model
-def test_transformers_writes_the_same_text(folder: Path, smollm2: LoadedModel) -> None:
-    ours = slipstream.load(smollm2, drafter="none").generate(MESSAGES, Sampling(), Limits(24)).result()
+def test_transformers_writes_the_same_text(folder: Path, smollm2_in_floats: LoadedModel) -> None:
+    ours = slipstream.load(smollm2_in_floats, drafter="none").generate(MESSAGES, Sampling(), Limits(24)).result()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     prompt = tokenizer.apply_chat_template(MESSAGES, add_generation_prompt=True, return_tensors="pt", return_dict=True)

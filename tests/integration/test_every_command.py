@@ -59,6 +59,7 @@ CASES = {
     "chat": [Case("--model {tiny} --max-tokens 4", stdin="Hello!\n/quit\n")],
     "compare": [Case("{result} {result}")],
     "convert": [Case("{tiny} {out}/converted")],
+    "quantise": [Case("{folder} {out}/quantised.gguf --to q4_1")],
     "demo": [Case("--model {tiny} --drafter ngram --max-tokens 4")],
     "doctor": [Case("--target {folder} --draft {folder} --python {python}")],
     "export": [Case("llama-server --model {tiny} --drafter ngram -o {out}/serve.sh")],

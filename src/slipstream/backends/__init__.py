@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from slipstream.backends.torch.options import TorchOptions
     from slipstream.core.protocols import Model
     from slipstream.models.checkpoint import Checkpoint
+    from slipstream.models.gguf import GgufCheckpoint
     from slipstream.models.gguf_file import GgufFile
     from slipstream.models.tokenizer import Tokenizer
 
@@ -37,6 +38,7 @@ class MachineOptions:
     exact: bool = False
     gpu_layers: int | None = None
     kv_type: str = AUTO
+    activations: str = AUTO
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,7 @@ class BackendRoom:
     gpus: tuple[int, ...] = ()
     main: int = 0  # main memory; 0: not used
     weight_bytes: float | None = None  # bytes per weight; None: as stored
+    keeps_codes: bool = False  # quantised weights stay as stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,7 @@ def _torch_options(machine: MachineOptions) -> TorchOptions:
         context_length=machine.context_length,
         threads=machine.threads,
         exact=machine.exact,
+        activations=machine.activations,
     )
 
 
@@ -88,13 +92,15 @@ def _load_torch(checkpoint: Checkpoint, options: BackendOptions | None, report: 
 
 def _torch_room(options: BackendOptions | None) -> BackendRoom:
     from slipstream.backends.torch.memory import free_bytes
-    from slipstream.backends.torch.options import DTYPES, TorchOptions, find_device, pick_dtype
+    from slipstream.backends.torch.options import DTYPES, TorchOptions, find_device, keeps_codes, pick_dtype
 
     chosen = options if isinstance(options, TorchOptions) else TorchOptions()
     device = find_device(chosen.device)
     weight_bytes = DTYPES[pick_dtype(chosen.dtype, device)].itemsize
     free = free_bytes(device)
-    return BackendRoom((free,), 0, weight_bytes) if device.type == "cuda" else BackendRoom((), free, weight_bytes)
+    if device.type == "cuda":
+        return BackendRoom((free,), 0, weight_bytes)
+    return BackendRoom((), free, weight_bytes, keeps_codes(chosen, device))
 
 
 def _llamacpp_options(machine: MachineOptions) -> LlamaCppOptions:
@@ -103,6 +109,11 @@ def _llamacpp_options(machine: MachineOptions) -> LlamaCppOptions:
     if machine.dtype != AUTO:
         raise UsageError(
             f"--dtype {machine.dtype} is an option of the torch backend; llama.cpp uses the types in the file"
+        )
+    if machine.activations != AUTO:
+        raise UsageError(
+            f"--activations {machine.activations} is for the torch backend, and this model uses llamacpp: add "
+            "--backend torch"
         )
     if machine.device not in (AUTO, "cpu", "cuda"):
         raise UsageError(
@@ -187,7 +198,9 @@ def choose_backend(
         if _torch_can_run(path):
             return BackendChoice("torch", "a dense model of the Llama family, and the machine has a GPU")
         return BackendChoice("llamacpp", "a GGUF file with an architecture that the torch backend can't run")
-    return BackendChoice("llamacpp", "a GGUF file, and there is no GPU that torch can use")
+    if (device == "cpu" or not _llama_cpp_sees_a_gpu()) and _torch_runs_codes(path):
+        return BackendChoice("torch", "quantised weights run as they are stored, faster than with llama.cpp")
+    return BackendChoice("llamacpp", "a GGUF file that is not quantised or that torch can't run, and no GPU for torch")
 
 
 def _torch_sees_a_gpu() -> bool:
@@ -198,12 +211,43 @@ def _torch_sees_a_gpu() -> bool:
     return torch.cuda.is_available()
 
 
+def _llama_cpp_sees_a_gpu() -> bool:
+    """One that torch has no kernels for, such as Apple's."""
+    from slipstream.backends.llamacpp.library import library
+    from slipstream.backends.llamacpp.offload import find_devices
+    from slipstream.errors import MissingDependencyError
+
+    try:
+        return bool(library().llama_supports_gpu_offload() and find_devices())
+    except MissingDependencyError:
+        return False
+
+
 def _torch_can_run(path: Path) -> bool:
+    return _opened(path) is not None
+
+
+def _torch_runs_codes(path: Path) -> bool:
+    """Whether all matrices are quantised in ways that the CPU kernels multiply with, and the kernels can be built.
+
+    That is faster than llama.cpp (benchmarks/results/2026-11-16-quantised.md); floats are not.
+    """
+    from slipstream.backends.torch.cpu.library import has_compiler
+    from slipstream.models.tensors import expected_tensors
+
+    checkpoint = _opened(path) if has_compiler() else None
+    if checkpoint is None:
+        return False
+    shapes = expected_tensors(checkpoint.config).items()
+    return all(checkpoint.quant_format(name) for name, shape in shapes if len(shape) == 2)
+
+
+def _opened(path: Path) -> GgufCheckpoint | None:
+    """A GGUF file as the torch backend opens it; None if it can't run it. Raises DamagedModelError."""
     from slipstream.errors import UnsupportedModelError
     from slipstream.models.gguf import open_gguf
 
     try:
-        open_gguf(path, path.stem)
+        return open_gguf(path, path.stem)
     except UnsupportedModelError:
-        return False
-    return True
+        return None

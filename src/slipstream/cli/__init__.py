@@ -29,6 +29,7 @@ from slipstream.cli import (
     pairs,
     plan,
     pull,
+    quantise,
     rm,
     serve,
     show,
@@ -56,6 +57,7 @@ app.command("show")(show.show)
 app.command("rm")(rm.rm)
 app.command("convert")(convert.convert)
 app.command("serve")(serve.serve)
+app.command("quantise")(quantise.quantise)
 app.command("demo")(demo.demo)
 app.command("bench")(bench.bench)
 app.command("audit")(audit.audit)

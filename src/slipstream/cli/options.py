@@ -50,16 +50,27 @@ OPTIONS: dict[str, OptionSpec | None] = {
     ),
     # the machine
     "device": OptionSpec("--device", "auto, cpu, cuda, cuda:1 …", "Machine"),
-    "dtype": OptionSpec("--dtype", "auto (fp32 on the CPU, bf16 on a GPU), fp32, bf16, fp16.", "Machine"),
+    "dtype": OptionSpec(
+        "--dtype",
+        "auto (quantised weights stay so on the CPU; else fp32 there, bf16 on a GPU), fp32, bf16, fp16.",
+        "Machine",
+    ),
     "context_length": OptionSpec("--context", "Tokens of prompt and answer; at most the model's own.", "Machine"),
     "threads": OptionSpec("--threads", "CPU threads; default: all cores.", "Machine"),
     "exact": OptionSpec("--exact", "Bit-identical to plain decoding, even if slower.", "Speculation"),
     "backend": OptionSpec(
         "--backend",
-        "auto (llamacpp for GGUF files if it is installed and torch has no GPU, else torch), torch, llamacpp.",
+        "auto (llamacpp, if it is installed, for GGUF files that torch can't run or runs slower; else torch), torch, "
+        "llamacpp.",
         "Machine",
     ),
     "gpu_layers": OptionSpec("--gpu-layers", "llamacpp: layers on the GPU; 0 none, -1 all.", "Machine"),
+    "activations": OptionSpec(
+        "--activations",
+        "torch on the CPU: numbers that quantised weights are multiplied with: auto, int8, or fp, which unpacks the "
+        "weights (slower, more memory).",
+        "Machine",
+    ),
     "kv_type": OptionSpec("--kv-type", "llamacpp: type of the KV cache: auto, f32, f16, q8_0, q4_0.", "Machine"),
     # sampling
     "temperature": OptionSpec("--temperature -t", "0 is greedy.", "Sampling"),

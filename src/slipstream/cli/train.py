@@ -59,6 +59,7 @@ _OWN = {
     "exact": None,
     "gpu_layers": None,
     "kv_type": None,
+    "activations": None,
 }
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from slipstream.models.config import DecoderConfig
+from slipstream.models.quantised import QuantFormat, QuantisedTensor
 from slipstream.models.tokenizer import Tokenizer
 
 FloatKind = Literal["F32", "F16", "BF16"]
@@ -36,6 +37,18 @@ class Checkpoint(Protocol):
 
     def tensor(self, tensor_name: str) -> RawTensor:
         """Reads one tensor, in the layout HF uses (GGUF's permuted rotary rows are restored). Keeps no copy."""
+        ...
+
+    def quant_format(self, tensor_name: str) -> QuantFormat | None:
+        """How the codes of a tensor are put together; None if `quantised` gives None."""
+        ...
+
+    def quantised(self, tensor_name: str) -> QuantisedTensor | None:
+        """The same tensor as its codes and scales; None if it is stored as floats, or in a way without them."""
+        ...
+
+    def release_pages(self) -> None:
+        """Gives back the memory of what was read of the files. They can still be read."""
         ...
 
     def weight_bytes(self) -> int:

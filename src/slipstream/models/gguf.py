@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import re
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from slipstream.errors import DamagedModelError, UnsupportedModelError
 from slipstream.models.checkpoint import RawTensor
 from slipstream.models.config import DecoderConfig
 from slipstream.models.files import damage_in
+from slipstream.models.gguf_blocks import BLOCK_KINDS
 from slipstream.models.gguf_config import (
     PERMUTED_ARCHITECTURES,
     TensorFacts,
@@ -20,6 +22,7 @@ from slipstream.models.gguf_config import (
 )
 from slipstream.models.gguf_header import GgufHeader, TensorInfo, read_header
 from slipstream.models.gguf_quant import Bytes, check_storage, read_rows, to_raw_tensor
+from slipstream.models.quantised import QuantFormat, QuantisedTensor
 from slipstream.models.tensors import check_config, check_tensors, check_vocabulary
 from slipstream.models.tokenizer import Tokenizer
 from slipstream.models.tokenizer_gguf import tokenizer_from_metadata
@@ -70,13 +73,32 @@ class GgufCheckpoint:
     def tensor(self, tensor_name: str) -> RawTensor:
         """Reads one tensor; the array may be a read-only view of the file. KeyError for an unknown name."""
         info = self._infos[tensor_name]
+        return to_raw_tensor(self._rows(tensor_name, info), info.shape, info.type_id)
+
+    def quant_format(self, tensor_name: str) -> QuantFormat | None:
+        info = self._infos[tensor_name]
+        kind = BLOCK_KINDS.get(info.type_id)
+        return kind.format if kind and len(info.shape) == 2 else None
+
+    def quantised(self, tensor_name: str) -> QuantisedTensor | None:
+        info = self._infos[tensor_name]
+        if self.quant_format(tensor_name) is None:
+            return None
+        return BLOCK_KINDS[info.type_id].tensor(self._rows(tensor_name, info))
+
+    def _rows(self, tensor_name: str, info: TensorInfo) -> Bytes:
+        """The stored bytes of each row, in HF order."""
         rows = read_rows(self._header, info)
         num_heads = self._num_interleaved_heads(tensor_name)
         if num_heads and len(info.shape) == 1:
             rows = rows.reshape(info.shape[0], -1)  # a bias: every element is one row
         if num_heads:
             rows = half_split_rows(rows, num_heads)
-        return to_raw_tensor(rows, info.shape, info.type_id)
+        return rows
+
+    def release_pages(self) -> None:
+        if hasattr(mmap, "MADV_DONTNEED"):
+            self._header.data.madvise(mmap.MADV_DONTNEED)
 
     def weight_bytes(self) -> int:
         return sum(check_storage(self._header, info) for info in self._infos.values())

@@ -11,6 +11,7 @@ from slipstream.errors import DamagedModelError, UnsupportedModelError
 from slipstream.models.config import DecoderConfig
 from slipstream.models.rope import Llama3Scaling, linear_divisors, llama3_divisors
 
+EXLLAMA_METHODS = ("exl2", "exl3")
 WAY_OUT = "Use the llama.cpp backend or another engine for this model."
 
 
@@ -147,10 +148,11 @@ def _refuse_unsupported(fields: Fields) -> None:
     if quantisation is not None and not isinstance(quantisation, dict):
         raise fields.wrong("quantization_config", quantisation, "an object")
     if quantisation is not None:
-        method = quantisation.get("quant_method", "unknown")
+        method = str(quantisation.get("quant_method", "unknown"))[:40]
+        engine = "TabbyAPI (--engine tabbyapi)" if method.lower() in EXLLAMA_METHODS else "another engine"
         raise UnsupportedModelError(
             f"{fields.path} describes a checkpoint quantised with {method!r}, which is not supported. Use the "
-            "unquantised checkpoint, a GGUF file of the same model, or another engine."
+            f"unquantised checkpoint, a GGUF file of the same model, or {engine}."
         )
     activation = fields.text("hidden_act", "silu")
     if activation not in ("silu", "swish"):

@@ -45,6 +45,15 @@ class FolderCheckpoint:
         """Reads one tensor; the array is a read-only view of the file. KeyError for an unknown name."""
         return self._tensors[tensor_name].read()
 
+    def quant_format(self, tensor_name: str) -> None:
+        return None
+
+    def quantised(self, tensor_name: str) -> None:
+        return None
+
+    def release_pages(self) -> None:
+        pass
+
     def weight_bytes(self) -> int:
         return sum(tensor.num_bytes for tensor in self._tensors.values())
 

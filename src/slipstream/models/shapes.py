@@ -73,6 +73,15 @@ class RandomCheckpoint:
             return RawTensor("F32", np.ones(shape, np.float32))
         return RawTensor("F32", self._block, repeated_to=shape)
 
+    def quant_format(self, tensor_name: str) -> None:
+        return None
+
+    def quantised(self, tensor_name: str) -> None:
+        return None
+
+    def release_pages(self) -> None:
+        pass
+
     def weight_bytes(self) -> int:
         return 2 * sum(int(np.prod(shape)) for shape in self._shapes.values())
 

@@ -13,11 +13,11 @@ from slipstream.predict.machine import Machine
 from slipstream.predict.memory import MB, EngineMemory
 from slipstream.predict.sizes import Sizes
 
-# 2 bytes per weight on a GPU (bf16), 4 on the CPU, where the cache is float32 too. Its cache keeps what is outside a
-# window.
+# 2 bytes per weight on a GPU (bf16), 4 on the CPU if they are not quantised; there the cache is float32 too. Its cache
+# keeps what is outside a window.
 TORCH = EngineMemory(
     "none", 600 * MB, 200 * MB, 512, 32, kv_types=("f16",), weight_bytes=2.0, cpu_weight_bytes=4.0,
-    cpu_number_bytes=4.0, keeps_windows=False, vendors=("nvidia", "amd"), package="torch",
+    keeps_codes=True, cpu_number_bytes=4.0, keeps_windows=False, vendors=("nvidia", "amd"), package="torch",
 )  # fmt: skip
 # A window that drops old tokens could not be rewound, so Slipstream has llama.cpp keep the whole context.
 LLAMA_CPP = EngineMemory("layers", 450 * MB, 0, 512, 512, keeps_windows=False, package="llama_cpp")
@@ -32,9 +32,9 @@ class OwnEngine:
     title: str = "Slipstream"
 
 
-def own_engine(backend: str, weight_bytes: float | None, *, offloads: bool) -> OwnEngine:
+def own_engine(backend: str, weight_bytes: float | None, *, keeps_codes: bool, offloads: bool) -> OwnEngine:
     """The engine with a backend that is known, and weights of this many bytes; None: as stored."""
-    held = {"weight_bytes": weight_bytes, "cpu_weight_bytes": weight_bytes}
+    held = {"weight_bytes": weight_bytes, "cpu_weight_bytes": weight_bytes, "keeps_codes": keeps_codes}
     return OwnEngine(replace(BACKENDS[backend], **held, offloads=offloads))  # type: ignore[arg-type]
 
 
@@ -45,6 +45,8 @@ def _chosen(sizes: Sizes, machine: Machine | None) -> EngineMemory:
     if machine is None:
         return TORCH if torch_runs_it else LLAMA_CPP
     if machine.llama_cpp is None:
+        return TORCH
+    if torch_runs_it and sizes.is_quantised and not (machine.gpus and machine.llama_cpp.sees_gpu):
         return TORCH
     has_nvidia = any(gpu.vendor == "nvidia" for gpu in machine.gpus)  # the only GPUs for which torch is preferred
     torch_sees_gpu = bool(has_nvidia and machine.torch and machine.torch.sees_gpu)

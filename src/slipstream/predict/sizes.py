@@ -64,6 +64,11 @@ class Sizes:
         return cls(**{f.name: read[f.name] for f in fields(cls) if f.name != "kv_layers"}, kv_layers=layers)
 
     @property
+    def is_quantised(self) -> bool:
+        """Whether a GGUF file has its weights as codes: 16 bits each and more are floats."""
+        return self.format == "gguf" and self.weight_bytes * 8 < 10 * self.num_parameters
+
+    @property
     def layers(self) -> tuple[KvLayers, ...]:
         return self.kv_layers or (KvLayers(self.num_layers, 2 * self.num_kv_heads * self.head_dim),)
 

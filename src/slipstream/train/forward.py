@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from slipstream.backends.torch.batch import Batch
-from slipstream.backends.torch.decoder import Decoder, Layer, load_decoder
-from slipstream.backends.torch.ops import Norm
+from slipstream.backends.torch.decoder import Decoder, load_decoder
+from slipstream.backends.torch.ops import Layer, Norm
 from slipstream.backends.torch.reference import ReferenceOps
 from slipstream.models.checkpoint import Checkpoint
 

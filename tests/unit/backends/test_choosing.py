@@ -6,6 +6,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+from gguf import GGMLQuantizationType
 
 import slipstream.backends as backends
 from slipstream.backends import BACKENDS, MachineOptions, choose_backend
@@ -41,8 +42,36 @@ def gpu():
 
 @pytest.fixture
 def no_gpu():
-    with mock.patch.object(backends, "_torch_sees_a_gpu", return_value=False) as seen:
+    with (
+        mock.patch.object(backends, "_torch_sees_a_gpu", return_value=False) as seen,
+        mock.patch.object(backends, "_llama_cpp_sees_a_gpu", return_value=False),
+    ):
         yield seen
+
+
+@pytest.mark.parametrize("device", ["auto", "cpu"])
+def test_a_quantised_gguf_runs_on_torch_without_a_gpu_too(tmp_path, installed, no_gpu, device):
+    model_files.write_gguf(tmp_path / "q.gguf", quantisation=GGMLQuantizationType.Q4_0)
+    choice = choose_backend(tmp_path / "q.gguf", device=device)
+    assert (choice.backend, choice.was_open) == ("torch", True)
+    assert "as they are stored" in choice.reason
+
+
+def test_a_gpu_that_only_llama_cpp_uses_goes_before_the_cpu(tmp_path, installed, no_gpu):
+    model_files.write_gguf(tmp_path / "q.gguf", quantisation=GGMLQuantizationType.Q4_0)
+    with mock.patch.object(backends, "_llama_cpp_sees_a_gpu", return_value=True):
+        assert choose_backend(tmp_path / "q.gguf").backend == "llamacpp"
+        assert choose_backend(tmp_path / "q.gguf", device="cpu").backend == "torch"
+
+
+def test_without_a_compiler_or_with_a_type_that_has_no_codes_it_goes_to_llama_cpp(
+    tmp_path, installed, no_gpu, monkeypatch
+):
+    model_files.write_gguf(tmp_path / "q.gguf", quantisation=GGMLQuantizationType.Q4_0)
+    model_files.write_gguf(tmp_path / "bf16.gguf", quantisation=GGMLQuantizationType.BF16)
+    assert choose_backend(tmp_path / "bf16.gguf").backend == "llamacpp"
+    monkeypatch.setattr("slipstream.backends.torch.cpu.library.has_compiler", lambda: False)
+    assert choose_backend(tmp_path / "q.gguf").backend == "llamacpp"
 
 
 def test_a_gguf_without_a_gpu_goes_to_llama_cpp(gguf, installed, no_gpu):

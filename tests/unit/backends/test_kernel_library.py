@@ -9,7 +9,6 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -29,8 +28,7 @@ def a_machine_that_has_built_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    source = files("slipstream.backends.torch.cpu").joinpath("kernels.c").read_bytes()
-    return library._compile(library._compiler(), source, tmp_path_factory.mktemp("kernels"))
+    return library._compile(library._compiler(), library.kernel_source(), tmp_path_factory.mktemp("kernels"))
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import torch
 
 from slipstream.backends.torch import load as torch_backend
 from slipstream.backends.torch.cpu.ops import NativeOps
-from slipstream.backends.torch.options import TorchOptions, pick_device
+from slipstream.backends.torch.options import TorchOptions, keeps_codes, pick_device
 from slipstream.errors import UsageError
 
 
@@ -53,6 +53,21 @@ def test_without_kernels_the_decoder_runs_in_plain_torch(
 ) -> None:
     caplog.set_level(logging.WARNING)
     monkeypatch.setattr(torch_backend, "kernels", lambda: None)
-    ops = torch_backend._pick_ops(torch.device("cpu"), torch.float32, exact=True)
+    ops = torch_backend._pick_ops(torch.device("cpu"), torch.float32, exact=True, codes=True)
     assert ops.name == "torch"
     assert ops.batch_invariant
+
+
+def test_codes_are_kept_on_the_cpu_unless_a_type_is_asked_for() -> None:
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    assert keeps_codes(TorchOptions(), cpu) and keeps_codes(TorchOptions(activations="int8"), cpu)
+    assert not keeps_codes(TorchOptions(activations="fp"), cpu)
+    assert not keeps_codes(TorchOptions(dtype="fp32"), cpu)
+    assert not keeps_codes(TorchOptions(), gpu)
+
+
+def test_activations_that_are_unknown_or_contradict_the_type_are_refused() -> None:
+    with pytest.raises(UsageError, match="expected auto, int8, fp"):
+        TorchOptions(activations="int4")
+    with pytest.raises(UsageError, match="one of the two"):
+        TorchOptions(activations="int8", dtype="bf16")

@@ -263,8 +263,14 @@ def test_slipstream_uses_a_gpu_that_its_packages_see() -> None:
     blind = replace(seeing, torch=InstalledPackage("2.9+cpu", None, False))
     assert on(seeing, small, engine="slipstream").memory.held("target weights") == 2 * small.num_parameters
     made = on(blind, small, engine="slipstream").memory
-    assert not made.gpus and made.held("target weights") == small.weight_bytes  # llama.cpp, on the CPU
-    metal = replace(seeing, gpus=(Gpu("Apple M2", "apple", 24 << 30, 20 << 30, None, 100e9, None),))
+    assert not made.gpus and made.held("target weights") == int(1.15 * small.weight_bytes)  # codes, on the CPU
+    whole = replace(small, weight_bytes=2 * small.num_parameters)  # 16 bits each: llama.cpp, on the CPU
+    assert on(blind, whole, engine="slipstream").memory.held("target weights") == whole.weight_bytes
+    metal = replace(
+        seeing,
+        llama_cpp=InstalledPackage("0.3", "Metal", True),
+        gpus=(Gpu("Apple M2", "apple", 24 << 30, 20 << 30, None, 100e9, None),),
+    )
     assert on(metal, small, engine="slipstream").memory.held("target weights") == small.weight_bytes  # llama.cpp too
 
 

@@ -13,22 +13,23 @@ import numpy as np
 import torch
 
 from slipstream.backends.torch.kv_pool import KVPool
-from slipstream.backends.torch.ops import LayerCache, Linear, Norm, Ops, QKNorm, RopeTable, Rows
+from slipstream.backends.torch.ops import (
+    Layer,
+    LayerCache,
+    LayerStep,
+    Linear,
+    Norm,
+    Ops,
+    QKNorm,
+    RopeTable,
+    Rows,
+    Weight,
+)
 from slipstream.models.checkpoint import Checkpoint, RawTensor
 from slipstream.models.config import DecoderConfig
+from slipstream.models.quantised import QuantisedTensor
 
 B = TypeVar("B", bound=Rows)
-
-
-@dataclass(frozen=True, slots=True)
-class Layer:
-    attention_norm: Norm
-    qkv: Linear
-    qk_norm: QKNorm | None
-    output: Linear
-    mlp_norm: Norm
-    gate_up: Linear
-    down: Linear
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +66,7 @@ class Decoder(Generic[B]):
             if features:
                 features.take(i, hidden.x)
             cache = LayerCache(pool.keys[i], pool.values[i])
-            qkv = ops.qkv(hidden, layer.attention_norm, layer.qkv, layer.qk_norm, self.rope, batch, config, cache)
-            ops.add(ops.attend(qkv, batch, config, cache), layer.output, hidden, then=layer.mlp_norm)
-            ops.add(ops.gate(hidden, layer.mlp_norm, layer.gate_up), layer.down, hidden, then=next_norm)
+            ops.layer(hidden, layer, LayerStep(self.rope, batch, config, cache, next_norm))
         if features:
             features.take(len(self.layers), hidden.x)
         return ops.logits(hidden.take(batch.logit_rows), self.final_norm, self.head)
@@ -84,7 +83,7 @@ class Decoder(Generic[B]):
     def weight_bytes(self) -> int:
         """Bytes one forward reads."""
         linears = [m for layer in self.layers for m in (layer.qkv, layer.output, layer.gate_up, layer.down)]
-        return sum(m.data.nbytes for m in (*linears, self.head))
+        return sum(m.num_bytes for m in (*linears, self.head))
 
     def nonfinite_weight(self) -> str | None:
         """The first weight with NaN or infinity, by its name in hub files; None if all are finite."""
@@ -94,7 +93,7 @@ class Decoder(Generic[B]):
         return None
 
     def _named_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
-        yield "model.embed_tokens", self.embedding.data
+        yield from _named_linear("model.embed_tokens", self.embedding)
         for i, layer in enumerate(self.layers):
             yield f"model.layers.{i}.input_layernorm", layer.attention_norm.gain
             yield from _named_linear(f"model.layers.{i}.self_attn.{{q,k,v}}_proj", layer.qkv)
@@ -107,9 +106,8 @@ class Decoder(Generic[B]):
 
 
 def _named_linear(name: str, linear: Linear) -> Iterator[tuple[str, torch.Tensor]]:
-    yield name, linear.data
-    if linear.bias is not None:
-        yield f"{name} (bias)", linear.bias
+    for tensor in linear.numbers():
+        yield f"{name} (bias)" if tensor is linear.bias else name, tensor
 
 
 def load_decoder(
@@ -129,6 +127,9 @@ def load_decoder(
         parts = [to_torch(checkpoint.tensor(name), device) for name in names]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
+    def weight(*names: str) -> list[Weight]:
+        return [_quantised(checkpoint, ops, name) or to_torch(checkpoint.tensor(name), device) for name in names]
+
     def vector(name: str) -> torch.Tensor:
         return read(name).float().contiguous()
 
@@ -136,6 +137,7 @@ def load_decoder(
         return Norm(vector(name), config.norm_eps)
 
     def layer(i: int) -> Layer:
+        checkpoint.release_pages()
         report(i / config.num_layers)
         at = f"model.layers.{i}."
         attention, mlp = at + "self_attn.", at + "mlp."
@@ -146,24 +148,30 @@ def load_decoder(
         )
         return Layer(
             attention_norm=norm(at + "input_layernorm.weight"),
-            qkv=ops.pack(read(*(f"{p}.weight" for p in projections)), bias),
+            qkv=ops.pack(weight(*(f"{p}.weight" for p in projections)), bias),
             qk_norm=norms,
-            output=ops.pack(read(attention + "o_proj.weight")),
+            output=ops.pack(weight(attention + "o_proj.weight")),
             mlp_norm=norm(at + "post_attention_layernorm.weight"),
-            gate_up=ops.pack(read(mlp + "gate_proj.weight", mlp + "up_proj.weight")),
-            down=ops.pack(read(mlp + "down_proj.weight")),
+            gate_up=ops.pack(weight(mlp + "gate_proj.weight", mlp + "up_proj.weight")),
+            down=ops.pack(weight(mlp + "down_proj.weight")),
         )
 
-    embedding = ops.pack(read("model.embed_tokens.weight"))
-    return Decoder(
+    embedding = ops.pack(weight("model.embed_tokens.weight"))
+    decoder = Decoder(
         config=config,
         ops=ops,
         embedding=embedding,
         layers=tuple(layer(i) for i in range(config.num_layers)),
         final_norm=norm("model.norm.weight"),
-        head=embedding if config.tied_head else ops.pack(read("lm_head.weight")),
+        head=embedding if config.tied_head else ops.pack(weight("lm_head.weight")),
         rope=rope_table(config, num_positions, device),
     )
+    checkpoint.release_pages()
+    return decoder
+
+
+def _quantised(checkpoint: Checkpoint, ops: Ops[B], name: str) -> QuantisedTensor | None:
+    return checkpoint.quantised(name) if ops.takes_quantised else None
 
 
 def rope_table(config: DecoderConfig, num_positions: int, device: torch.device) -> RopeTable:

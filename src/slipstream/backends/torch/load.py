@@ -17,15 +17,16 @@ from slipstream.backends.torch.cpu.ops import NativeOps
 from slipstream.backends.torch.decoder import Decoder, load_decoder
 from slipstream.backends.torch.eager import EagerRunner
 from slipstream.backends.torch.kv_pool import PAGE_SIZE, KVPool
-from slipstream.backends.torch.memory import explained, plan_memory
+from slipstream.backends.torch.memory import explained, plan_memory, weight_bytes
 from slipstream.backends.torch.model import Cuts, Runner, TorchModel
 from slipstream.backends.torch.ops import LayerCache, Ops
-from slipstream.backends.torch.options import DTYPES, TorchOptions, pick_device, pick_dtype
+from slipstream.backends.torch.options import DTYPES, TorchOptions, keeps_codes, pick_device, pick_dtype
 from slipstream.backends.torch.reference import ReferenceOps
 from slipstream.core.protocols import ModelInfo
 from slipstream.core.turn import TURN
 from slipstream.models.checkpoint import Checkpoint
 from slipstream.models.config import DecoderConfig
+from slipstream.models.tensors import expected_tensors
 
 if TYPE_CHECKING:
     from slipstream.backends.torch.cuda.batch import CudaBatch
@@ -66,15 +67,16 @@ def load_model(
         torch.set_num_threads(options.threads)
     config = checkpoint.config
     context = config.usable_context(options.context_length)
-    item_bytes = DTYPES[dtype].itemsize
-    plan = plan_memory(checkpoint.name, config, item_bytes, context, options.kv_tokens, device)
-    setup = _Setup(checkpoint.name, device, dtype, context, plan.kv_tokens)
+    item_bytes, codes = DTYPES[dtype].itemsize, _keeps_codes(checkpoint, options, device)
+    weights = weight_bytes(checkpoint, item_bytes, codes)
+    plan = plan_memory(checkpoint, weights, item_bytes, context, options.kv_tokens, device)
+    setup = _Setup(checkpoint.name, device, "int8" if codes else dtype, context, plan.kv_tokens)
     with explained(plan, device), torch.inference_mode(), _no_rounds_on(device):
         if device.type == "cuda":
             torch.cuda.set_device(device)
         if device.type == "cuda" and _has_kernels(config):
             return _load_graphed(checkpoint, setup, options.exact, report)
-        ops = _pick_ops(device, DTYPES[dtype], options.exact)
+        ops = _pick_ops(device, DTYPES[dtype], options.exact, codes)
         decoder = load_decoder(checkpoint, ops, device, setup.num_positions, report)
         pool = KVPool(config, plan.kv_tokens, ops.activation_dtype, device)
 
@@ -89,9 +91,16 @@ def _no_rounds_on(device: torch.device) -> AbstractContextManager[None]:
     return TURN.taken() if device.type == "cuda" else nullcontext()
 
 
-def _pick_ops(device: torch.device, dtype: torch.dtype, exact: bool) -> Ops[Batch]:
+def _keeps_codes(checkpoint: Checkpoint, options: TorchOptions, device: torch.device) -> bool:
+    """Whether there are quantised weights, and kernels that multiply with their codes."""
+    if not keeps_codes(options, device) or kernels() is None:
+        return False
+    return any(checkpoint.quant_format(name) for name in expected_tensors(checkpoint.config))
+
+
+def _pick_ops(device: torch.device, dtype: torch.dtype, exact: bool, codes: bool) -> Ops[Batch]:
     library = kernels() if device.type == "cpu" else None
-    return NativeOps(library, dtype) if library else ReferenceOps(dtype, row_by_row=exact)
+    return NativeOps(library, dtype, codes) if library else ReferenceOps(dtype, row_by_row=exact)
 
 
 def _has_kernels(config: DecoderConfig) -> bool:

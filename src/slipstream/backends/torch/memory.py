@@ -12,7 +12,7 @@ import torch
 from slipstream.backends.torch.kv_pool import PAGE_SIZE
 from slipstream.errors import CapacityError
 from slipstream.host import free_memory, ignores_memory
-from slipstream.models.config import DecoderConfig
+from slipstream.models.checkpoint import Checkpoint
 from slipstream.models.tensors import expected_tensors
 
 _STREAMS = 32  # a typical load, in addition to one stream of the whole context
@@ -46,11 +46,20 @@ class MemoryPlan:
         )
 
 
+def weight_bytes(checkpoint: Checkpoint, item_bytes: int, keeps_codes: bool) -> int:
+    """Bytes of all weights when they are loaded, but for the ends of blocks."""
+    total = 0
+    for name, shape in expected_tensors(checkpoint.config).items():
+        form = checkpoint.quant_format(name) if keeps_codes else None
+        total += form.stored_bytes(math.prod(shape)) if form else item_bytes * math.prod(shape)
+    return total
+
+
 def plan_memory(
-    name: str, config: DecoderConfig, item_bytes: int, context: int, kv_tokens: int | None, device: torch.device
+    checkpoint: Checkpoint, weights: int, item_bytes: int, context: int, kv_tokens: int | None, device: torch.device
 ) -> MemoryPlan:
     """The cache gets a share of what the weights leave. Raises CapacityError if they don't fit."""
-    weights = item_bytes * sum(math.prod(shape) for shape in expected_tensors(config).values())
+    config = checkpoint.config
     cache_item = 4 if device.type == "cpu" else item_bytes
     token_bytes = 2 * config.num_layers * config.num_kv_heads * config.head_dim * cache_item
     free = free_bytes(device)
@@ -59,7 +68,7 @@ def plan_memory(
     wanted = max(context, _STREAMS * _TOKENS_A_STREAM) + PAGE_SIZE * _STREAMS
     affordable = int(left * _CACHE_SHARE[device.type]) // token_bytes
     tokens = kv_tokens or max(min(wanted, affordable), 2 * PAGE_SIZE)
-    plan = MemoryPlan(name, weights, token_bytes, tokens, workspace, free)
+    plan = MemoryPlan(checkpoint.name, weights, token_bytes, tokens, workspace, free)
     if plan.total_bytes > free and not ignores_memory():
         raise CapacityError(_refusal(plan, device))
     return plan

@@ -126,10 +126,10 @@ class TorchModel:
         weight = self._nonfinite_weight()
         if weight is not None:
             return f"its weight {weight} has NaN or infinity, so the file is damaged: download or convert it again"
-        if self._info.dtype == "fp32":
+        if self._info.dtype in ("fp32", "int8"):
             return (
-                "all its weights are finite, but a value overflowed in fp32: a weight is far too large, so the file is "
-                "damaged; check it with `slipstream doctor --target`, and download it again"
+                f"all its weights are finite, but a value overflowed in {self._info.dtype}: a weight is far too large, "
+                "so the file is damaged; check it with `slipstream doctor --target`, and download it again"
             )
         wider = "bf16 or fp32" if self._info.dtype == "fp16" else "fp32"
         return f"all its weights are finite, so a value overflowed in {self._info.dtype}: load it with dtype {wider}"

@@ -7,12 +7,16 @@ the largest piece that some device runs as one kernel; `SmallSteps` puts them to
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 import torch
 
 from slipstream.models.config import DecoderConfig
+from slipstream.models.quantised import QuantisedTensor
+
+Weight = torch.Tensor | QuantisedTensor  # [outputs, inputs]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +27,17 @@ class Linear:
     outputs: int
     inputs: int
     bias: torch.Tensor | None = None  # [outputs] float32
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that a product reads."""
+        return self.data.nbytes
+
+    def numbers(self) -> Iterator[torch.Tensor]:
+        """All floats, for a look at whether they are finite."""
+        yield self.data
+        if self.bias is not None:
+            yield self.bias
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +76,19 @@ class RopeTable:
 
 
 @dataclass(frozen=True, slots=True)
+class Layer:
+    """The weights of a decoder layer."""
+
+    attention_norm: Norm
+    qkv: Linear
+    qk_norm: QKNorm | None
+    output: Linear
+    mlp_norm: Norm
+    gate_up: Linear
+    down: Linear
+
+
+@dataclass(frozen=True, slots=True)
 class LayerCache:
     """One layer of the KV pool."""
 
@@ -84,6 +112,18 @@ class Rows(Protocol):
 
 B = TypeVar("B", bound=Rows)  # the batches that a kind of ops runs
 BatchOf = TypeVar("BatchOf", bound=Rows, contravariant=True)  # the same, where only taken
+BatchIn = TypeVar("BatchIn", bound=Rows, covariant=True)  # the same, where only held
+
+
+@dataclass(frozen=True, slots=True)
+class LayerStep(Generic[BatchIn]):
+    """What a layer needs besides its weights, in one forward."""
+
+    rope: RopeTable
+    batch: BatchIn
+    config: DecoderConfig
+    cache: LayerCache
+    then: Norm  # that of the next layer
 
 
 class Ops(Protocol[BatchOf]):
@@ -92,9 +132,10 @@ class Ops(Protocol[BatchOf]):
     name: str
     activation_dtype: torch.dtype
     batch_invariant: bool
+    takes_quantised: bool  # whether `pack` takes quantised weights as they are
 
-    def pack(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
-        """Prepares a weight [outputs, inputs] for many calls."""
+    def pack(self, weight: Weight | Sequence[Weight], bias: torch.Tensor | None = None) -> Linear:
+        """Prepares a weight [outputs, inputs], or the parts of one that follow each other, for many calls."""
         ...
 
     def first_outputs(self, weight: Linear, count: int) -> Linear:
@@ -102,6 +143,10 @@ class Ops(Protocol[BatchOf]):
         ...
 
     def embed(self, table: Linear, tokens: torch.Tensor, then: Norm) -> Hidden: ...
+
+    def layer(self, hidden: Hidden, layer: Layer, step: LayerStep[BatchOf]) -> None:
+        """The residual stream through a layer, in place."""
+        ...
 
     def qkv(
         self, hidden: Hidden, norm: Norm, weight: Linear, qk_norm: QKNorm | None, rope: RopeTable, batch: BatchOf,
@@ -130,10 +175,27 @@ class Ops(Protocol[BatchOf]):
         ...
 
 
+def run_layer(ops: Ops[B], hidden: Hidden, layer: Layer, step: LayerStep[B]) -> None:
+    """A layer, step by step."""
+    batch, config, cache = step.batch, step.config, step.cache
+    qkv = ops.qkv(hidden, layer.attention_norm, layer.qkv, layer.qk_norm, step.rope, batch, config, cache)
+    ops.add(ops.attend(qkv, batch, config, cache), layer.output, hidden, then=layer.mlp_norm)
+    ops.add(ops.gate(hidden, layer.mlp_norm, layer.gate_up), layer.down, hidden, then=step.then)
+
+
+def joined(weight: Weight | Sequence[Weight]) -> torch.Tensor:
+    """The parts of a weight as one tensor, for ops that take no quantised ones."""
+    parts = [weight] if isinstance(weight, Weight) else list(weight)
+    tensors = [part for part in parts if isinstance(part, torch.Tensor)]
+    assert len(tensors) == len(parts)
+    return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
+
+
 class SmallSteps(ABC, Generic[B]):
     """The steps one at a time. `x` is [rows, width]."""
 
     activation_dtype: torch.dtype
+    takes_quantised = False
 
     @abstractmethod
     def attend(self, qkv: torch.Tensor, batch: B, config: DecoderConfig, cache: LayerCache) -> torch.Tensor: ...

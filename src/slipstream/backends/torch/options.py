@@ -14,6 +14,7 @@ from slipstream.errors import UsageError
 log = logging.getLogger("slipstream")
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+ACTIVATIONS = ("auto", "int8", "fp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +28,20 @@ class TorchOptions:
     kv_tokens: int | None = None  # tokens of all streams together that the cache holds
     exact: bool = False  # logits with the same bits regardless of other rows, if the kernels don't ensure that anyway
     threads: int | None = None
+    # What a quantised weight is multiplied with: int8 (codes stay codes; CPU) or fp (they are unpacked to `dtype`).
+    # auto: int8 where there are kernels for it and no dtype is asked for
+    activations: str = "auto"
 
     def __post_init__(self) -> None:
         if self.dtype != "auto" and self.dtype not in DTYPES:
             raise UsageError(f"dtype {self.dtype!r} is unknown; expected auto, {', '.join(DTYPES)}")
+        if self.activations not in ACTIVATIONS:
+            raise UsageError(f"activations {self.activations!r} is unknown; expected {', '.join(ACTIVATIONS)}")
+        if self.activations == "int8" and self.dtype != "auto":
+            raise UsageError(
+                f"activations int8 keep the weights as the file has them, and dtype {self.dtype} unpacks them: use one "
+                "of the two options"
+            )
         for name in ("context_length", "kv_tokens", "threads"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -77,3 +88,8 @@ def pick_dtype(name: str, device: torch.device) -> str:
     if device.type == "cpu":
         return "fp32"
     return "bf16" if torch.cuda.get_device_capability(device)[0] >= 8 else "fp16"
+
+
+def keeps_codes(options: TorchOptions, device: torch.device) -> bool:
+    """Whether quantised weights stay as the file has them."""
+    return options.activations != "fp" and options.dtype == "auto" and device.type == "cpu"

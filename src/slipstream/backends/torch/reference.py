@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 
 from slipstream.backends.torch.batch import Batch
-from slipstream.backends.torch.ops import LayerCache, Linear, Norm, QKNorm, RopeTable, SmallSteps
+from slipstream.backends.torch.ops import (
+    Hidden,
+    Layer,
+    LayerCache,
+    LayerStep,
+    Linear,
+    Norm,
+    QKNorm,
+    RopeTable,
+    SmallSteps,
+    Weight,
+    joined,
+    run_layer,
+)
 from slipstream.models.config import DecoderConfig
 
 
@@ -23,12 +37,16 @@ class ReferenceOps(SmallSteps[Batch]):
         self.activation_dtype = dtype
         self.batch_invariant = row_by_row
 
-    def pack(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
+    def pack(self, weight: Weight | Sequence[Weight], bias: torch.Tensor | None = None) -> Linear:
+        weight = joined(weight)
         bias = None if bias is None else bias.to(self.activation_dtype)
         return Linear(weight.to(self.activation_dtype), weight.shape[0], weight.shape[1], bias)
 
     def first_outputs(self, weight: Linear, count: int) -> Linear:
         return replace(weight, data=weight.data[:count], outputs=count)
+
+    def layer(self, hidden: Hidden, layer: Layer, step: LayerStep[Batch]) -> None:
+        run_layer(self, hidden, layer, step)
 
     def lookup(self, table: Linear, tokens: torch.Tensor) -> torch.Tensor:
         return table.data[tokens].to(self.activation_dtype)

@@ -18,6 +18,7 @@
 #include <omp.h>
 #else
 #define omp_get_thread_num() 0
+#define omp_get_num_threads() 1
 #endif
 
 #define BLOCK 16 /* outputs computed together */
@@ -47,11 +48,7 @@ static inline vec fused(vec sum, vec a, vec b) { return (vec)_mm512_fmadd_ps((__
 static inline vec splat(float a) { return (vec)_mm256_set1_ps(a); }
 static inline vec fused(vec sum, vec a, vec b) { return (vec)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)sum); }
 #else
-static inline vec splat(float a) {
-    vec v;
-    for (int i = 0; i < WIDTH; i++) v[i] = a;
-    return v;
-}
+static inline vec splat(float a) { return a - (vec){0}; } /* one instruction; a loop over the lanes is one for each */
 static inline vec fused(vec sum, vec a, vec b) { return sum + a * b; }
 #endif
 
@@ -132,53 +129,6 @@ static long tile_rows(long left) {
     return (left + tiles_left - 1) / tiles_left;
 }
 
-/* y[rows, outputs] = x W' (+ bias), added to y where `add` is set. */
-void slip_linear(const void *w, int kind, const float *x, long rows, long inputs, long outputs, const float *bias,
-                 int add, float *y) {
-    long blocks = (outputs + BLOCK - 1) / BLOCK;
-#pragma omp parallel for schedule(static) num_threads(num_threads)
-    for (long b = 0; b < blocks; b++) {
-        const char *block = (const char *)w + b * BLOCK * inputs * item_bytes[kind];
-        long width = outputs - b * BLOCK < BLOCK ? outputs - b * BLOCK : BLOCK;
-        float out[TILE][BLOCK];
-        for (long r = 0, n; r < rows; r += n) {
-            n = tile_rows(rows - r);
-            tiles[kind][n - 1](block, x + r * inputs, inputs, inputs, out);
-            for (long i = 0; i < n; i++) {
-                float *to = y + (r + i) * outputs + b * BLOCK;
-                for (long j = 0; j < width; j++) {
-                    float value = out[i][j] + (bias ? bias[b * BLOCK + j] : 0.0f);
-                    to[j] = add ? to[j] + value : value;
-                }
-            }
-        }
-    }
-}
-
-/* out[rows, inputs]: rows of a packed table, by id. */
-void slip_embed(const void *w, int kind, const int64_t *ids, long rows, long inputs, float *out) {
-    for (long r = 0; r < rows; r++) {
-        long base = (ids[r] / BLOCK) * BLOCK * inputs + ids[r] % BLOCK;
-        for (long k = 0; k < inputs; k++) {
-            long at = base + k * BLOCK;
-            float value;
-            if (kind == F32) {
-                value = ((const float *)w)[at];
-            } else if (kind == BF16) {
-                uint32_t bits = (uint32_t)((const uint16_t *)w)[at] << 16;
-                memcpy(&value, &bits, 4);
-            } else {
-#ifdef __FLT16_MAX__
-                value = (float)((const _Float16 *)w)[at];
-#else
-                value = 0.0f;
-#endif
-            }
-            out[r * inputs + k] = value;
-        }
-    }
-}
-
 /* ---- row-wise ---------------------------------------------------------------------------------------------- */
 
 static inline vec load(const float *at) { return load_f32(at, 0); }
@@ -239,17 +189,16 @@ static inline vec exp_of(vec x) {
 
 static inline vec swiglu_of(vec gate, vec up) { return gate / (splat(1.0f) + exp_of(-gate)) * up; }
 
+static void swiglu_row(const float *gate, const float *up, long n, float *out) {
+    long i = 0;
+    for (; i + WIDTH <= n; i += WIDTH) store(out + i, swiglu_of(load(gate + i), load(up + i)));
+    for (; i < n; i++) out[i] = swiglu_of(splat(gate[i]), splat(up[i]))[0];
+}
+
 /* out[rows, n] = silu(gate) * up, with gate_up[rows, 2n]. */
 void slip_swiglu(const float *gate_up, long rows, long n, float *out) {
 #pragma omp parallel for schedule(static) num_threads(num_threads) if (rows > 8)
-    for (long r = 0; r < rows; r++) {
-        const float *gate = gate_up + r * 2 * n, *up = gate + n;
-        long i = 0;
-        for (; i + WIDTH <= n; i += WIDTH) store(out + r * n + i, swiglu_of(load(gate + i), load(up + i)));
-        for (; i < n; i++) {
-            out[r * n + i] = swiglu_of(splat(gate[i]), splat(up[i]))[0];
-        }
-    }
+    for (long r = 0; r < rows; r++) swiglu_row(gate_up + r * 2 * n, gate_up + r * 2 * n + n, n, out + r * n);
 }
 
 /* ---- the cache --------------------------------------------------------------------------------------------- */
@@ -275,25 +224,34 @@ static void rotate(float *head, const float *cosine, const float *sine, long hal
     }
 }
 
-/* Normalises (where q_norm is given) and rotates queries and keys of qkv[rows, (heads + 2 kv_heads) * dim] in place,
- * and writes keys and values into the cache[cells, kv_heads, dim]. */
-void slip_rope_write(const struct batch *batch, float *qkv, long heads, long kv_heads, long dim, const float *cosine,
-                     const float *sine, const float *q_norm, const float *k_norm, float eps, float *k_cache,
-                     float *v_cache) {
-    long width = (heads + 2 * kv_heads) * dim, half = dim / 2;
-#pragma omp parallel for schedule(static) num_threads(num_threads) if (batch->rows > 8)
-    for (long r = 0; r < batch->rows; r++) {
-        float *row = qkv + r * width;
-        const float *c = cosine + batch->position[r] * half, *s = sine + batch->position[r] * half;
-        for (long h = 0; h < heads + kv_heads; h++) {
-            const float *norm = h < heads ? q_norm : k_norm;
-            if (norm) rms_norm_row(row + h * dim, norm, eps, dim, row + h * dim);
-            rotate(row + h * dim, c, s, half);
-        }
-        size_t bytes = sizeof(float) * kv_heads * dim;
-        memcpy(k_cache + (long)batch->cell[r] * kv_heads * dim, row + heads * dim, bytes);
-        memcpy(v_cache + (long)batch->cell[r] * kv_heads * dim, row + (heads + kv_heads) * dim, bytes);
+/* What a layer's attention is made of. */
+struct attention {
+    int64_t heads, kv_heads, dim, window; /* window 0: a row sees everything */
+    const float *cosine, *sine;           /* [positions, dim / 2] */
+    const float *q_norm, *k_norm;         /* [dim], or none */
+    float *k_cache, *v_cache;             /* [cells, kv_heads, dim] */
+    float eps;
+};
+
+/* Normalises (where q_norm is given) and rotates queries and keys of row r of qkv[rows, (heads + 2 kv_heads) * dim] in
+ * place, and writes its keys and values into the cache. */
+static void rope_write_row(const struct attention *at, const struct batch *batch, float *qkv, long r) {
+    long heads = at->heads, kv_heads = at->kv_heads, dim = at->dim, half = dim / 2;
+    float *row = qkv + r * (heads + 2 * kv_heads) * dim;
+    const float *c = at->cosine + batch->position[r] * half, *s = at->sine + batch->position[r] * half;
+    for (long h = 0; h < heads + kv_heads; h++) {
+        const float *norm = h < heads ? at->q_norm : at->k_norm;
+        if (norm) rms_norm_row(row + h * dim, norm, at->eps, dim, row + h * dim);
+        rotate(row + h * dim, c, s, half);
     }
+    size_t bytes = sizeof(float) * kv_heads * dim;
+    memcpy(at->k_cache + (long)batch->cell[r] * kv_heads * dim, row + heads * dim, bytes);
+    memcpy(at->v_cache + (long)batch->cell[r] * kv_heads * dim, row + (heads + kv_heads) * dim, bytes);
+}
+
+void slip_rope_write(const struct attention *at, const struct batch *batch, float *qkv) {
+#pragma omp parallel for schedule(static) num_threads(num_threads) if (batch->rows > 8)
+    for (long r = 0; r < batch->rows; r++) rope_write_row(at, batch, qkv, r);
 }
 
 /* The cells of the keys that row r sees, from the first to before the last, in the order of the text. */
@@ -339,7 +297,7 @@ static float soften(float *scores, long keys) {
     vec total = {0};
     for (long j = 0; j < keys; j += WIDTH) {
         vec weight = exp_of(load(scores + j) - splat(top));
-        for (int i = 0; i < WIDTH; i++)
+        for (int i = 0; j + WIDTH > keys && i < WIDTH; i++)
             if (j + i >= keys) weight[i] = 0.0f;
         store(scores + j, weight);
         total += weight;
@@ -373,26 +331,29 @@ static void mix(const float *weights, const int32_t *cells, long keys, const flo
     }
 }
 
-/* out[rows, heads * dim]. `window` 0 sees everything. scratch: [threads, 2 * max_keys], max_keys a multiple of 16. */
-void slip_attend(const struct batch *batch, const float *qkv, long heads, long kv_heads, long dim, long window,
-                 const float *k_cache, const float *v_cache, long max_keys, int threads, float *scratch, float *out) {
-    long width = (heads + 2 * kv_heads) * dim, stride = kv_heads * dim, group = heads / kv_heads;
-#pragma omp parallel num_threads(threads)
-    {
-        float *scores = scratch + (long)omp_get_thread_num() * 2 * max_keys;
-        int32_t *cells = (int32_t *)(scores + max_keys);
-        long listed = -1;
+/* A thread's share of out[rows, heads * dim]. scratch: [threads, 2 * max_keys], max_keys a multiple of 16. */
+static void attend_share(const struct attention *at, const struct batch *batch, const float *qkv, long max_keys,
+                         float *scratch, float *out) {
+    long heads = at->heads, dim = at->dim, stride = at->kv_heads * dim, group = heads / at->kv_heads;
+    float *scores = scratch + (long)omp_get_thread_num() * 2 * max_keys;
+    int32_t *cells = (int32_t *)(scores + max_keys);
+    long listed = -1;
 #pragma omp for schedule(static) collapse(2)
-        for (long r = 0; r < batch->rows; r++)
-            for (long h = 0; h < heads; h++) {
-                long last = batch->prefix[r] + batch->extra_from[r + 1] - batch->extra_from[r];
-                long first = window && last > window ? last - window : 0, keys = last - first;
-                const float *q = qkv + r * width + h * dim, *k = k_cache + (h / group) * dim;
-                if (listed != r) list_cells(batch, listed = r, first, last, cells);
-                score_keys(q, k, cells, keys, stride, dim, scores);
-                float total = soften(scores, keys);
-                mix(scores, cells, keys, v_cache + (h / group) * dim, stride, dim, 1.0f / total,
-                    out + (r * heads + h) * dim);
-            }
-    }
+    for (long r = 0; r < batch->rows; r++)
+        for (long h = 0; h < heads; h++) {
+            long last = batch->prefix[r] + batch->extra_from[r + 1] - batch->extra_from[r];
+            long first = at->window && last > at->window ? last - at->window : 0, keys = last - first;
+            const float *q = qkv + r * (heads + 2 * at->kv_heads) * dim + h * dim, *k = at->k_cache + (h / group) * dim;
+            if (listed != r) list_cells(batch, listed = r, first, last, cells);
+            score_keys(q, k, cells, keys, stride, dim, scores);
+            float total = soften(scores, keys);
+            mix(scores, cells, keys, at->v_cache + (h / group) * dim, stride, dim, 1.0f / total,
+                out + (r * heads + h) * dim);
+        }
+}
+
+void slip_attend(const struct attention *at, const struct batch *batch, const float *qkv, long max_keys, float *scratch,
+                 float *out) {
+#pragma omp parallel num_threads(num_threads)
+    attend_share(at, batch, qkv, max_keys, scratch, out);
 }

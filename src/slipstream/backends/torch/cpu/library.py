@@ -34,26 +34,19 @@ _OPTIMISE = ["-O3", f"-ffp-contract={_FUSE}", "-march=native", "-std=gnu11", "-f
 _POINTER, _LONG, _FLOAT, _INT = ctypes.c_void_p, ctypes.c_long, ctypes.c_float, ctypes.c_int
 _SIGNATURES: dict[str, list[type]] = {
     "slip_set_threads": [_INT],
-    "slip_linear": [_POINTER, _INT, _POINTER, _LONG, _LONG, _LONG, _POINTER, _INT, _POINTER],
-    "slip_embed": [_POINTER, _INT, _POINTER, _LONG, _LONG, _POINTER],
+    "slip_linear": [_POINTER, _POINTER, _LONG, _INT, _POINTER, _POINTER],
+    "slip_embed": [_POINTER, _POINTER, _LONG, _POINTER],
     "slip_rms_norm": [_POINTER, _POINTER, _FLOAT, _LONG, _LONG, _POINTER],
     "slip_swiglu": [_POINTER, _LONG, _LONG, _POINTER],
-    "slip_rope_write": [_POINTER, _POINTER, _LONG, _LONG, _LONG, *[_POINTER] * 4, _FLOAT, _POINTER, _POINTER],
-    "slip_attend": [
-        _POINTER,
-        _POINTER,
-        _LONG,
-        _LONG,
-        _LONG,
-        _LONG,
-        _POINTER,
-        _POINTER,
-        _LONG,
-        _INT,
-        _POINTER,
-        _POINTER,
-    ],
+    "slip_rope_write": [_POINTER, _POINTER, _POINTER],
+    "slip_attend": [_POINTER, _POINTER, _POINTER, _LONG, _POINTER, _POINTER],
+    "slip_layer": [_POINTER, _POINTER, _POINTER, _LONG, _POINTER],
 }
+_COUNTS: dict[str, list[type]] = {  # those that return a number
+    "slip_acts_floats": [_LONG, _LONG],
+    "slip_layer_floats": [_POINTER, _LONG, _LONG],
+}
+_SOURCES = ("kernels.c", "quantised.c", "layer.c")  # one after the other, as one file
 
 
 @functools.cache
@@ -69,15 +62,26 @@ def kernels() -> ctypes.CDLL | None:
             detail, FALLBACK_COST,
         )  # fmt: skip
         return None
-    for name, arguments in _SIGNATURES.items():
-        function = getattr(library, name)
-        function.argtypes, function.restype = arguments, None
+    return declared(library)
+
+
+def declared(library: ctypes.CDLL) -> ctypes.CDLL:
+    """The same library; its functions know their types."""
+    for table, result in ((_SIGNATURES, None), (_COUNTS, _LONG)):
+        for name, arguments in table.items():
+            function = getattr(library, name)
+            function.argtypes, function.restype = arguments, result
     return library
+
+
+def kernel_source() -> bytes:
+    folder = files("slipstream.backends.torch.cpu")
+    return b"\n".join(folder.joinpath(name).read_bytes() for name in _SOURCES)
 
 
 def _load() -> ctypes.CDLL:
     """The library from the cache, else compiled and cached. Without a usable cache it is compiled at every start."""
-    source = files("slipstream.backends.torch.cpu").joinpath("kernels.c").read_bytes()
+    source = kernel_source()
     compiler = _compiler()
     identity = b"\0".join([source, " ".join([*compiler, *_OPTIMISE]).encode(), _cpu_identity()])
     name = f"cpu-{hashlib.sha256(identity).hexdigest()[:16]}"
@@ -113,6 +117,13 @@ def _keep(built: Path, name: str) -> Path:
     path = private_folder("kernels") / f"{name}-{hashlib.sha256(data).hexdigest()}.so"
     write_whole(path, data, OWNER_WRITES)
     return path
+
+
+def has_compiler() -> bool:
+    try:
+        return bool(_compiler())
+    except FileNotFoundError:
+        return False
 
 
 def _compiler() -> list[str]:

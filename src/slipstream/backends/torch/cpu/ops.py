@@ -1,20 +1,30 @@
-"""NativeOps: the decoder's steps through the compiled CPU kernels. Batch-invariant; activations are float32."""
+"""NativeOps: the decoder's steps through the compiled CPU kernels. Batch-invariant; activations are float32, or 8-bit
+codes where a weight is quantised.
+"""
 
 from __future__ import annotations
 
 import ctypes
-from dataclasses import replace
+from collections.abc import Sequence
 
 import torch
 
 from slipstream.backends.torch.batch import Batch
-from slipstream.backends.torch.ops import LayerCache, Linear, Norm, QKNorm, RopeTable, SmallSteps
+from slipstream.backends.torch.cpu.weights import BLOCK, NativeLinear, NativePart, QuantPacker, pack_floats
+from slipstream.backends.torch.ops import (
+    Hidden,
+    Layer,
+    LayerCache,
+    LayerStep,
+    Linear,
+    Norm,
+    QKNorm,
+    RopeTable,
+    SmallSteps,
+    Weight,
+)
 from slipstream.errors import UsageError
 from slipstream.models.config import DecoderConfig
-
-_BLOCK = 16  # as in kernels.c
-_KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
-
 
 _INDEX_FIELDS = ("position", "cell", "sequence", "prefix", "extra_from", "extra", "pages")
 
@@ -28,41 +38,74 @@ class _CBatch(ctypes.Structure):
     ]
 
 
+class _CAttention(ctypes.Structure):
+    """`struct attention` of kernels.c."""
+
+    _fields_ = [
+        *((name, ctypes.c_int64) for name in ("heads", "kv_heads", "dim", "window")),
+        *((name, ctypes.c_void_p) for name in ("cosine", "sine", "q_norm", "k_norm", "k_cache", "v_cache")),
+        ("eps", ctypes.c_float),
+    ]
+
+
+class _CLayer(ctypes.Structure):
+    """`struct layer` of layer.c."""
+
+    _fields_ = [
+        ("attention", _CAttention),
+        *((name, ctypes.c_void_p) for name in ("qkv", "output", "gate_up", "down", "attention_norm", "mlp_norm")),
+        ("eps", ctypes.c_float),
+    ]
+
+
 class NativeOps(SmallSteps[Batch]):
+    """With `takes_quantised`, weights that a file has as codes stay codes, and floats of 16 bits stay that."""
+
     name = "native"
     activation_dtype = torch.float32
     batch_invariant = True
 
-    def __init__(self, library: ctypes.CDLL, dtype: torch.dtype) -> None:
+    def __init__(self, library: ctypes.CDLL, dtype: torch.dtype, takes_quantised: bool = False) -> None:
         if dtype == torch.float16 and not library.slip_has_f16():
             raise UsageError("dtype fp16: the C compiler has no half-precision type here; use fp32 or bf16")
+        self.takes_quantised = takes_quantised
         self._lib = library
         self._dtype = dtype
+        self._packer = QuantPacker(library.slip_quant_tile(), bool(library.slip_unsigned_codes()))
         self._threads = torch.get_num_threads()
         library.slip_set_threads(self._threads)
         self._scratch = torch.empty(0)
         self._batch: tuple[Batch, _CBatch] | None = None
+        self._layers: dict[tuple[int, int], tuple[Layer, LayerCache, _CLayer]] = {}
 
-    def pack(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
-        """[outputs / 16][inputs][16], the last block filled up with zeros."""
-        outputs, inputs = weight.shape
-        blocks = -(-outputs // _BLOCK)
-        packed = torch.empty(blocks, inputs, _BLOCK, dtype=self._dtype)
-        whole = outputs // _BLOCK
-        packed[:whole].copy_(weight[: whole * _BLOCK].view(whole, _BLOCK, inputs).transpose(1, 2))
-        if whole < blocks:
-            packed[whole:].zero_()
-            packed[whole, :, : outputs - whole * _BLOCK].copy_(weight[whole * _BLOCK :].T)
-        return Linear(packed, outputs, inputs, None if bias is None else bias.float().contiguous())
+    # -- weights ------------------------------------------------------------------------------------------------------
+
+    def pack(self, weight: Weight | Sequence[Weight], bias: torch.Tensor | None = None) -> Linear:
+        parts = [weight] if isinstance(weight, Weight) else weight
+        bias = None if bias is None else bias.float().contiguous()
+        return NativeLinear(self._packed(parts), parts[0].shape[1], bias)
+
+    def _packed(self, parts: Sequence[Weight]) -> list[NativePart]:
+        """Neighbours that are floats become one part, as they always were."""
+        tensors = [part for part in parts if isinstance(part, torch.Tensor)]
+        if len(tensors) == len(parts):
+            return [self._pack_floats(tensors[0] if len(tensors) == 1 else torch.cat(tensors))]
+        return [
+            self._pack_floats(part) if isinstance(part, torch.Tensor) else self._packer.pack(part) for part in parts
+        ]
+
+    def _pack_floats(self, weight: torch.Tensor) -> NativePart:
+        keeps = self.takes_quantised and weight.dtype == torch.bfloat16
+        return pack_floats(weight, weight.dtype if keeps else self._dtype)
 
     def first_outputs(self, weight: Linear, count: int) -> Linear:
-        return replace(weight, data=weight.data[: count // _BLOCK], outputs=count)
+        return _native(weight).first_outputs(count)
+
+    # -- steps --------------------------------------------------------------------------------------------------------
 
     def lookup(self, table: Linear, tokens: torch.Tensor) -> torch.Tensor:
         out = torch.empty(len(tokens), table.inputs)
-        self._lib.slip_embed(
-            table.data.data_ptr(), _KINDS[self._dtype], tokens.data_ptr(), len(tokens), table.inputs, out.data_ptr()
-        )
+        self._lib.slip_embed(_native(table).address, tokens.data_ptr(), len(tokens), out.data_ptr())
         return out
 
     def norm(self, x: torch.Tensor, norm: Norm) -> torch.Tensor:
@@ -79,11 +122,9 @@ class NativeOps(SmallSteps[Batch]):
         self._linear(x, weight, 1, residual)
 
     def _linear(self, x: torch.Tensor, weight: Linear, add: int, out: torch.Tensor) -> None:
-        bias = weight.bias.data_ptr() if weight.bias is not None else None
-        self._lib.slip_linear(
-            weight.data.data_ptr(), _KINDS[self._dtype], x.data_ptr(), x.shape[0], weight.inputs, weight.outputs,
-            bias, add, out.data_ptr(),
-        )  # fmt: skip
+        rows = x.shape[0]
+        room = self._room(self._lib.slip_acts_floats(rows, weight.inputs))
+        self._lib.slip_linear(_native(weight).address, x.data_ptr(), rows, add, out.data_ptr(), room)
 
     def swiglu(self, gate_up: torch.Tensor) -> torch.Tensor:
         rows, width = gate_up.shape
@@ -100,26 +141,34 @@ class NativeOps(SmallSteps[Batch]):
         norm: QKNorm | None,
         cache: LayerCache,
     ) -> None:
-        q_norm, k_norm = (norm.query.data_ptr(), norm.key.data_ptr()) if norm else (None, None)
-        self._lib.slip_rope_write(
-            self._c_batch(batch), qkv.data_ptr(), config.num_heads, config.num_kv_heads, config.head_dim,
-            rope.cosine.data_ptr(), rope.sine.data_ptr(), q_norm, k_norm, config.norm_eps,
-            cache.keys.data_ptr(), cache.values.data_ptr(),
-        )  # fmt: skip
+        attention = _c_attention(config, rope, norm, cache)
+        self._lib.slip_rope_write(ctypes.addressof(attention), self._c_batch(batch), qkv.data_ptr())
 
     def attend(self, qkv: torch.Tensor, batch: Batch, config: DecoderConfig, cache: LayerCache) -> torch.Tensor:
         out = torch.empty(len(qkv), config.num_heads * config.head_dim)
-        max_keys = -(-batch.max_keys // _BLOCK) * _BLOCK
-        if len(self._scratch) < self._threads * 2 * max_keys:
-            self._scratch = torch.empty(self._threads * 4 * max_keys)
+        attention, max_keys = _c_attention(config, None, None, cache), _whole_blocks(batch.max_keys)
+        room = self._room(self._threads * 2 * max_keys)
         self._lib.slip_attend(
-            self._c_batch(batch), qkv.data_ptr(), config.num_heads, config.num_kv_heads, config.head_dim,
-            config.sliding_window or 0, cache.keys.data_ptr(), cache.values.data_ptr(),
-            max_keys, self._threads, self._scratch.data_ptr(), out.data_ptr(),
-        )  # fmt: skip
+            ctypes.addressof(attention), self._c_batch(batch), qkv.data_ptr(), max_keys, room, out.data_ptr()
+        )
         return out
 
-    def _c_batch(self, batch: Batch) -> ctypes.c_void_p:
+    def layer(self, hidden: Hidden, layer: Layer, step: LayerStep[Batch]) -> None:
+        """All steps in one call: for one row of a small model, calls would take as long as the work."""
+        batch, max_keys = step.batch, _whole_blocks(step.batch.max_keys)
+        c_layer = self._c_layer(layer, step.rope, step.config, step.cache)
+        room = self._room(self._lib.slip_layer_floats(c_layer, batch.num_rows, max_keys))
+        self._lib.slip_layer(c_layer, self._c_batch(batch), hidden.x.data_ptr(), max_keys, room)
+
+    # -- what C reads -------------------------------------------------------------------------------------------------
+
+    def _room(self, num_floats: int) -> int:
+        """The address of scratch memory, for one call."""
+        if len(self._scratch) < num_floats:
+            self._scratch = torch.empty(num_floats * 5 // 4)
+        return self._scratch.data_ptr()
+
+    def _c_batch(self, batch: Batch) -> int:
         """The C view of a batch, made once for all layers of a forward."""
         if self._batch is None or self._batch[0] is not batch:
             view = _CBatch(
@@ -127,4 +176,34 @@ class NativeOps(SmallSteps[Batch]):
                 batch.num_rows, batch.pages.shape[1], batch.page_size,
             )  # fmt: skip
             self._batch = (batch, view)
-        return ctypes.cast(ctypes.byref(self._batch[1]), ctypes.c_void_p)
+        return ctypes.addressof(self._batch[1])
+
+    def _c_layer(self, layer: Layer, rope: RopeTable, config: DecoderConfig, cache: LayerCache) -> int:
+        """The C view of a layer and its cache, made once. A draft of the first layers has them with another cache."""
+        key = (id(layer), cache.keys.data_ptr())
+        if key not in self._layers:
+            linears = (_native(part).address for part in (layer.qkv, layer.output, layer.gate_up, layer.down))
+            view = _CLayer(
+                _c_attention(config, rope, layer.qk_norm, cache), *linears,
+                layer.attention_norm.gain.data_ptr(), layer.mlp_norm.gain.data_ptr(), config.norm_eps,
+            )  # fmt: skip
+            self._layers[key] = (layer, cache, view)
+        return ctypes.addressof(self._layers[key][2])
+
+
+def _native(weight: Linear) -> NativeLinear:
+    assert isinstance(weight, NativeLinear)
+    return weight
+
+
+def _whole_blocks(keys: int) -> int:
+    return -(-keys // BLOCK) * BLOCK
+
+
+def _c_attention(config: DecoderConfig, rope: RopeTable | None, norm: QKNorm | None, cache: LayerCache) -> _CAttention:
+    rotation = (rope.cosine.data_ptr(), rope.sine.data_ptr()) if rope else (None, None)
+    norms = (norm.query.data_ptr(), norm.key.data_ptr()) if norm else (None, None)
+    return _CAttention(
+        config.num_heads, config.num_kv_heads, config.head_dim, config.sliding_window or 0, *rotation, *norms,
+        cache.keys.data_ptr(), cache.values.data_ptr(), config.norm_eps,
+    )  # fmt: skip

@@ -13,7 +13,19 @@ from slipstream.backends.torch.cuda.attention import PagedAttention
 from slipstream.backends.torch.cuda.batch import CudaBatch
 from slipstream.backends.torch.cuda.linear import MAX_SKINNY_ROWS, SkinnyProducts, Tiling
 from slipstream.backends.torch.cuda.tilings import Tilings, Trial
-from slipstream.backends.torch.ops import Hidden, LayerCache, Linear, Norm, QKNorm, RopeTable
+from slipstream.backends.torch.ops import (
+    Hidden,
+    Layer,
+    LayerCache,
+    LayerStep,
+    Linear,
+    Norm,
+    QKNorm,
+    RopeTable,
+    Weight,
+    joined,
+    run_layer,
+)
 from slipstream.backends.torch.reference import ReferenceOps
 from slipstream.models.config import DecoderConfig
 
@@ -27,6 +39,7 @@ class TritonOps:
 
     name = "triton"
     batch_invariant = False
+    takes_quantised = False
 
     def __init__(self, config: DecoderConfig, dtype: torch.dtype, device: torch.device, exact: bool) -> None:
         self.activation_dtype = dtype
@@ -38,7 +51,8 @@ class TritonOps:
         self._skinny = SkinnyProducts(dtype, device, max(config.hidden_size, qkv_outputs), 2 * config.num_layers + 1)
         self._attention = PagedAttention(config, dtype, device, MAX_TILES)
 
-    def pack(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
+    def pack(self, weight: Weight | Sequence[Weight], bias: torch.Tensor | None = None) -> Linear:
+        weight = joined(weight)
         bias = None if bias is None else bias.float().contiguous()
         return Linear(weight.to(self.activation_dtype).contiguous(), weight.shape[0], weight.shape[1], bias)
 
@@ -49,6 +63,9 @@ class TritonOps:
         if len(tokens) > MAX_SKINNY_ROWS:
             return Hidden(F.embedding(tokens, table.data))
         return self._skinny.embed(table, tokens, then)
+
+    def layer(self, hidden: Hidden, layer: Layer, step: LayerStep[CudaBatch]) -> None:
+        run_layer(self, hidden, layer, step)
 
     def qkv(
         self, hidden: Hidden, norm: Norm, weight: Linear, qk_norm: QKNorm | None, rope: RopeTable, batch: CudaBatch,

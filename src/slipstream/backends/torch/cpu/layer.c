@@ -1,0 +1,220 @@
+/* ---- products and layers -------------------------------------------------------------------------------------- */
+
+/* A product: parts with outputs of their own, each stored in its own way. */
+struct linear {
+    const struct part *parts;
+    int64_t num_parts, inputs, outputs;
+    const float *bias; /* [outputs], or none */
+    int32_t is_quantised; /* whether any of its parts is */
+};
+
+/* How outputs leave a product. */
+struct outcome {
+    float *y; /* [rows, stride] */
+    const float *bias;
+    long stride;
+    int add; /* to what y has */
+};
+
+static inline __attribute__((always_inline)) void put_all(const struct outcome *o, const float *values, float *to,
+                                                          long first, const long width) {
+    if (o->bias && o->add) for (long j = 0; j < width; j++) to[j] += values[j] + o->bias[first + j];
+    else if (o->bias) for (long j = 0; j < width; j++) to[j] = values[j] + o->bias[first + j];
+    else if (o->add) for (long j = 0; j < width; j++) to[j] += values[j];
+    else memcpy(to, values, sizeof(float) * width);
+}
+
+static inline void put(const struct outcome *o, const float *values, long row, long first, long width) {
+    float *to = o->y + row * o->stride + first;
+    if (width == QUANT_TILE) put_all(o, values, to, first, QUANT_TILE); /* a number that the compiler knows */
+    else put_all(o, values, to, first, width);
+}
+
+/* The part of `count` things that is this thread's, in order and as even as can be. */
+static void my_share(long count, long *from, long *to) {
+    long thread = omp_get_thread_num(), threads = omp_get_num_threads();
+    *from = count * thread / threads;
+    *to = count * (thread + 1) / threads;
+}
+
+static void float_share(const struct part *p, const float *x, long rows, long inputs, const struct outcome *o) {
+    long from, to;
+    my_share((p->outputs + BLOCK - 1) / BLOCK, &from, &to);
+    for (long b = from; b < to; b++) {
+        const char *block = (const char *)p->codes + b * BLOCK * inputs * item_bytes[p->layout];
+        long width = p->outputs - b * BLOCK < BLOCK ? p->outputs - b * BLOCK : BLOCK;
+        float out[TILE][BLOCK];
+        for (long r = 0, n; r < rows; r += n) {
+            n = tile_rows(rows - r);
+            tiles[p->layout][n - 1](block, x + r * inputs, inputs, inputs, out);
+            for (long i = 0; i < n; i++) put(o, out[i], r + i, p->first + b * BLOCK, width);
+        }
+    }
+}
+
+/* Rows that are taken through all tiles before the next ones: their codes should stay in the first cache. */
+static long rows_at_once(long inputs) {
+    long fit = (32 << 10) / inputs / QUANT_ROWS * QUANT_ROWS;
+    return fit < QUANT_ROWS ? QUANT_ROWS : fit;
+}
+
+static void quant_share(const struct part *p, const struct acts *a, long rows, const struct outcome *o) {
+    quant_fn *const *of = quants[p->layout - FLOAT_LAYOUTS].tiles;
+    long from, to, step = rows_at_once(a->inputs);
+    my_share((p->outputs + QUANT_TILE - 1) / QUANT_TILE, &from, &to);
+    for (long start = 0; start < rows; start += step) {
+        long end = start + step < rows ? start + step : rows;
+        for (long tile = from; tile < to; tile++) {
+            long first = tile * QUANT_TILE, width = p->outputs - first < QUANT_TILE ? p->outputs - first : QUANT_TILE;
+            float out[QUANT_ROWS * QUANT_TILE];
+            for (long r = start, n; r < end; r += n) {
+                long left = end - r;
+                n = left >= 8 ? 8 : left > 4 ? 4 : left;
+                (n == 8 ? of[4] : of[n - 1])(p, tile, a, r, out);
+                for (long i = 0; i < n; i++) put(o, out + i * QUANT_TILE, r + i, p->first + first, width);
+            }
+        }
+    }
+}
+
+static void linear_share(const struct linear *w, const float *x, const struct acts *a, long rows, int add, float *y) {
+    struct outcome o = {y, w->bias, w->outputs, add};
+    for (long i = 0; i < w->num_parts; i++) {
+        const struct part *p = w->parts + i;
+        if (p->layout < FLOAT_LAYOUTS) float_share(p, x, rows, w->inputs, &o);
+        else quant_share(p, a, rows, &o);
+    }
+}
+
+#define CHUNK 8 /* groups: what a thread takes of a row */
+
+/* Quantises x[rows, inputs], the threads together. */
+static void quantise_rows(const struct acts *a, const float *x, long rows) {
+    long groups = a->inputs / GROUP, chunks = (groups + CHUNK - 1) / CHUNK;
+#pragma omp for schedule(static) collapse(2)
+    for (long r = 0; r < rows; r++)
+        for (long c = 0; c < chunks; c++) {
+            long end = (c + 1) * CHUNK < groups ? (c + 1) * CHUNK : groups;
+            quantise_groups(a, r, c * CHUNK, end, x + r * a->inputs);
+        }
+}
+
+long slip_acts_floats(long rows, long inputs) { return acts_floats(rows, inputs); }
+
+/* y[rows, outputs] = x W' (+ bias), added to y where `add` is set. room: slip_acts_floats. */
+void slip_linear(const struct linear *w, const float *x, long rows, int add, float *y, float *room) {
+    struct acts a = acts_in(room, rows, w->inputs);
+#pragma omp parallel num_threads(num_threads)
+    {
+        if (w->is_quantised) quantise_rows(&a, x, rows);
+        linear_share(w, x, &a, rows, add, y);
+    }
+}
+
+static float float_at(const void *w, int kind, long at) {
+    if (kind == F32) return ((const float *)w)[at];
+    if (kind == BF16) {
+        uint32_t bits = (uint32_t)((const uint16_t *)w)[at] << 16;
+        float value;
+        memcpy(&value, &bits, 4);
+        return value;
+    }
+    return half_to_float(((const uint16_t *)w)[at]);
+}
+
+/* out[rows, inputs]: rows of a table of one part, by id. */
+void slip_embed(const struct linear *w, const int64_t *ids, long rows, float *out) {
+    const struct part *p = w->parts;
+    long n = w->inputs;
+    for (long r = 0; r < rows; r++) {
+        if (p->layout >= FLOAT_LAYOUTS) {
+            unpack_row(p, ids[r], n, out + r * n);
+            continue;
+        }
+        long base = (ids[r] / BLOCK) * BLOCK * n + ids[r] % BLOCK;
+        for (long k = 0; k < n; k++) out[r * n + k] = float_at(p->codes, p->layout, base + k * BLOCK);
+    }
+}
+
+/* A layer of the decoder. */
+struct layer {
+    struct attention attention;
+    const struct linear *qkv, *output, *gate_up, *down;
+    const float *attention_norm, *mlp_norm;
+    float eps;
+};
+
+/* Memory for one layer of so many rows; layers take turns with it. */
+struct room {
+    float *normed, *qkv, *mixed, *gate_up, *gated, *acts, *scores;
+    long floats;
+};
+
+static struct room room_of(const struct layer *l, long rows, long max_keys, float *at) {
+    long width = l->qkv->inputs, heads = l->output->inputs, inner = l->down->inputs;
+    long most = width > heads ? width : heads;
+    most = most > inner ? most : inner;
+    struct room r;
+    float *start = at;
+    r.normed = at, at += rows * width;
+    r.qkv = at, at += rows * l->qkv->outputs;
+    r.mixed = at, at += rows * heads;
+    r.gate_up = at, at += rows * l->gate_up->outputs;
+    r.gated = at, at += rows * inner;
+    r.scores = at, at += num_threads * 2 * max_keys;
+    at += (16 - (at - start) % 16) % 16;
+    r.acts = at, at += acts_floats(rows, most);
+    r.floats = at - start;
+    return r;
+}
+
+long slip_layer_floats(const struct layer *l, long rows, long max_keys) { return room_of(l, rows, max_keys, 0).floats; }
+
+/* normed[rows, width], quantised as well where the product that reads it is. */
+static void norm_rows(const float *x, const float *gain, float eps, long rows, const struct linear *reader, float *normed,
+                      const struct acts *a) {
+    long width = reader->inputs;
+#pragma omp for schedule(static)
+    for (long r = 0; r < rows; r++) {
+        rms_norm_row(x + r * width, gain, eps, width, normed + r * width);
+        if (reader->is_quantised) quantise_groups(a, r, 0, width / GROUP, normed + r * width);
+    }
+}
+
+/* gated[rows, inner] = silu(gate) * up, quantised as well where `down` is. */
+static void gate_rows(const float *gate_up, long rows, const struct linear *down, float *gated, const struct acts *a) {
+    long inner = down->inputs, span = CHUNK * GROUP, chunks = (inner + span - 1) / span;
+#pragma omp for schedule(static) collapse(2)
+    for (long r = 0; r < rows; r++)
+        for (long c = 0; c < chunks; c++) {
+            long from = c * span, to = from + span < inner ? from + span : inner;
+            const float *gate = gate_up + r * 2 * inner;
+            swiglu_row(gate + from, gate + inner + from, to - from, gated + r * inner + from);
+            if (down->is_quantised) quantise_groups(a, r, from / GROUP, to / GROUP, gated + r * inner);
+        }
+}
+
+/* x[rows, width] through a layer, in place. scratch: slip_layer_floats. */
+void slip_layer(const struct layer *l, const struct batch *batch, float *x, long max_keys, float *scratch) {
+    long rows = batch->rows;
+    struct room room = room_of(l, rows, max_keys, scratch);
+    struct acts wide = acts_in(room.acts, rows, l->qkv->inputs), heads = acts_in(room.acts, rows, l->output->inputs);
+    struct acts inner = acts_in(room.acts, rows, l->down->inputs);
+#pragma omp parallel num_threads(num_threads)
+    {
+        norm_rows(x, l->attention_norm, l->eps, rows, l->qkv, room.normed, &wide);
+        linear_share(l->qkv, room.normed, &wide, rows, 0, room.qkv);
+#pragma omp barrier
+#pragma omp for schedule(static)
+        for (long r = 0; r < rows; r++) rope_write_row(&l->attention, batch, room.qkv, r);
+        attend_share(&l->attention, batch, room.qkv, max_keys, room.scores, room.mixed);
+        if (l->output->is_quantised) quantise_rows(&heads, room.mixed, rows);
+        linear_share(l->output, room.mixed, &heads, rows, 1, x);
+#pragma omp barrier
+        norm_rows(x, l->mlp_norm, l->eps, rows, l->gate_up, room.normed, &wide);
+        linear_share(l->gate_up, room.normed, &wide, rows, 0, room.gate_up);
+#pragma omp barrier
+        gate_rows(room.gate_up, rows, l->down, room.gated, &inner);
+        linear_share(l->down, room.gated, &inner, rows, 1, x);
+    }
+}
