@@ -79,7 +79,7 @@ def _sources(
     rng: random.Random, target: FakeModel, tokenizer: FakeTokenizer, logits: Logits, context: int
 ) -> dict[str, DraftSources]:
     def source(draft: Model, texts: FakeTokenizer, same: bool) -> DraftSources:
-        return DraftSources(target, tokenizer, draft, texts, same)  # type: ignore[arg-type]
+        return DraftSources(target, tokenizer, draft, draft_texts=texts, same_vocabulary=same)  # type: ignore[arg-type]
 
     vocab = target.info.vocab_size
     small = {"context": context, "max_rows": rng.choice([16, 128]), "remembers": rng.random() < 0.5}

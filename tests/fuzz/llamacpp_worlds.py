@@ -55,7 +55,7 @@ class LlamaCppWorlds:
             self.write_models()
         target, twin, draft = (tiny_llamacpp.load_file(path, exact=True) for _ in range(3))
         tokenizer = open_gguf_file(path).tokenizer
-        source = DraftSources(target, tokenizer, draft, tokenizer, True)
+        source = DraftSources(target, tokenizer, draft, draft_texts=tokenizer, same_vocabulary=True)
         return World(
             name=f"llamacpp {architecture}",
             target=target,

@@ -99,7 +99,13 @@ class TorchWorlds:
         target, twin = (self._load(folder / "target", **options) for _ in range(2))
         texts = {kind: open_checkpoint(folder / kind).tokenizer for kind in ("target", "same", "other", "nan")}
         sources = {
-            kind: DraftSources(target, texts["target"], self._load(folder / kind, **options), texts[kind], same)
+            kind: DraftSources(
+                target,
+                texts["target"],
+                self._load(folder / kind, **options),
+                draft_texts=texts[kind],
+                same_vocabulary=same,
+            )
             for kind, same in (("same", True), ("other", False), ("nan", True))
         }
         vocab = target.info.vocab_size

@@ -198,7 +198,7 @@ def test_32_streams_with_mixed_drafters_have_the_text_each_has_alone(smollm2: Lo
         for i, topic in enumerate(TOPICS)
     }  # fmt: skip
     exit_model = smollm2.model.first_layers(5)  # type: ignore[attr-defined]
-    sources = DraftSources(smollm2.model, smollm2.tokenizer, smollm2.model, smollm2.tokenizer)
+    sources = DraftSources(smollm2.model, smollm2.tokenizer, smollm2.model, draft_texts=smollm2.tokenizer)
     drafters = [
         make_drafter("ngram", sources),
         make_drafter("suffix(width=2)", sources),

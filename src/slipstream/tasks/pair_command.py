@@ -16,10 +16,11 @@ _DRAFTER = "model"
 def pair_command(engine: str, target: str, draft: str, draft_length: int, p_min: float) -> str:
     """The engine's own command; for an engine that is configured in a file, the command that writes it.
 
-    For engines that are not started from here, and for weights that the engine does not read, it is Slipstream's.
+    For Slipstream itself, engines that are not started from here, and weights that the engine does not read, it is
+    `slipstream generate`, whose policy finds the draft length.
     """
     folder, ours = find_folder(engine), ["slipstream", "generate", "--model", target, "--draft", draft, "Hello"]
-    if folder.driver is None:
+    if folder.driver is None or folder.name == "slipstream":
         return shlex.join(ours)
     try:
         takes_p_min = method_like(folder.driver, _DRAFTER).takes_p_min
