@@ -6,10 +6,10 @@ import pytest
 
 import doctor_recall
 
-# Of 298 known failures and 142 healthy logs; none is held back now. Better figures belong here.
+# Of 298 known failures and 142 healthy logs, and 42 and 21 that are held back. Better figures belong here.
 BOUNDS = {
     "known": {"explained": 281, "quoted": 286, "all-clear": 0, "blamed": 0},
-    "held back": {"explained": 0, "quoted": 0, "all-clear": 0, "blamed": 0},
+    "held back": {"explained": 24, "quoted": 28, "all-clear": 3, "blamed": 1},
 }
 
 
