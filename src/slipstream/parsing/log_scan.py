@@ -21,7 +21,7 @@ _HEAD = 500  # characters at the beginning of a line that show what the line is
 _FAR = 1_000_000  # characters before a place in which its line begins; a prompt may be as long
 # What a user wrote or a model answered, in the log of a request: an error message in it is no error.
 _USER_TEXT = re.compile(
-    r"""["'](?:content|prompt|text|input|arguments)\\?["']\s*:|\b(?:[Pp]rompt|[Tt]ext|output)\s*[:=]\s*["']|"""
+    r"""["'](?:content|prompt|text|input|arguments)\\?["']\s*:|\b(?:[Pp]rompt|[Tt]ext|output)\s*[:=]\s*(?:"(?!")|'(?!'))|"""
     r"""^(?:Input|Output|Prompt|Answer|User|Assistant):\s|<\|im_start\|>|<\|user\|>"""
 )
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
