@@ -25,6 +25,7 @@ from slipstream.diagnosis.logs import judge, marks_to_keep
 from slipstream.engines import FOLDERS
 from slipstream.findings import Finding
 from slipstream.parsing.log_reading import condensed
+from slipstream.parsing.log_scan import message_of
 
 CORPUS = Path(__file__).parents[1] / "tests" / "doctor_corpus"
 PARTS = ("known", "held back")
@@ -53,7 +54,7 @@ def findings_of(entry: dict[str, Any]) -> list[Finding]:
 
 def said(line: str) -> str:
     """The beginning of a line's message: what a logger writes before it is the same in all lines of a traceback."""
-    return _PREFIX.sub("", " ".join(line.split()))[:60]
+    return _PREFIX.sub("", " ".join(message_of(line).split()))[:60]
 
 
 def outcome_of(failure: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ from enum import IntEnum
 
 from slipstream.findings import Finding, rule
 from slipstream.parsing.documents import output_blocks
-from slipstream.parsing.log_scan import Hit, Located, in_user_text, without_colours
+from slipstream.parsing.log_scan import Hit, Located, in_user_text, message_of
 
 UNKNOWN = rule(
     "log-unknown",
@@ -200,7 +200,7 @@ def last_errors(text: str, start: int) -> list[ErrorLine]:
     at = start = max(start, len(text) - TAIL)
     for line in text[start:].splitlines(keepends=True):
         if blocks is None or any(first <= at < last for first, last in blocks):
-            reader.read(at, without_colours(line[:LONGEST]).strip(), text)
+            reader.read(at, message_of(line[:LONGEST]), text)
         at += len(line)
     errors = reader.finish()
     return errors if blocks is None else [error for error in errors if error.kind >= Kind.END]  # else it may be prose
