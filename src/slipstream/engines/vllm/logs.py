@@ -19,7 +19,7 @@ START = StartLog(
         *("vLLM API server version", "Initializing a V1 LLM engine", "Initializing an LLM engine", "EngineCore"),
         *("vllm", "vLLM", "SpecDecoding metrics"),
     ),
-    begins=("vLLM API server version",),
+    begins=("vLLM API server version", "Initializing an LLM engine", "Initializing a V1 LLM engine"),
     ready=("Application startup complete", "init engine (profile, create kv cache"),
     works=(('"POST /', '" 200'), ("Processed prompts: 100%",)),
     verbose="VLLM_LOGGING_LEVEL=DEBUG",
