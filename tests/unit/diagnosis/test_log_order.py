@@ -307,3 +307,20 @@ def test_the_message_before_a_traceback_is_quoted_and_not_the_code():
         "E x.py:2] while processing method load: A lamp failed, Traceback (most recent call last):\n  f()\n"
     )
     assert "A lamp failed" in finding.evidence
+
+
+LIBRARY = "INFO 05-29 21:12:40 llm_engine.py:100] Initializing an LLM engine (v0.4.2)\n"
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        "INFO # GPU blocks: 2000\n",
+        "INFO Graph capturing finished in 12 secs\n",
+        "INFO Avg generation throughput: 20 tokens/s\n",
+        "Processed prompts:  40%|####  | 2/5 [00:01<00:00, 3it/s, est. speed 20 toks/s]\n",
+    ],
+)
+def test_an_engine_in_a_program_need_not_say_that_it_is_ready(after: str):
+    assert ids(LIBRARY + after) == []
+    assert ids(BEGIN + LIBRARY + after) == ["log-start-unfinished"]
