@@ -54,6 +54,7 @@ _GOES_ON = re.compile(
     r"(?i)\bfall(?:ing)? back to\b|\btrying port\b|\btruncating\b|\bwill be skipped\b|\bcontinuing (?:to|without)\b|"
     r"\bfor auto-detection\b"
 )
+_BEFORE_THE_ERROR = "The log says this before the error that ends it; it may be the cause or not."
 _FORM = re.compile(r"_\d$")
 _NO_FAILURE_LEVELS = ("WARN", "WARNING", "INFO")
 
@@ -154,11 +155,17 @@ class _Judgement:
                 located = list(self._known_failures(max(self.run.begin, self.run.worked - _BEFORE_END)))
         elif all(make("").id in self._general for _, make in located if make("").severity == "blocks"):
             located = self._with_cause_before(located)
-        located = self._not_overtaken(located)
+        overtaken = [made for made in located if _blocks(made) and self._is_overtaken(made)]
+        located = [made for made in located if made not in overtaken]
         found = _best_explanations(self._told([*located, *self._figures()]), self.patterns)
         if not any(finding.severity == "blocks" for finding in found):
-            found += self._told(self._unexplained())
+            found += [*self._told(self._unexplained()), *self._context(overtaken)]
         return found
+
+    def _context(self, overtaken: list[Located]) -> list[Finding]:
+        """What precise rules know of lines before the end, as notes."""
+        precise = self._told([made for made in overtaken if made[1]("").id not in self._general])
+        return [replace(one, severity="note", cause=f"{_BEFORE_THE_ERROR} {one.cause}") for one in precise]
 
     def findings(self) -> list[Finding]:
         """The failures, and what is to be said of a log that shows neither one nor the engine at work."""
@@ -181,12 +188,10 @@ class _Judgement:
         """Those of the last failure."""
         return last_errors(self.log.text, self.run.worked)
 
-    def _not_overtaken(self, located: list[Located]) -> list[Located]:
-        """Without what blocks, but does not explain how the log ends."""
-        return [made for made in located if not _blocks(made) or not self._is_overtaken(made)]
-
     def _is_overtaken(self, located: Located) -> bool:
-        """A line that is no error itself is not the cause of a later exception. What a general rule is about is not, if
+        """Whether something that blocks does not explain how the log ends.
+
+        A line that is no error itself is not the cause of a later exception. What a general rule is about is not, if
         it is of an earlier failure, or tells less than another line of this one.
         """
         hit, make = located

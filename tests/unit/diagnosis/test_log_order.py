@@ -291,7 +291,13 @@ BFLOAT16 = "Bfloat16 is only supported on GPUs with compute capability of at lea
     ],
 )  # fmt: skip
 def test_what_a_log_ends_with_or_says_elsewhere_limits_the_claim(log: str, found: list[str]):
-    assert ids(log) == found
+    assert [finding.id for finding in explain(log) if finding.severity != "note"] == found
+
+
+def test_a_line_before_the_error_that_ends_a_log_is_context():
+    error, note = explain(BFLOAT16.format("compute capability 6.0") + "RuntimeError: the lamp is green.\n")
+    assert (error.id, note.id, note.severity) == ("log-unknown", "log-bfloat16", "note")
+    assert "may be the cause or not" in note.cause
 
 
 @pytest.mark.parametrize("bar", ["100%|####| 5/5 [00:01<00:00, 3it/s]", "Loading ━━━━   0% 0:00:00 -:--:--", "half\r"])
