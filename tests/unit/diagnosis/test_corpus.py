@@ -8,7 +8,7 @@ import doctor_recall
 
 # Of 340 known failures and 163 healthy logs; none are held back now. Better figures belong here.
 BOUNDS = {
-    "known": {"explained": 314, "quoted": 324, "right rule": 338, "all-clear": 0, "blamed": 0},
+    "known": {"explained": 314, "quoted": 324, "right rule": 340, "all-clear": 0, "blamed": 0},
     "held back": {"explained": 0, "quoted": 0, "right rule": 0, "all-clear": 0, "blamed": 0},
 }
 
