@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,18 @@ from slipstream.diagnosis.logs import judge, marks_to_keep
 from slipstream.engines import FOLDERS
 from slipstream.findings import Finding
 from slipstream.parsing.log_reading import condensed
+from slipstream.parsing.log_scan import message_of
 
 CORPUS = Path(__file__).parents[1] / "tests" / "doctor_corpus"
 PARTS = ("known", "held back")
 OUTCOMES = ("explained", "unknown", "other line", "all-clear")
 COLUMNS = ("failures", *OUTCOMES, "healthy", "blamed", "rule named", "right rule")
 _SAYS_NOTHING = {UNKNOWN.id, NO_SIGN.id}  # rules that say that the doctor does not know
+# Time, level, process, file and line, as loggers write them before a message.
+_PREFIX = re.compile(
+    r"^(?:\((?:\w+ )?\w+ ?pid=\d+\)|\[?\d{4}-\d\d-\d\d[T ][\d:.,+Z-]+(?: [A-Z]+\d+)*\]?|\[?\d\d-\d\d [\d:.]+|"
+    r"\d\d:\d\d:\d\d\S*|\[?(?:ERROR|WARNING|INFO|CRITICAL)\]?:?|\[?\w+\.(?:py|go|cpp):\d+\]|(?:time|level|source)=\S+|[\s|])+"
+)
 Row = dict[str, list[str]]  # the entries behind each figure
 
 
@@ -45,9 +52,14 @@ def findings_of(entry: dict[str, Any]) -> list[Finding]:
     return [finding for finding in found if finding.severity != "note"]
 
 
+def said(line: str) -> str:
+    """The beginning of a line's message: what a logger writes before it is the same in all lines of a traceback."""
+    return _PREFIX.sub("", " ".join(message_of(line).split()))[:60]
+
+
 def outcome_of(failure: dict[str, Any]) -> str:
     found = findings_of(failure)
-    quoted = " ".join(failure["line"].split())[:60]
+    quoted = said(failure["line"])
     right = [finding.id for finding in found if quoted in finding.evidence]
     if not right:
         return "other line" if found else "all-clear"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from itertools import islice
 from typing import Any, Literal
 
 from slipstream.parsing.log_reading import Log
@@ -57,6 +58,8 @@ _COUNTS = (
     ),
     ("tokens accepted (", r"Draft:\s+(?P<accepted>\d[\d,]*)\s*/\s*(?P<drafted>\d[\d,]*)\s+tokens accepted"),
 )
+# llama-server's answers, on one line or on several.
+_JSON_COUNTS = re.compile(r'"draft_n":\s*(?P<drafted>\d+),\s*"draft_n_accepted":\s*(?P<accepted>\d+)')
 _TOTALS = (  # counted from the start: the last line has them all
     (
         "Number of draft tokens:",
@@ -96,6 +99,7 @@ _SPEEDS = (
     ("gen throughput (token/s): ", r"gen throughput \(token/s\): (?P<speed>[\d,.]+)"),
     ("speed: ", r"(?:decoded|generated).{0,60}speed:\s+(?P<speed>[\d,.]+) t/s"),
     (", tg =", r", tg =\s*(?P<speed>[\d,.]+) t/s"),
+    ("predicted_per_second", r'"predicted_per_second":\s*(?P<speed>[\d.]+)'),
     ("Output generated in", r"Output generated in .{0,30}\((?P<speed>[\d,.]+) tokens/s"),
 )
 _LAYERS = (("offloaded ", r"offloaded (?P<layers>\d+)/(?P<all>\d+) layers to GPU"),)
@@ -161,6 +165,11 @@ def acceptance(text: str) -> Accepted | None:
     for piece, source in _COUNTS:
         if counted := list(_from_the_end(text, piece, source)):
             return _summed(counted)
+    if answers := [
+        Hit(found.start("accepted"), line_at(text, found.start("accepted")), found.groupdict())
+        for found in islice(_JSON_COUNTS.finditer(text), _MAX_LINES)
+    ]:
+        return _summed(answers)
     if hit := _last(text, _TOTALS):
         return _summed([hit])
     if hit := _last(text, _RATES):

@@ -60,6 +60,11 @@ class SpeedPair:
         """How many times slower speculation is."""
         return self.plain / self.speculative if self.unit == "tokens/s" else self.speculative / self.plain
 
+    @property
+    def how_much(self) -> str:
+        """In words that fit small differences too."""
+        return f"{self.ratio:.1f}x" if self.ratio >= 1.05 else f"{self.ratio - 1:.0%}"
+
     def said(self, value: float) -> str:
         return f"{value:g} {self.unit}"
 

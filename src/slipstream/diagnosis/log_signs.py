@@ -33,6 +33,9 @@ _WORK = re.compile(
     r"\b(?:tokens generated|generated tokens|new tokens|generat(?:ed|ing) \(?\d+|accept(?:ance|ed)?\b.{0,40}\d)|"
     r"\b(?:finished|completed) in .{0,24}\d|"
     r"\b(?:duration|latency|total time|elapsed|average|avg|mean|median)\b.{0,24}\d|\b(?:tokens|drafted|rounds)[=:] ?\d|"
+    r"\"(?:predicted_per_second|draft_n)\":|"
+    # a comparison of speeds
+    r"\bspeed-?up\b|_t/s\b|\b\d+\.\d+x\b|"
     # answers
     r"\" 20\d\b|\b200 ok\b|\| 20\d \||\bPOST \S+ \S+ 200\b|\"status\": ?200|returning 200|finished streaming|"
     r"first token generated|\b(?:prefill|decode) batch\b|processing prompt|processing task|prompt processing|"

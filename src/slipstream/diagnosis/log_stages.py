@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from slipstream.diagnosis.log_signs import shows_work
 from slipstream.diagnosis.log_unknown import LONGEST
 from slipstream.engines import EngineFolder
 from slipstream.findings import Finding, rule
@@ -56,10 +57,18 @@ def unfinished_start(text: str, run: LastRun, engines: list[EngineFolder]) -> It
         reached = [
             (at, mark, stage) for stage in stages for mark in stage.marks if (at := text.rfind(mark, run.begin)) >= 0
         ]
-        if reached:
+        if reached and not _may_work_as_library(text[run.begin :], engine):
             at, _, stage = max(reached, key=lambda found: (found[0], len(found[1])))
             yield Hit(at, line_at(text, at), {}), _maker(engine.name, stage, text)
             return
+
+
+def _may_work_as_library(run: str, engine: EngineFolder) -> bool:
+    """Whether a program may work with the engine, of which no line says that it is ready."""
+    start = engine.log.start if engine.log else None
+    if start is None or not start.library or any(mark in run for mark in start.begins):
+        return False
+    return any(mark in run for mark in start.library_ready) or shows_work(run)
 
 
 def _waiting_at_the_end(text: str) -> Iterator[Located]:

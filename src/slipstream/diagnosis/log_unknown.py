@@ -8,7 +8,7 @@ from enum import IntEnum
 
 from slipstream.findings import Finding, rule
 from slipstream.parsing.documents import output_blocks
-from slipstream.parsing.log_scan import Hit, Located, in_user_text, without_colours
+from slipstream.parsing.log_scan import Hit, Located, in_user_text, message_of
 
 UNKNOWN = rule(
     "log-unknown",
@@ -49,6 +49,11 @@ class ErrorLine:
         """Whether the program ended with it, and did not only print it."""
         return self.kind in (Kind.END, Kind.BARE, Kind.CAUSE, Kind.ROOT)
 
+    @property
+    def is_exception(self) -> bool:
+        """Whether it is an exception with a message."""
+        return self.kind == Kind.CAUSE and is_exception(self.line)
+
 
 # The level of a line where it has a field for it: JSON, logfmt (Ollama), glog (`E0512 10:00:00.1 7 file.cc:9]`) and
 # torch (`[W512 10:00:00.1 socket.cpp:755]`).
@@ -59,8 +64,8 @@ _LEVEL = re.compile(
 _CALM_LEVELS = ("info", "debug", "trace", "notice", "warn", "warning", "i", "w")
 _ERROR_LEVELS = ("error", "eror", "err", "fatal", "crit", "critical", "panic", "alert", "emerg", "e", "f")
 _HARMLESS = re.compile(
-    r"\b(?:WARNING|WARN|INFO|DEBUG|NOTICE|TRACE)\b|\[(?:warn|warning|info|debug)\]|(?:^|\s)[\d.]+ [WIDN] |^File |"
-    r"[Ww]arning: |Exception ignored in|\b[Ii]gnor(?:e|ing) |\bexit(?:ed)?(?: with)? (?:code|status):? 0\b|"
+    r"\b(?:WARNING|(?<!NCCL )WARN|INFO|DEBUG|NOTICE|TRACE)\b|\[(?:warn|warning|info|debug)\]|(?:^|\s)[\d.]+ [WIDN] |"
+    r"^File |[Ww]arning: |Exception ignored in|\b[Ii]gnor(?:e|ing) |\bexit(?:ed)?(?: with)? (?:code|status):? 0\b|"
     r"(?i:\b(?:no|0|zero) (?:errors?|failures?)\b|"
     r"\b(?:errors?|failed|failures?|error rate)\W{1,3}(?:0|none|null|false|nil)\b)|"
     r"\bwarn(?:ings\.warn)?\(|of pinned memory|[Uu]nable to register cu\w+ factory|"
@@ -82,7 +87,8 @@ _CONSEQUENCE = re.compile(
     r"root cause above|\(above\) for the root cause|Engine core|EngineCore (?:failed|encountered|died)|EngineDeadError|"
     r"exit(?:ed|ing)? (?:with|status|code)|exits with code|exiting due to|SystemExit|resource_tracker|process died|"
     r"leaked (?:semaphore|shared_memory)|BrokenPipeError|ConnectionResetError|EOFError|CancelledError|"
-    r"KeyboardInterrupt|Exception in worker|server exited before|to find the original error|CrashLoopBackOff|"
+    r"KeyboardInterrupt|Exception in worker(?! \w+ while processing method \w+: \w)|"
+    r"server exited before|to find the original error|CrashLoopBackOff|"
     r"Back-off restarting|Failed with result|usually means the child failed|Main process exited"
 )
 # What a user does to end a program, and what follows from that.
@@ -93,7 +99,7 @@ _AFTER_STOP = re.compile(
 )
 _GENERAL = re.compile(
     r"(?i)(?:failed|unable|error) (?:to )?(?:load(?:ing)?|create|open|initiali[sz]e)(?: the| draft)? ?"
-    r"(?:model|context|llama context|llama server)(?! architecture)(?:[.,'\"\s]|$)|model loading error|"
+    r"(?:model|context|llama[ _]context|llama server)(?! architecture)(?:[.,'\"\s]|$)|model loading error|"
     r"error loading model\.?$|failed to load model from|output_handler failed|Application startup failed|"
     r"\braise [\w.]+\(|validation errors? for \w+$|^\s*Aborting\b|Received load-error|terminate called after throwing|"
     r"failed to start\. See stack trace|"
@@ -150,10 +156,11 @@ _ASSERT = re.compile(r"(?:^|\s)assert \S")
 
 def kind_of(line: str) -> Kind | None:
     """What a line, without colours, says of a failure; None for one that is no error."""
+    line = line.partition(_TRACEBACK)[0]  # a logger may write the message before it
     if _SERVER_ERROR.search(line):
         return Kind.GENERAL
     level = _level_of(line)
-    if level in _CALM_LEVELS or _HARMLESS.search(line) or _TRACEBACK in line or _LOGGED_FRAME.search(line):
+    if level in _CALM_LEVELS or _HARMLESS.search(line) or _LOGGED_FRAME.search(line):
         return None
     if _ROOT.search(line):
         return Kind.ROOT
@@ -193,7 +200,7 @@ def last_errors(text: str, start: int) -> list[ErrorLine]:
     at = start = max(start, len(text) - TAIL)
     for line in text[start:].splitlines(keepends=True):
         if blocks is None or any(first <= at < last for first, last in blocks):
-            reader.read(at, without_colours(line[:LONGEST]).strip(), text)
+            reader.read(at, message_of(line[:LONGEST]), text)
         at += len(line)
     errors = reader.finish()
     return errors if blocks is None else [error for error in errors if error.kind >= Kind.END]  # else it may be prose
@@ -290,6 +297,10 @@ def is_survived(text: str, at: int) -> bool:
         RECOVERS.search(line[:LONGEST]) and any(after.strip() for after in following[i + 1 :])
         for i, line in enumerate(following)
     )
+
+
+def is_exception(line: str) -> bool:
+    return bool(_EXCEPTION.search(line))
 
 
 def is_consequence(line: str) -> bool:

@@ -18,8 +18,11 @@ from slipstream.diagnosis.log_slow import slow_runs
 from slipstream.diagnosis.log_stages import unfinished_start
 from slipstream.diagnosis.log_unknown import (
     ErrorLine,
+    Kind,
     is_consequence,
+    is_exception,
     is_survived,
+    kind_of,
     last_errors,
     most_telling,
     speaks_of_earlier,
@@ -45,12 +48,13 @@ _FRAME = re.compile(r'File "[^"\n]+", line \d+, in ')
 _RAISED = re.compile(r"(?m)^(?:\w+\.)*\w+(?:Error|Exception)\b.*$")
 # How uvicorn and TabbyAPI log what is no error, prompts too; and the first level in a line.
 _NO_FAILURE = re.compile(r"\b(?:INFO|DEBUG):\s")
-_LEVEL = re.compile(r"\b(?:ERROR|CRITICAL|FATAL|WARN(?:ING)?|\w*Warning|(?<!level=)INFO)\b")
+_LEVEL = re.compile(r"\b(?:ERROR|CRITICAL|FATAL|(?<!NCCL )WARN(?:ING)?|\w*Warning|(?<![=\w])INFO)\b")
 # The line itself says how the program goes on.
 _GOES_ON = re.compile(
     r"(?i)\bfall(?:ing)? back to\b|\btrying port\b|\btruncating\b|\bwill be skipped\b|\bcontinuing (?:to|without)\b|"
     r"\bfor auto-detection\b"
 )
+_BEFORE_THE_ERROR = "The log says this before the error that ends it; it may be the cause or not."
 _FORM = re.compile(r"_\d$")
 _NO_FAILURE_LEVELS = ("WARN", "WARNING", "INFO")
 
@@ -151,10 +155,17 @@ class _Judgement:
                 located = list(self._known_failures(max(self.run.begin, self.run.worked - _BEFORE_END)))
         elif all(make("").id in self._general for _, make in located if make("").severity == "blocks"):
             located = self._with_cause_before(located)
+        overtaken = [made for made in located if _blocks(made) and self._is_overtaken(made)]
+        located = [made for made in located if made not in overtaken]
         found = _best_explanations(self._told([*located, *self._figures()]), self.patterns)
         if not any(finding.severity == "blocks" for finding in found):
-            found += self._told(self._unexplained())
+            found += [*self._told(self._unexplained()), *self._context(overtaken)]
         return found
+
+    def _context(self, overtaken: list[Located]) -> list[Finding]:
+        """What precise rules know of lines before the end, as notes."""
+        precise = self._told([made for made in overtaken if made[1]("").id not in self._general])
+        return [replace(one, severity="note", cause=f"{_BEFORE_THE_ERROR} {one.cause}") for one in precise]
 
     def findings(self) -> list[Finding]:
         """The failures, and what is to be said of a log that shows neither one nor the engine at work."""
@@ -171,6 +182,27 @@ class _Judgement:
         """With what a precise rule explains shortly before the last answer: one process answers while another ends."""
         before = list(self._known_failures(max(self.run.begin, self.run.worked - _SHORTLY)))
         return before if any(_blocks(made) and made[1]("").id not in self._general for made in before) else located
+
+    @cached_property
+    def _errors(self) -> list[ErrorLine]:
+        """Those of the last failure."""
+        return last_errors(self.log.text, self.run.worked)
+
+    def _is_overtaken(self, located: Located) -> bool:
+        """Whether something that blocks does not explain how the log ends.
+
+        A line that is no error itself is not the cause of a later exception. What a general rule is about is not, if
+        it is of an earlier failure, or tells less than another line of this one.
+        """
+        hit, make = located
+        if make("").id not in self._general:
+            is_error = _is_code(self.log.text, hit) or kind_of(hit.line) is not None or is_exception(hit.line)
+            return not is_error and any(error.is_exception and error.at > hit.at for error in self._errors)
+        most = most_telling(self._errors)
+        if most is None or most.kind < Kind.CAUSE:
+            return False
+        quoted = kind_of(_exception_of(self.log.text, hit).line) or Kind.CONSEQUENCE
+        return quoted < Kind.CAUSE or hit.at < self._errors[0].at
 
     def _told(self, located: list[Located]) -> list[Finding]:
         """In the order of the log, with line numbers."""
@@ -271,7 +303,7 @@ class _Judgement:
                 yield hit, make
 
     def _unexplained(self) -> list[Located]:
-        errors = last_errors(self.log.text, self.run.worked)
+        errors = self._errors
         error = most_telling(self._not_about_known(errors))
         if error:
             name = " and ".join(one.facts.title for one in self.engines) if self.is_certain else "all engines"
@@ -299,10 +331,15 @@ def _tells_little(line: str) -> bool:
     return bool(_CODE.search(line)) or is_consequence(line) or "terminate called after throwing" in line
 
 
+def _is_code(text: str, hit: Hit) -> bool:
+    """Whether a hit is code that a traceback shows."""
+    begin = max(text.rfind("\n", 0, hit.at), 0)
+    return bool(_FRAME.search(text, max(0, text.rfind("\n", 0, begin)), begin))
+
+
 def _exception_of(text: str, hit: Hit) -> Hit:
     """The exception at the end of the traceback whose code a hit is; else the hit."""
-    begin = text.rfind("\n", 0, hit.at)
-    if not _FRAME.search(text, max(0, text.rfind("\n", 0, max(begin, 0))), max(begin, 0)):
+    if not _is_code(text, hit):
         return hit
     found = _RAISED.search(text, hit.at, hit.at + _TRACEBACK)
     return Hit(found.start(), line_at(text, found.start()), hit.groups) if found else hit
@@ -350,6 +387,7 @@ _UNSAID = {
     "reason": "no reason given",
     "option": "an option",
     "package": "its package",
+    "library": "that it needs",
     "method": "this quantisation",
     "rate": "under 10 %",
 }

@@ -66,6 +66,8 @@ class StartLog:
     stages: tuple[Stage, ...] = ()
     marks: tuple[str, ...] = ()  # texts that show that a log is this engine's
     begins: tuple[str, ...] = ()  # texts that are in the log once a start, near its beginning
+    library: tuple[str, ...] = ()  # the same where a program uses the engine as a library, without a server
+    library_ready: tuple[str, ...] = ()  # texts that are among the last of such a start, which ends without a word
     ready: tuple[str, ...] = ()  # texts that show that it was ready
     idle: tuple[str, ...] = ()  # texts that it prints after each request, failed ones too, and when it is ready first
     verbose: str = ""  # a setting that makes it print more
@@ -74,7 +76,7 @@ class StartLog:
     @property
     def first_marks(self) -> tuple[str, ...]:
         """Texts that show the beginning of a start: those of its first stage where none are named."""
-        return self.begins or (self.stages[0].marks if self.stages else ())
+        return (*self.library, *self.begins) if self.begins else self.stages[0].marks if self.stages else ()
 
     def stage_of(self, line: str) -> str | None:
         """The stage that a line of the log shows, or None."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import stat
 from bisect import bisect_right
@@ -19,6 +20,8 @@ MAX_LINE = 1_000  # bytes kept of a line between beginning and end
 MAX_READ = 400_000_000  # bytes read from the beginning on, in 3 s; of a larger file then only the end
 PIPE_WAIT_S = 5.0  # a named pipe that is silent for so long has ended
 _BYTE_ORDER_MARKS = (b"\xff\xfe", b"\xfe\xff")  # UTF-16: what PowerShell writes with `>`
+# A failed check of llama.cpp that is written over two lines: the end of the first one is put behind the second.
+_SPLIT_CHECK = re.compile(r"(GGML_ASSERT\([^\n]{0,400}(?:&&|\|\|) *)(\n)([^\n]{0,200}\bfailed)$", re.MULTILINE)
 # Numbers and hexadecimal ids make lines of one kind differ.
 _SHAPE = bytes.maketrans(b"0123456789abcdef", b"0" * 16)
 
@@ -27,7 +30,7 @@ class Log:
     """The text of a log, and the line number of each place in it. Parts of a large log may be left out."""
 
     def __init__(self, text: str) -> None:
-        self.text = text
+        self.text = _SPLIT_CHECK.sub(r"\1\3\2", text)
         self.num_lines = text.count("\n") + (not text.endswith("\n") and bool(text))
         self.num_skipped = 0  # bytes that were not even looked at; their lines are not counted
         self._offsets, self._numbers = [0], [1]  # where lines were left out: the place after that, and its line number

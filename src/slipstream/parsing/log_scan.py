@@ -21,8 +21,12 @@ _HEAD = 500  # characters at the beginning of a line that show what the line is
 _FAR = 1_000_000  # characters before a place in which its line begins; a prompt may be as long
 # What a user wrote or a model answered, in the log of a request: an error message in it is no error.
 _USER_TEXT = re.compile(
-    r"""["'](?:content|prompt|text|input|arguments)\\?["']\s*:|\b(?:[Pp]rompt|[Tt]ext|output)\s*[:=]\s*["']|"""
+    r"""["'](?:content|prompt|text|input|arguments)\\?["']\s*:|\b(?:[Pp]rompt|[Tt]ext|output)\s*[:=]\s*(?:"(?!")|'(?!'))|"""
     r"""^(?:Input|Output|Prompt|Answer|User|Assistant):\s|<\|im_start\|>|<\|user\|>"""
+)
+# A progress bar (tqdm, rich) without the end of its line: what follows it is another line.
+_BAR = re.compile(
+    r"^[^\n]{0,200}?\d%(?:\|[^|\n]{0,200}\| ?[^\]\n]{0,80}\]| +[\d:.-]+ +[\d:-]+) ?(?=[A-Za-z(\[][\w ]{3})"
 )
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
@@ -84,7 +88,12 @@ def in_user_text(text: str, at: int) -> bool:
 def line_at(text: str, at: int) -> str:
     """The line at a position, without colour codes; for a very long line, the part near the position."""
     start, end, _ = _line_around(text, at, _REACH)
-    return without_colours(text[start:end]).strip()
+    return message_of(text[start:end])
+
+
+def message_of(line: str) -> str:
+    """A line without colours, and without the progress bar that it is glued to."""
+    return _BAR.sub("", without_colours(line)).strip()
 
 
 def without_colours(text: str) -> str:
@@ -93,9 +102,10 @@ def without_colours(text: str) -> str:
 
 def _line_around(text: str, at: int, reach: int) -> tuple[int, int, bool]:
     """The start and end of the line (or of the part in reach), and whether it continues after that."""
-    start = text.rfind("\n", max(0, at - reach), at) + 1 or max(0, at - reach)
-    newline = text.find("\n", at, at + reach)
-    return (start, newline, False) if newline >= 0 else (start, min(len(text), at + reach), at + reach < len(text))
+    first = max(0, at - reach)
+    start = max(text.rfind("\n", first, at), text.rfind("\r", first, at)) + 1 or first
+    ends = [end for end in (text.find("\n", at, at + reach), text.find("\r", at, at + reach)) if end >= 0]
+    return (start, min(ends), False) if ends else (start, min(len(text), at + reach), at + reach < len(text))
 
 
 def quote(line: str) -> str:

@@ -257,3 +257,76 @@ def test_an_unknown_failure_says_how_to_see_more():
     [finding] = explain(BEGIN + STRANGE)
     assert "VLLM_LOGGING_LEVEL=DEBUG" in finding.fix and "slipstream doctor" in finding.fix
     assert "not known" in finding.cause and "Ruled out" in finding.cause
+
+
+BFLOAT16 = "Bfloat16 is only supported on GPUs with compute capability of at least 8.0. Your P100 GPU has {}.\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "found"),
+    [
+        # a line that is no error itself does not explain a later exception
+        (BFLOAT16.format("compute capability 6.0"), ["log-bfloat16"]),
+        (BFLOAT16.format("compute capability 6.0") + "RuntimeError: the lamp is green.\n", ["log-unknown"]),
+        ("ValueError: " + BFLOAT16.format("compute capability 6.0") + "RuntimeError: a lamp\n", ["log-bfloat16"]),
+        # nor does a general rule that tells less than another line
+        ("m.metal:3: fatal error: 'a.h' file not found\nValueError: Failed to create llama_context\n", ["log-unknown"]),
+        ("ValueError: Failed to create llama_context\n", ["log-gguf-load"]),
+        ("warmup error: Traceback (most recent call last):\nAssertionError: res=<502>, res.text=''\n", ["log-unknown"]),
+        # the log speaks against it
+        ("warning: no usable GPU found, --gpu-layers option will be ignored\n", ["log-no-gpu-build"]),
+        ("ggml_cuda_init: found 1 CUDA\nwarning: no usable GPU found, --gpu-layers option will be ignored\n", []),
+        ("Error: max retries exceeded: EOF\n", ["log-registry-offline"]),
+        ("pulling a3c1  98% ▕██████  ▏ 6.5 GB\nError: max retries exceeded: EOF\n", ["log-unknown"]),
+        ("CUDA error: device kernel image is invalid\n", ["log-driver-old"]),
+        # messages in odd places
+        ("ERROR x.py:2] Exception in worker W while processing method f: A lamp, Traceback (most recent call last):\n"
+         "ERROR x.py:2]     self.load()\n", ["log-unknown"]),
+        ("GGML_ASSERT(a != b &&\n     \"no lamp\") failed\n", ["log-ggml-assert"]),
+        ("NCCL error in: a\nNCCL WARN Error while creating shared memory segment /dev/shm/n\n", ["log-shared-memory"]),
+        # beginnings and GPUs
+        ("INFO x.py:1] Initializing an LLM engine (v0.4.2)\nINFO x.py:2] Using a backend.\n", ["log-start-unfinished"]),
+        ('level=INFO msg="no nvidia devices detected"\n', ["log-no-cuda-device"]),
+        ('level=INFO msg="no nvidia devices detected"\nlevel=INFO msg="inference compute" library=rocm\n', []),
+    ],
+)  # fmt: skip
+def test_what_a_log_ends_with_or_says_elsewhere_limits_the_claim(log: str, found: list[str]):
+    assert [finding.id for finding in explain(log) if finding.severity != "note"] == found
+
+
+def test_a_line_before_the_error_that_ends_a_log_is_context():
+    error, note = explain(BFLOAT16.format("compute capability 6.0") + "RuntimeError: the lamp is green.\n")
+    assert (error.id, note.id, note.severity) == ("log-unknown", "log-bfloat16", "note")
+    assert "may be the cause or not" in note.cause
+
+
+@pytest.mark.parametrize("bar", ["100%|####| 5/5 [00:01<00:00, 3it/s]", "Loading ━━━━   0% 0:00:00 -:--:--", "half\r"])
+def test_a_message_behind_a_progress_bar_is_quoted_alone(bar: str):
+    [finding] = explain(f"INFO start\n{bar}KeyError: 'lamp'\n")
+    assert finding.evidence == "line 2: KeyError: 'lamp'"
+    [finding] = explain(f"INFO start\n{bar}torch.OutOfMemoryError: CUDA out of memory.\n")
+    assert finding.evidence == "line 2: torch.OutOfMemoryError: CUDA out of memory."
+
+
+def test_the_message_before_a_traceback_is_quoted_and_not_the_code():
+    [finding] = explain(
+        "E x.py:2] while processing method load: A lamp failed, Traceback (most recent call last):\n  f()\n"
+    )
+    assert "A lamp failed" in finding.evidence
+
+
+LIBRARY = "INFO 05-29 21:12:40 llm_engine.py:100] Initializing an LLM engine (v0.4.2)\n"
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        "INFO # GPU blocks: 2000\n",
+        "INFO Graph capturing finished in 12 secs\n",
+        "INFO Avg generation throughput: 20 tokens/s\n",
+        "Processed prompts:  40%|####  | 2/5 [00:01<00:00, 3it/s, est. speed 20 toks/s]\n",
+    ],
+)
+def test_an_engine_in_a_program_need_not_say_that_it_is_ready(after: str):
+    assert ids(LIBRARY + after) == []
+    assert ids(BEGIN + LIBRARY + after) == ["log-start-unfinished"]

@@ -129,3 +129,22 @@ def test_the_cause_shortly_before_the_last_answer_replaces_a_general_end():
     error = "CUDA error: an illegal memory access was encountered\n"
     assert [finding.id for finding in explain(answer + error + answer + end, "ollama")] == ["log-cuda-illegal"]
     assert [finding.id for finding in explain(error + "x\n" * 2_000 + answer + end, "ollama")] == ["log-runner-ended"]
+
+
+def test_speeds_that_name_their_way_are_compared_in_both_orders():
+    [finding] = explain("with eagle: 59 tps\nwithout eagle: 61 tps\n")
+    assert finding.id == "log-slower-than-plain" and "3% slower" in finding.cause
+    assert explain("without eagle: 61 tps\nwith eagle: 59 tps\n")[0].id == finding.id
+    assert explain("with eagle: 90 tps\nwithout eagle: 61 tps\n") == []
+
+
+def test_a_table_with_a_faster_draft_is_work():
+    table = "category  base_avg_pred_t/s  spec_avg_pred_t/s  decode_speedup\ncoding  51.55  84.54  1.64x\n"
+    assert judge(Log(table)).findings == []
+
+
+def test_the_timings_of_an_answer_are_read():
+    log = '{\n  "predicted_per_second": 18.05,\n  "draft_n": 347,\n  "draft_n_accepted": 65\n}\n'
+    [finding] = judge(Log(log)).findings
+    assert finding.id == "log-acceptance-low" and finding.evidence == 'line 4: "draft_n_accepted": 65'
+    assert judge(Log(log.replace("65", "300"))).findings == []

@@ -20,6 +20,8 @@ START = StartLog(
         *("vllm", "vLLM", "SpecDecoding metrics"),
     ),
     begins=("vLLM API server version",),
+    library=("Initializing an LLM engine", "Initializing a V1 LLM engine"),
+    library_ready=("GPU blocks:", "cuda blocks:", "Graph capturing finished", "GPU KV cache size:"),
     ready=("Application startup complete", "init engine (profile, create kv cache"),
     works=(('"POST /', '" 200'), ("Processed prompts: 100%",)),
     verbose="VLLM_LOGGING_LEVEL=DEBUG",
