@@ -233,9 +233,13 @@ def _torch_runs_codes(path: Path) -> bool:
     That is faster than llama.cpp (benchmarks/results/2026-11-16-quantised.md); floats are not.
     """
     from slipstream.backends.torch.cpu.library import has_compiler
+    from slipstream.errors import DamagedModelError
     from slipstream.models.tensors import expected_tensors
 
-    checkpoint = _opened(path) if has_compiler() else None
+    try:
+        checkpoint = _opened(path) if has_compiler() else None
+    except DamagedModelError:
+        return True  # loading it there says what is wrong, with the doctor's finding
     if checkpoint is None:
         return False
     shapes = expected_tensors(checkpoint.config).items()
