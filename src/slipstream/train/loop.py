@@ -62,10 +62,11 @@ class Trainer:
 
     def __post_init__(self) -> None:
         self._schedule = Schedule(self.learned, self.options.batch_tokens, self.options.seed)
-        self._optimizer = _optimizer(self.head, self.options, self.device)
+        self._optimizers = _optimizers(self.head, self.options, self.device)
         if self.state.head:
             self.head.load_state_dict(self.state.head)
-            self._optimizer.load_state_dict(self.state.optimizer)
+            for number, optimizer in enumerate(self._optimizers):
+                optimizer.load_state_dict(self.state.optimizer[str(number)])
 
     def run(self) -> RunState:
         """Trains to the end of the budget, or until it is asked to stop. The state is saved in both cases."""
@@ -101,15 +102,16 @@ class Trainer:
 
     def _step(self) -> torch.Tensor:
         """One update. Returns the loss on the device."""
-        for group in self._optimizer.param_groups:
+        for group in (group for optimizer in self._optimizers for group in optimizer.param_groups):
             group["lr"] = self.options.learning_rate * rate_at(self._share(), self.options.warm_up)
         batch = self.learned.batch(self._schedule.at(self.state.step)).to(self.device)
         with self._low_precision():
             loss = self.rollout(batch, self.options.draft_steps, self.stored).loss(self.options.step_decay)
-        self._optimizer.zero_grad(set_to_none=True)
+        self.head.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(self.head.parameters(), self.options.clip)
-        self._optimizer.step()
+        for optimizer in self._optimizers:
+            optimizer.step()
         return loss.detach()
 
     def _low_precision(self) -> AbstractContextManager[Any]:
@@ -166,7 +168,7 @@ class Trainer:
 
     def _save(self) -> None:
         self.state.head = self.head.state_dict()
-        self.state.optimizer = self._optimizer.state_dict()
+        self.state.optimizer = {str(i): optimizer.state_dict() for i, optimizer in enumerate(self._optimizers)}
         self.save(self.state)
 
 
@@ -177,12 +179,21 @@ def rate_at(share: float, warm_up: float) -> float:
     return 0.5 + 0.5 * math.cos(math.pi * min(1.0, (share - warm_up) / max(1 - warm_up, 1e-9)))
 
 
-def _optimizer(head: HeadModule, options: TrainOptions, device: torch.device) -> torch.optim.AdamW:
-    """Gains of norms are not pulled to zero."""
-    decayed = [weight for weight in head.parameters() if weight.dim() > 1]
-    others = [weight for weight in head.parameters() if weight.dim() == 1]
-    groups = [{"params": decayed, "weight_decay": options.weight_decay}, {"params": others, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=options.learning_rate, betas=_BETAS, fused=device.type == "cuda")
+def _optimizers(head: HeadModule, options: TrainOptions, device: torch.device) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices of the layer, whose update has the same size in all directions; AdamW for the output
+    vocabulary, of which most rows are rare, and for gains of norms, which are not pulled to zero."""
+    hidden = [weight for name, weight in head.named_parameters() if weight.dim() > 1 and "lm_head" not in name]
+    gains = [weight for weight in head.parameters() if weight.dim() == 1]
+    rest = [head.lm_head.weight, *(hidden if options.optimizer == "adamw" else [])]
+    output = {"params": rest, "weight_decay": options.weight_decay}
+    others = {"params": gains, "weight_decay": 0.0}
+    adamw = torch.optim.AdamW([output, others], lr=options.learning_rate, betas=_BETAS, fused=device.type == "cuda")
+    if options.optimizer == "adamw":
+        return [adamw]
+    muon = torch.optim.Muon(
+        hidden, lr=options.learning_rate, weight_decay=options.weight_decay, adjust_lr_fn="match_rms_adamw"
+    )
+    return [adamw, muon]
 
 
 def _copy(head: HeadModule) -> Tensors:

@@ -44,6 +44,7 @@ class TrainOptions:
     learning_rate: float = 1e-3  # at its peak; falls to 0 as a cosine
     warm_up: float = 0.03  # share of the training in which the rate rises
     weight_decay: float = 0.01
+    optimizer: str = "muon"  # or adamw
     clip: float = 1.0  # norm of the gradients
     draft_steps: int = 5  # tokens drafted from one position, each from the head's own output before it
     step_decay: float = 0.8  # weight of a step against the one before it
