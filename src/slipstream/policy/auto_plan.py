@@ -19,7 +19,7 @@ class AutoPlan:
     def __init__(self, known: Knowledge, view: RoundView) -> None:
         self.next_is_plain = False
         self.view = view
-        self.offers = Offers(view.streams)
+        self.offers = Offers(view.streams, view.rooms)
         self.plain = RoundOption(0, len(view.streams), max(known.times.plain(len(view.streams)), 1e-12))
         self.chosen = self.plain
         self.likeliest: float | None = None  # the highest probability of any drafted token, if one was considered

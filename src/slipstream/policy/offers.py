@@ -11,8 +11,10 @@ from slipstream.policy.knowledge import Knowledge
 
 
 class Offers:
-    def __init__(self, streams: Sequence[Stream]) -> None:
+    def __init__(self, streams: Sequence[Stream], rooms: Sequence[int]) -> None:
+        """`rooms`: tokens that may be scored for each stream."""
         self._streams = streams
+        self._rooms = rooms
         self._index = {stream.id: i for i, stream in enumerate(streams)}
         self._trees: list[dict[str, DraftTree]] = [{} for _ in streams]  # by drafter
         self._merged: list[DraftTree] = []  # the trees of all drafters merged, if they may be cut
@@ -51,7 +53,7 @@ class Offers:
             recent = known.streams[stream.id].recent
             chances = {name: known.drafters[name].acceptance.of_tree(tree, recent) for name, tree in offered.items()}
             if len(offered) > 1:
-                tree, merged = _merge(offered, chances)
+                tree, merged = _likeliest(*_merge(offered, chances), self._rooms[i])
             else:
                 tree, merged = next(iter(offered.values()), EMPTY_TREE), next(iter(chances.values()), [])
             self._merged.append(tree)
@@ -125,6 +127,14 @@ def _merge(trees: dict[str, DraftTree], chances: dict[str, list[Chance]]) -> tup
                 best.append(chances[name][node])
             best[at] = max(best[at], chances[name][node])
     return builder.build(), best
+
+
+def _likeliest(tree: DraftTree, chances: list[Chance], count: int) -> tuple[DraftTree, list[Chance]]:
+    """As much of a tree as there is room for: each drafter kept to it, but not all of them together."""
+    if len(tree) <= count:
+        return tree, chances
+    kept = sorted(sorted(range(len(tree)), key=chances.__getitem__, reverse=True)[:count])  # stable, also in reverse
+    return tree.keep(kept), [chances[node] for node in kept]
 
 
 def _places(inner: DraftTree, outer: DraftTree) -> dict[int, int | None]:

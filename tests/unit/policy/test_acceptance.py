@@ -62,7 +62,7 @@ def test_offered_nodes_are_ranked_by_chance_and_parents_come_first(nodes, z, see
     for confidence in seen:
         tokens = [1 if confidence > 0.3 else 2]
         known.drafters["d"].acceptance.observe(DraftTree.chain([1], [confidence]), tokens, AcceptanceRecord())
-    offers = Offers([stream])
+    offers = Offers([stream], [16])
     offers.add(stream, FakeDrafter("d"), tree)
     offers.weigh(known)
     order, chances = offers.ranked(z, limit=99)
@@ -71,6 +71,17 @@ def test_offered_nodes_are_ranked_by_chance_and_parents_come_first(nodes, z, see
     for count in range(len(tree) + 1):
         offers.select(order[:count])
         assert len(offers.selected(0)) == count  # a child without its parent would raise
+
+
+def test_what_several_drafters_offer_keeps_to_the_streams_room():
+    known, stream = Knowledge(16), make_stream([1])
+    offers = Offers([stream], [2])
+    offers.add(stream, FakeDrafter("a"), DraftTree.chain([1, 2], [0.9, 0.3]))
+    offers.add(stream, FakeDrafter("b"), DraftTree.chain([3, 4], [0.6, 0.5]))
+    offers.weigh(known)
+    order, _ = offers.ranked(0.0, limit=99)
+    offers.select(order)
+    assert offers.selected(0).tokens == (1, 3)
 
 
 @given(UNITS, st.floats(0, 1000), st.floats(0, 4))
