@@ -32,6 +32,7 @@ VARIANTS = {
     "plain": {},
     "each-norm": {"feature_norm": "each", "norm_before_residual": True},
     "all-norm": {"feature_norm": "all", "norm_output": True, "own_embedding": True},
+    "int8": {},
 }
 
 
@@ -78,7 +79,8 @@ def case(request, load, tmp_path_factory: pytest.TempPathFactory) -> Case:
     layer = replace(open_checkpoint(folder / "target").config, num_layers=1, tied_head=False)
     first = HeadConfig(layer, DRAFT_VOCAB, (0, 2, 4), layer.hidden_size, target="a/target")
     config = replace(first, **VARIANTS[request.param])
-    save_head(folder / "head", config, random_tensors(config), random_ids(config), "fp32")
+    kind = "int8" if request.param == "int8" else "fp32"
+    save_head(folder / "head", config, random_tensors(config), random_ids(config), kind)
     files = open_head(folder / "head", "head")
     return Case(model, model.attach_head(files), files, target)
 

@@ -46,6 +46,13 @@ BUILTINS = {
     ),
 }
 BUILTIN_NAMES = tuple(BUILTINS)
+_HEADS = Path(__file__).parent / "heads"  # draft heads that come with Slipstream, by the name of their target
+
+
+def builtin_head(spec: str | Path) -> Path | None:
+    """The folder of the draft head that comes with a built-in model."""
+    folder = _HEADS / str(spec)
+    return folder if str(spec) in BUILTINS and folder.is_dir() else None
 
 
 def fetch_builtin(name: str, report: Report = lambda line: None) -> Path:

@@ -83,7 +83,7 @@ def _header(specs: Mapping[str, TensorSpec]) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-def _floats(tensor: RawTensor) -> npt.NDArray[np.float32]:
+def floats(tensor: RawTensor) -> npt.NDArray[np.float32]:
     if tensor.kind == "BF16":
         return (tensor.data.astype(np.uint32) << 16).view(np.float32)
     return tensor.data.astype(np.float32, copy=False)
@@ -108,5 +108,5 @@ def _round(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
 
 STORED_AS: dict[StoredKind, Stored] = {
     "bf16": Stored("BF16", "bfloat16", 2, _brain_floats),
-    "fp32": Stored("F32", "float32", 4, _floats),
+    "fp32": Stored("F32", "float32", 4, floats),
 }

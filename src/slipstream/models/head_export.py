@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -18,13 +18,22 @@ from slipstream.errors import ModelError, UnsupportedModelError, UsageError
 from slipstream.models.checkpoint import RawTensor
 from slipstream.models.export import new_folder, write_json
 from slipstream.models.export_config import READ_BY, decoder_json
-from slipstream.models.export_weights import STORED_AS, StoredKind, TensorSpec, write_tensors
+from slipstream.models.export_weights import STORED_AS, Stored, StoredKind, TensorSpec, floats, write_tensors
 from slipstream.models.head_config import HeadConfig
 from slipstream.models.head_files import check_finite, open_head
 from slipstream.models.head_layouts import ID_MAP, IN_DRAFT, OUTPUT_BIAS, OWN_KEY, head_tensors
+from slipstream.models.int8_groups import (
+    CODES,
+    SCALE_SUFFIX,
+    codes_and_scales,
+    config_json,
+    is_quantisable,
+    scales_shape,
+)
 
 LAYOUT_VERSION = "0.9.0"  # of the speculators package that the layout was checked with
 _SIDE_FILES_BYTES = 1 << 20
+HeadKind = StoredKind | Literal["int8"]  # int8: products in 8 bits, all else in 16
 Contents = dict[str, tuple[TensorSpec, Callable[[], npt.NDArray[np.generic]]]]  # of the weights file
 
 
@@ -43,7 +52,7 @@ def save_head(
     config: HeadConfig,
     tensors: Mapping[str, RawTensor],
     token_ids: npt.NDArray[np.int64] | None = None,
-    kind: StoredKind = "bf16",
+    kind: HeadKind = "bf16",
     notes: HeadNotes | None = None,
 ) -> None:
     """Writes config.json and model.safetensors. `tensors` has all that `head_tensors(config)` names.
@@ -56,14 +65,14 @@ def save_head(
     specs = {name: spec for name, (spec, _) in contents.items()}
     num_bytes = sum(spec.num_bytes for spec in specs.values())
     with new_folder(folder, num_bytes + _SIDE_FILES_BYTES) as scratch:
-        write_json(scratch / "config.json", head_json(config, STORED_AS[kind].torch_name, notes))
+        write_json(scratch / "config.json", head_json(config, kind, notes))
         write_tensors(scratch / "model.safetensors", specs, lambda name: contents[name][1]())
         if notes.card is not None:
             (scratch / "README.md").write_text(notes.card, encoding="utf-8")
         _check_reads_back(scratch, folder, config)
 
 
-def head_json(config: HeadConfig, torch_dtype: str, notes: HeadNotes) -> dict[str, Any]:
+def head_json(config: HeadConfig, kind: HeadKind, notes: HeadNotes) -> dict[str, Any]:
     """config.json of a head. Raises UnsupportedModelError for a layer that it can't describe."""
     layer = replace(config.layer, architecture=_layer_type(config), tied_head=False)
     own = {"trained_context": config.trained_context, "training": dict(notes.training) if notes.training else None}
@@ -87,10 +96,16 @@ def head_json(config: HeadConfig, torch_dtype: str, notes: HeadNotes) -> dict[st
         "norm_output": config.norm_output,
         "embed_requires_grad": False,
         "tie_word_embeddings": False,
-        "dtype": torch_dtype,
+        "dtype": _floats_of(kind).torch_name,
         "transformers_version": READ_BY,
         OWN_KEY: {key: value for key, value in own.items() if value is not None},
+        **({"quantization_config": config_json()} if kind == "int8" else {}),
     }
+
+
+def _floats_of(kind: HeadKind) -> Stored:
+    """How what is not quantised is stored."""
+    return STORED_AS["bf16" if kind == "int8" else kind]
 
 
 def _layer_type(config: HeadConfig) -> str:
@@ -115,22 +130,32 @@ def _speculators_json(config: HeadConfig, notes: HeadNotes) -> dict[str, Any]:
 
 
 def _contents(
-    config: HeadConfig, tensors: Mapping[str, RawTensor], token_ids: npt.NDArray[np.int64] | None, kind: StoredKind
+    config: HeadConfig, tensors: Mapping[str, RawTensor], token_ids: npt.NDArray[np.int64] | None, kind: HeadKind
 ) -> Contents:
-    if kind not in STORED_AS:
-        raise UsageError(f"weights can't be stored as {kind!r}; expected {', '.join(STORED_AS)}")
-    shapes, stored = head_tensors(config), STORED_AS[kind]
+    if kind != "int8" and kind not in STORED_AS:
+        raise UsageError(f"weights can't be stored as {kind!r}; expected {', '.join(STORED_AS)}, int8")
+    shapes, stored = head_tensors(config), _floats_of(kind)
     wrong = [name for name, shape in shapes.items() if name not in tensors or tensors[name].data.shape != shape]
     if wrong:
         raise UnsupportedModelError(f"the head can't be saved: its tensor {wrong[0]!r} is missing or has another shape")
-    contents: Contents = {
-        name: (TensorSpec(stored.dtype, shape), partial(stored.convert, tensors[name]))
-        for name, shape in shapes.items()
-    }
+    contents: Contents = {}
+    for name, shape in shapes.items():
+        if kind == "int8" and is_quantisable(shape):
+            contents |= _quantised(name, tensors[name])
+        else:
+            contents[name] = (TensorSpec(stored.dtype, shape), partial(stored.convert, tensors[name]))
     if config.layer.qkv_bias:  # in this layout, heads that have a bias have one here too
         zeros = RawTensor("F32", np.zeros(config.layer.hidden_size, np.float32))
         contents[OUTPUT_BIAS] = (TensorSpec(stored.dtype, zeros.data.shape), partial(stored.convert, zeros))
     return contents | _id_map(config, token_ids)
+
+
+def _quantised(name: str, tensor: RawTensor) -> Contents:
+    shape = tensor.data.shape
+    return {
+        name: (TensorSpec(CODES, shape), lambda: codes_and_scales(floats(tensor))[0]),
+        name + SCALE_SUFFIX: (TensorSpec("F16", scales_shape(shape)), lambda: codes_and_scales(floats(tensor))[1]),
+    }
 
 
 def _id_map(config: HeadConfig, token_ids: npt.NDArray[np.int64] | None) -> Contents:

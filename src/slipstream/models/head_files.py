@@ -15,6 +15,8 @@ from slipstream.models.files import read_json
 from slipstream.models.head_config import HeadConfig, default_feature_layers
 from slipstream.models.head_kinds import EAGLE3, kind_in_config, kind_in_tensors, refuse_other_kind
 from slipstream.models.head_layouts import ID_MAP, IN_DRAFT, OUTPUT_BIAS, canonical_names, head_config, head_tensors
+from slipstream.models.int8_groups import CODES, SCALE_SUFFIX, check_scales, quantised_tensor
+from slipstream.models.quantised import QuantisedTensor, unpacked
 from slipstream.models.safetensors import PICKLES, stored_tensors
 from slipstream.models.safetensors_file import StoredTensor
 from slipstream.models.tensors import check_shapes
@@ -36,8 +38,16 @@ class HeadCheckpoint:
         return tensor_name in head_tensors(self.config)
 
     def tensor(self, tensor_name: str) -> RawTensor:
-        """Reads one tensor; the array is a read-only view of the file. KeyError for an unknown name."""
-        return self.stored[tensor_name].read()
+        """Reads one tensor; of floats, the array is a read-only view of the file. KeyError for an unknown name."""
+        codes = self.quantised(tensor_name)
+        if codes is None:
+            return self.stored[tensor_name].read()
+        return RawTensor("F32", unpacked(codes.format, codes.rows(0, codes.shape[0])))
+
+    def quantised(self, tensor_name: str) -> QuantisedTensor | None:
+        """The tensor's codes, where it is stored as such."""
+        tensor = self.stored[tensor_name]
+        return quantised_tensor(tensor, self.stored[tensor_name + SCALE_SUFFIX]) if tensor.dtype == CODES else None
 
     def token_ids(self) -> npt.NDArray[np.int64]:
         """The target's id of each draft id. Length draft_vocab_size."""
@@ -163,10 +173,15 @@ def _check_stored(stored: dict[str, StoredTensor], config: HeadConfig, path: Pat
     expected = head_tensors(config)
     shapes = {name: tensor.shape for name, tensor in stored.items()}
     check_shapes(shapes, expected, "head", path)
+    known = {*expected, ID_MAP, IN_DRAFT, OUTPUT_BIAS}
     for name in expected:
-        stored[name].check_float()
+        if stored[name].dtype == CODES:
+            check_scales(stored[name], stored.get(name + SCALE_SUFFIX))
+            known.add(name + SCALE_SUFFIX)
+        else:
+            stored[name].check_float()
     _refuse_output_bias(stored, path)
-    extra = [name for name in stored if name not in expected and name not in (ID_MAP, IN_DRAFT, OUTPUT_BIAS)]
+    extra = [name for name in stored if name not in known]
     if extra:
         raise UnsupportedModelError(
             f"{path} has the tensor {extra[0]!r}, which Slipstream does not support in a head. Use another head."

@@ -201,6 +201,11 @@ def load_head(
     def read(*names: str) -> torch.Tensor:
         return torch.cat([to_torch(checkpoint.tensor(name), device) for name in names])
 
+    def packed(*names: str, bias: torch.Tensor | None = None) -> Linear:
+        """Codes stay codes where the ops take them."""
+        codes = [checkpoint.quantised(name) if ops.takes_quantised else None for name in names]
+        return ops.pack([read(name) if part is None else part for name, part in zip(names, codes, strict=True)], bias)
+
     def norm(name: str) -> Norm:
         return Norm(read(name).float().contiguous(), layer.norm_eps)
 
@@ -214,18 +219,18 @@ def load_head(
     return HeadWeights(
         config=config,
         feature_norms=tuple(map(norm, feature_norms)),
-        fuse=ops.pack(read("fc.weight")),
-        embedding=ops.pack(read("embed_tokens.weight")) if config.own_embedding else decoder.embedding,
+        fuse=packed("fc.weight"),
+        embedding=packed("embed_tokens.weight") if config.own_embedding else decoder.embedding,
         embedding_norm=norm("layers.0.input_layernorm.weight"),
         hidden_norm=norm("layers.0.hidden_norm.weight"),
-        qkv=ops.pack(read(*(f"{at}{x}_proj.weight" for x in "qkv")), bias),
+        qkv=packed(*(f"{at}{x}_proj.weight" for x in "qkv"), bias=bias),
         qk_norm=qk_norm(at) if layer.qk_norm else None,
-        output=ops.pack(read(f"{at}o_proj.weight")),
+        output=packed(f"{at}o_proj.weight"),
         mlp_norm=norm("layers.0.post_attention_layernorm.weight"),
-        gate_up=ops.pack(read(f"{mlp}gate_proj.weight", f"{mlp}up_proj.weight")),
-        down=ops.pack(read(f"{mlp}down_proj.weight")),
+        gate_up=packed(f"{mlp}gate_proj.weight", f"{mlp}up_proj.weight"),
+        down=packed(f"{mlp}down_proj.weight"),
         final_norm=norm("norm.weight"),
-        head=ops.pack(read("lm_head.weight")),
+        head=packed("lm_head.weight"),
         rope=rope_table(layer, len(decoder.rope.cosine), device),
     )
 
