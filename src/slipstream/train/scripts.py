@@ -17,6 +17,7 @@ from slipstream.train.shards import Role, Text
 
 _QUESTION_TOKENS = 96
 _QUESTION_TEMPERATURES = (0.8, 1.0)
+_ARTICLE_TEMPERATURES = (0.6, 0.9)
 _LEAST_ANSWER_ROOM = 32  # tokens
 
 SYSTEM_PROMPTS = (
@@ -58,6 +59,56 @@ TASKS = (
     "What is this text about?\n\n{text}",
     "Repeat the following text:\n\n{text}",
 )
+# Beginnings of texts that are no answers: what people paste into a question is seldom written by an assistant.
+ARTICLES = (
+    "By our staff reporter\n\nLONDON -",
+    "(Reuters) -",
+    "WASHINGTON -",
+    "Police said on Monday that",
+    "The company said",
+    "A man who",
+    "Scientists have found that",
+    "In a statement,",
+    "The president",
+    "Residents of the town",
+    "The match ended",
+    "He was born in",
+    "She was born on",
+    "is a town in",
+    "The river",
+    "The species",
+    "In 1914,",
+    "During the war,",
+    "The album was released",
+    "The film tells the story of",
+    "The battle of",
+    "According to the report,",
+    "Abstract. We present",
+    "Introduction\n\nIn recent years,",
+    "Chapter 1\n\nIt was",
+    "Once upon a time,",
+    "Dear Sir or Madam,",
+    "Minutes of the meeting\n\n",
+    "Ingredients:\n",
+    "Product review:",
+    "How to",
+    "Frequently asked questions\n\n",
+    "Terms and conditions\n\n1.",
+    "The patient",
+    "The court held that",
+    "Shares of",
+    "The weather",
+    "Interviewer:",
+    "Title:",
+    "Posted by",
+    "The museum",
+    "The first",
+    "It is",
+    "There are",
+    "When",
+    "Many people",
+)
+ARTICLE_TOKENS = (60, 120, 240, 400)
 TRANSLATIONS = ("French", "German", "Spanish", "Italian", "English")
 LONG_TASKS = (
     "Use the passages below to answer the question.\n\n{text}\n\nQuestion: What do the passages say?",
@@ -98,9 +149,9 @@ def _asked(writing: Writing, messages: list[Message], opener: str = "") -> Gener
     """The user's next message, by the model itself; empty where it does not come to an end."""
     form = writing.form
     start = form.open_user(messages)
-    if not start or len(start) + _QUESTION_TOKENS + _LEAST_ANSWER_ROOM > writing.length:
-        return ""
     prompt = [*start, *form.tokenizer.encode(opener)]
+    if not start or len(prompt) + _QUESTION_TOKENS + _LEAST_ANSWER_ROOM > writing.length:
+        return ""
     question = yield writing.wanted(prompt, _QUESTION_TOKENS, writing.chance.choice(_QUESTION_TEMPERATURES))
     return (opener + form.tokenizer.decode(question)).strip() if form.is_finished(question) else ""
 
@@ -155,6 +206,17 @@ def task(writing: Writing) -> Script:
     if not source:
         return sources
     return sources + (yield from _single(writing, "task", writing.chance.choice(TASKS).format(text=source)))
+
+
+def article(writing: Writing) -> Script:
+    """Something to do with, or to ask about, a text as papers and pages have them, which is not kept itself."""
+    opening, chance = writing.chance.choice(ARTICLES), writing.chance
+    start = [*writing.form.start_of_text(), *writing.form.tokenizer.encode("\n" + opening)]
+    written = yield writing.wanted(start, chance.choice(ARTICLE_TOKENS), chance.choice(_ARTICLE_TEMPERATURES))
+    text = opening + writing.form.tokenizer.decode(written).rstrip()
+    if chance.random() < 0.5:
+        return (yield from _single(writing, "article", chance.choice(TASKS).format(text=text)))
+    return (yield from conversation(writing, "article", [], f"{text}\n\nQuestion:"))
 
 
 def translation(writing: Writing) -> Script:
@@ -228,11 +290,12 @@ def _last_answer(writing: Writing, texts: Sequence[Text]) -> str:
 # Shares of the kinds. Plain questions are most of what people ask; translation, summaries and long contexts are what a
 # head that saw only such questions is worst at.
 KINDS: tuple[tuple[Kind, float], ...] = (
-    (chat, 0.25),
-    (opened, 0.30),
-    (turns, 0.12),
-    (system, 0.08),
-    (task, 0.12),
+    (chat, 0.18),
+    (opened, 0.25),
+    (turns, 0.08),
+    (system, 0.06),
+    (task, 0.10),
+    (article, 0.20),
     (translation, 0.08),
     (long_context, 0.05),
 )
