@@ -37,6 +37,7 @@ _OWN = {
     "feature_layers": opt.OptionSpec(
         "--feature-layers", "Layers whose hidden states it reads, for example 2,15,27.", "Head", {"show_default": False}
     ),
+    "mlp_size": opt.OptionSpec("--mlp-size", "Width of the head's MLP; 0: the target's.", "Head", {"min": 0}),
     "feature_norm": opt.OptionSpec(
         "--feature-norm", "Norm of the features: none, each (layer by layer) or all (together).", "Head"
     ),

@@ -18,11 +18,18 @@ from slipstream.backends.torch.ops import Layer, Norm
 from slipstream.backends.torch.reference import ReferenceOps
 from slipstream.models.checkpoint import Checkpoint
 
+Rope = tuple[torch.Tensor, torch.Tensor]  # cosine and sine [length, head_dim / 2]
+_LOGIT_BYTES = 1 << 28  # of logits at a time
+
 
 @dataclass(frozen=True, slots=True)
 class TargetStates:
+    """What the target has at each position: what a head reads, and what it learns."""
+
     features: torch.Tensor  # [texts, length, feature layers * hidden]
     hidden: torch.Tensor  # [texts, length, hidden], after the last norm
+    norms: torch.Tensor  # [texts, length] float32: the logarithm of the sum of its logits' exponentials
+    choices: torch.Tensor  # [texts, length] int64: its likeliest id
 
 
 class TargetForward:
@@ -56,9 +63,10 @@ class TargetForward:
         """[hidden] of the last norm"""
         return self._decoder.final_norm.gain
 
-    def rope(self, length: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Cosine and sine [length, head_dim / 2] of positions from 0; a head rotates as its target does."""
-        return self._decoder.rope.cosine[:length], self._decoder.rope.sine[:length]
+    def rope(self, length: int, start: int = 0) -> Rope:
+        """Of positions from `start`; a head rotates as its target does."""
+        at = slice(start, start + length)
+        return self._decoder.rope.cosine[at], self._decoder.rope.sine[at]
 
     @torch.no_grad()
     def __call__(self, tokens: torch.Tensor) -> TargetStates:
@@ -73,7 +81,17 @@ class TargetForward:
             if index in self._feature_layers:
                 kept[index] = x
         features = torch.cat([kept[index] for index in self._feature_layers], dim=-1)
-        return TargetStates(features, self._ops.norm(x, decoder.final_norm))
+        hidden = self._ops.norm(x, decoder.final_norm)
+        return TargetStates(features, hidden, *self._judged(hidden))
+
+    def _judged(self, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Norms and choices; logits are the largest thing here, and are made a piece at a time."""
+        norms, choices = [], []
+        for part in torch.split(hidden.flatten(0, 1), max(1, _LOGIT_BYTES // (4 * len(self.output_weight)))):
+            logits = F.linear(part, self.output_weight).float()
+            norms.append(logits.logsumexp(-1))
+            choices.append(logits.argmax(-1))
+        return torch.cat(norms).view(hidden.shape[:2]), torch.cat(choices).view(hidden.shape[:2])
 
     def _attention(self, layer: Layer, x: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
         config, (texts, length, _) = self._decoder.config, x.shape

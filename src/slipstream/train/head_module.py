@@ -15,11 +15,11 @@ from torch import nn
 from slipstream.models.checkpoint import Checkpoint
 from slipstream.models.config import DecoderConfig
 from slipstream.models.head_config import HeadConfig
-from slipstream.train.forward import TargetForward, rotated
+from slipstream.train.attention import KeysValues, draft_attention
+from slipstream.train.forward import Rope, TargetForward, rotated
 
 _SPREAD = 0.02  # standard deviation of new weights, as decoders are usually begun with
 _OWN_SCORE = 5.0  # of a token with itself in attention, at first: about half the weight among a hundred and fifty
-KeysValues = tuple[torch.Tensor, torch.Tensor]  # [texts, heads, length, head_dim] each
 
 
 class RmsNorm(nn.Module):
@@ -42,21 +42,20 @@ class HeadAttention(nn.Module):
         self.v_proj = nn.Linear(2 * config.hidden_size, keys, bias=False)
         self.o_proj = nn.Linear(queries, config.hidden_size, bias=False)
 
-    def forward(self, x: torch.Tensor, rope: KeysValues, past: list[KeysValues], mask: torch.Tensor) -> torch.Tensor:
-        """`x` [texts, length, 2 * hidden]; `mask` [length, keys so far]. Adds its keys and values to `past`."""
+    def forward(self, x: torch.Tensor, rope: Rope, past: list[KeysValues]) -> torch.Tensor:
+        """`x` [texts, length, 2 * hidden] by where drafts began; `past`: of the steps before it. Adds its own."""
         texts, length, _ = x.shape
         q = rotated(self._heads(self.q_proj(x)), *rope)
         k = rotated(self._heads(self.k_proj(x)), *rope)
         past.append((self._repeated(k), self._repeated(self._heads(self.v_proj(x)))))
-        keys, values = (torch.cat(parts, dim=2) for parts in zip(*past, strict=True))
-        out = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask)
+        out = draft_attention(q, past[0], past[1:])
         return torch.as_tensor(self.o_proj(out.transpose(1, 2).reshape(texts, length, -1)))
 
     def _heads(self, x: torch.Tensor) -> torch.Tensor:
         return x.view(*x.shape[:2], -1, self._config.head_dim).transpose(1, 2)
 
     def _repeated(self, x: torch.Tensor) -> torch.Tensor:
-        """A head of keys for each of queries: with a mask, the quick kernels know no groups."""
+        """A head of keys for each of queries."""
         return x.repeat_interleave(self._config.num_heads // self._config.num_kv_heads, dim=1)
 
 
@@ -108,14 +107,12 @@ class HeadModule(nn.Module):
             features = torch.cat([norm(part) for norm, part in zip(self.fc_norm, parts, strict=True)], dim=-1)
         return torch.as_tensor(self.fc(features))
 
-    def forward(
-        self, fused: torch.Tensor, embedded: torch.Tensor, rope: KeysValues, past: list[KeysValues], mask: torch.Tensor
-    ) -> torch.Tensor:
-        """One drafting step at all positions; `fused`, `embedded` and the output are [texts, length, hidden]."""
+    def forward(self, fused: torch.Tensor, embedded: torch.Tensor, rope: Rope, past: list[KeysValues]) -> torch.Tensor:
+        """One step of drafts from all positions; `fused`, `embedded` and the output are [texts, length, hidden]."""
         layer = self.layer
         normed = layer.hidden_norm(fused)
         residual = normed if self.config.norm_before_residual else fused
-        h = residual + layer.self_attn(torch.cat((layer.input_layernorm(embedded), normed), dim=-1), rope, past, mask)
+        h = residual + layer.self_attn(torch.cat((layer.input_layernorm(embedded), normed), dim=-1), rope, past)
         return torch.as_tensor(h + layer.mlp(layer.post_attention_layernorm(h)))
 
     def handed_on(self, output: torch.Tensor) -> torch.Tensor:
@@ -128,12 +125,12 @@ class HeadModule(nn.Module):
 
 
 def head_config(
-    target: Checkpoint, feature_layers: tuple[int, ...], draft_vocab_size: int, trained_context: int
+    target: Checkpoint, feature_layers: tuple[int, ...], draft_vocab_size: int, trained_context: int, mlp_size: int = 0
 ) -> HeadConfig:
     """A head for this target: one layer of its shape, without what only some families have."""
     layer = replace(
         target.config, architecture="llama", num_layers=1, qkv_bias=False, qk_norm=False, sliding_window=None,
-        tied_head=False,
+        tied_head=False, intermediate_size=mlp_size or target.config.intermediate_size,
     )  # fmt: skip
     return HeadConfig(
         layer, draft_vocab_size, feature_layers, target.config.hidden_size,

@@ -6,6 +6,8 @@ none is kept or made twice: a third of the time and a tenth of the memory of the
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any, cast
 
 import torch
@@ -34,11 +36,12 @@ class _SoftCrossEntropy(torch.autograd.Function):
         total = torch.zeros((), device=hidden.device)
         by_hidden, by_weight = torch.empty_like(rows), torch.zeros_like(weight)
         best = torch.empty(len(rows), dtype=torch.int64, device=hidden.device)
+        piece = _fused_piece() if hidden.is_cuda else _piece
         at_once = max(1, _PIECE_BYTES // (4 * len(weight)))
         with torch.autocast(hidden.device.type, enabled=False):
             for start in range(0, len(rows), at_once):
                 at = slice(start, start + at_once)
-                loss, gradient, best[at] = _piece(rows[at] @ matrix.T, shares[at], row_weights[at])
+                loss, gradient, best[at] = piece(rows[at] @ matrix.T, shares[at], row_weights[at])
                 total += loss
                 if any(ctx.needs_input_grad):
                     by_hidden[at] = gradient @ matrix
@@ -51,6 +54,12 @@ class _SoftCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         by_hidden, by_weight = ctx.saved_tensors
         return by_hidden * gradients[0], by_weight * gradients[0], None, None
+
+
+@cache
+def _fused_piece() -> Callable[..., tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    """Step by step, `_piece` reads and writes its logits a dozen times."""
+    return torch.compile(_piece, dynamic=True)
 
 
 def _piece(

@@ -1,25 +1,24 @@
-"""Rollout: several drafting steps from every position of a text at the same time, as they happen when answering.
+"""Rollout: drafts of several steps from every position of a text at the same time, as they happen when answering.
 
-Step 1 at position s reads the target's features of s and the token at s + 1, and predicts the token at s + 2. Step k at
-position s reads, in place of features, what step k - 1 gave at s - 1. It sees what a draft of that length sees:
-entries made from features up to the position where the draft began, s - k + 1, and then one entry of each step after.
+The draft that begins at position p reads in step 1 the target's features of p and the token at p + 1, and predicts the
+token at p + 2. Step k reads, in place of features, what step k - 1 gave, and the token at p + k; it predicts the one
+after that. It sees what a draft of that length sees: entries made from features up to p, and its own steps after.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 
+from slipstream.train.attention import KeysValues
 from slipstream.train.batches import TextBatch
-from slipstream.train.forward import TargetForward, TargetStates
-from slipstream.train.head_module import HeadModule, KeysValues
+from slipstream.train.forward import Rope, TargetForward, TargetStates
+from slipstream.train.head_module import HeadModule
 from slipstream.train.losses import soft_cross_entropy
 
-_LOGIT_BYTES = 1 << 28  # of the target's logits at a time
 StatesOf = Callable[[TextBatch], TargetStates]
 
 
@@ -51,38 +50,40 @@ class Rollout:
         self._head = head
         self._target = target
         self._draft_ids = draft_ids  # [draft vocabulary] int64
+        self._target_rows = target.output_weight[draft_ids]
         self._num_kinds = num_kinds
 
     def __call__(self, batch: TextBatch, steps: int, states_of: StatesOf | None = None) -> RolloutOutcome:
         """`states_of`: where the target's states are known already."""
         texts, length = batch.tokens.shape
         states = states_of(batch) if states_of else self._target(batch.tokens)
-        lesson = self._lesson(states.hidden, batch.rows)
-        embedded = F.embedding(batch.tokens.roll(-1, 1), self._target.embedding)
-        outputs = unroll(self._head, states.features, embedded, self._target.rope(length), steps)
+        lesson = self._lesson(states, batch.rows)
         positions = batch.rows % length
         losses, weights, matches = [], [], []
-        for step, output in enumerate(outputs, 1):
-            counted = batch.weights * (positions >= step - 1)
-            loss, match = self._judged(output.flatten(0, 1)[batch.rows], lesson, counted)
+        for step, output in enumerate(self._unrolled(batch.tokens, states.features, steps)):
+            counted = batch.weights * (positions >= step)
+            begun_at = (batch.rows - step).clamp_min(0)
+            loss, match = self._judged(output.flatten(0, 1)[begun_at], lesson, counted)
             losses.append(loss)
             weights.append(counted.sum())
             matches.append(match)
         reached, begun = self._chains(batch, matches, texts * length)
         return RolloutOutcome(torch.stack(losses), torch.stack(weights), reached, begun)
 
+    def _unrolled(self, tokens: torch.Tensor, features: torch.Tensor, steps: int) -> Iterator[torch.Tensor]:
+        length = tokens.shape[1]
+        embedded = [F.embedding(tokens.roll(-step - 1, 1), self._target.embedding) for step in range(steps)]
+        ropes = [self._target.rope(length, step) for step in range(steps)]
+        return unroll(self._head, features, embedded, ropes)
+
     @torch.no_grad()
-    def _lesson(self, hidden: torch.Tensor, rows: torch.Tensor) -> Lesson:
+    def _lesson(self, states: TargetStates, rows: torch.Tensor) -> Lesson:
         """The token at s + 2 is what the target chooses at s + 1."""
-        states = hidden.flatten(0, 1)[rows + 1]
-        at_once = max(1, _LOGIT_BYTES // (4 * len(self._target.output_weight)))
-        shares, choices = [], []
-        for part in torch.split(states, at_once):
-            logits = F.linear(part, self._target.output_weight).float()
-            own = logits if len(self._draft_ids) == logits.shape[1] else logits[:, self._draft_ids]
-            shares.append((own - logits.logsumexp(-1, keepdim=True)).exp().to(states.dtype))
-            choices.append(logits.argmax(-1))
-        return Lesson(torch.cat(shares), torch.cat(choices))
+        hidden, norms, choices = (
+            part.flatten(0, 1)[rows + 1] for part in (states.hidden, states.norms, states.choices)
+        )
+        logits = F.linear(hidden, self._target_rows).float()
+        return Lesson(logits.sub_(norms[:, None]).exp_().to(hidden.dtype), choices)
 
     def _judged(self, output: torch.Tensor, lesson: Lesson, weights: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The weighted loss and which rows are right. What the target has outside of the draft vocabulary lowers a
@@ -121,25 +122,14 @@ def _shifted(flags: torch.Tensor) -> torch.Tensor:
 
 
 def unroll(
-    head: HeadModule, features: torch.Tensor, embedded: torch.Tensor, rope: KeysValues, steps: int
+    head: HeadModule, features: torch.Tensor, embedded: Sequence[torch.Tensor], ropes: Sequence[Rope]
 ) -> Iterator[torch.Tensor]:
-    """The head's output [texts, length, hidden] of each step. `embedded` at s is of the token at s + 1."""
+    """The head's output [texts, length, hidden] of each step, by where the draft began.
+
+    `embedded`: of each step the tokens that it reads, `ropes`: the rotations of its positions."""
     past: list[KeysValues] = []
     read = head.fused(features)
-    for step in range(1, steps + 1):
-        output = head(read, embedded, rope, past, step_mask(features.shape[1], step, features.device))
+    for tokens, rope in zip(embedded, ropes, strict=True):
+        output = head(read, tokens, rope, past)
         yield output
-        read = F.pad(head.handed_on(output)[:, :-1], (0, 0, 1, 0))  # one position on
-
-
-@lru_cache(maxsize=256)
-def step_mask(length: int, step: int, device: torch.device) -> torch.Tensor:
-    """[length, step * length] bool: what a query of this step sees of the keys of all steps so far, one after another.
-
-    Of step 1, positions up to the one where its draft began; of every later step, the one entry on its own draft.
-    """
-    at = torch.arange(length, device=device)
-    distance = at[:, None] - at[None, :]
-    blocks = [distance >= step - 1]
-    blocks += [distance == step - earlier for earlier in range(2, step + 1)]
-    return torch.cat(blocks, dim=1)
+        read = head.handed_on(output)

@@ -123,7 +123,7 @@ class TrainingRun:
     def _config(self, draft_vocab_size: int) -> HeadConfig:
         options = self.options
         return replace(
-            head_config(self.target, self.feature_layers, draft_vocab_size, options.length),
+            head_config(self.target, self.feature_layers, draft_vocab_size, options.length, options.mlp_size),
             feature_norm=options.feature_norm,
             norm_before_residual=options.norm_before_residual,
             norm_output=options.norm_output,
@@ -175,7 +175,7 @@ class TrainingRun:
         if state.step:
             self.messenger.say(f"going on at step {state.step:,}")
         torch.manual_seed(self.options.seed)
-        longest = self.options.length + PADDED_TO
+        longest = self.options.length + PADDED_TO + self.options.draft_steps
         target = load_target(self.target, self.feature_layers, self.device, DTYPES[self.dtype], longest)
         draft_ids = torch.from_numpy(vocabulary.ids).to(self.device)
         head = HeadModule(config).to(self.device)

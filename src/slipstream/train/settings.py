@@ -32,6 +32,7 @@ class TrainOptions:
     # the head
     draft_vocab: int = 8192  # ids it can draft; 0: all
     feature_layers: str = ""  # "2,15,27"; empty: an early one, the middle, one near the end
+    mlp_size: int = 0  # of its layer; 0: as the target's
     feature_norm: FeatureNorm = "each"
     norm_before_residual: bool = False
     norm_output: bool = False

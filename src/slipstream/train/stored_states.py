@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import torch
 
 from slipstream.train.batches import Corpus, TextBatch
 from slipstream.train.forward import TargetForward, TargetStates
 
 _MEMORY_SHARE = 0.6  # of what is free on the device; the rest is for the steps
+_BESIDES = 12  # bytes of a token for its norm and choice
 
 
 class StoredStates:
     """Called with a batch of its corpus, it gives what the target would."""
 
-    def __init__(self, features: torch.Tensor, hidden: torch.Tensor) -> None:
-        self._features = features  # [tokens of the corpus, feature layers * hidden]
-        self._hidden = hidden  # [tokens of the corpus, hidden]
+    def __init__(self, states: TargetStates) -> None:
+        self._states = states  # in place of texts and length, the tokens of the corpus
 
     def __call__(self, batch: TextBatch) -> TargetStates:
-        return TargetStates(self._features[batch.places], self._hidden[batch.places])
+        return TargetStates(*(part[batch.places] for part in _parts(self._states)))
 
 
 @torch.no_grad()
@@ -27,17 +29,24 @@ def stored_states(
 ) -> StoredStates | None:
     """None where they don't fit: the states are then computed in every step. `free`: bytes on the device."""
     widths, dtype, tokens = target.state_widths, target.embedding.dtype, int(corpus.starts[-1])
-    if tokens * sum(widths) * dtype.itemsize > free * _MEMORY_SHARE:
+    if tokens * (sum(widths) * dtype.itemsize + _BESIDES) > free * _MEMORY_SHARE:
         return None
     features, hidden = (torch.empty(tokens, width, dtype=dtype, device=device) for width in widths)
+    norms, choices = (torch.empty(tokens, dtype=kind, device=device) for kind in (torch.float32, torch.int64))
+    kept = TargetStates(features, hidden, norms, choices)
     for chosen in corpus.in_order(batch_tokens):
         batch = corpus.batch(chosen).to(device)
-        states = target(batch.tokens)
-        features[batch.places], hidden[batch.places] = _own(states.features, batch), _own(states.hidden, batch)
-    return StoredStates(features, hidden)
+        for own, part in zip(_parts(kept), _parts(target(batch.tokens)), strict=True):
+            own[batch.places] = _own(part, batch)
+    return StoredStates(kept)
+
+
+def _parts(states: TargetStates) -> list[torch.Tensor]:
+    return [getattr(states, part.name) for part in fields(states)]
 
 
 def _own(states: torch.Tensor, batch: TextBatch) -> torch.Tensor:
     """Padding has the place of a text's last token, and so must have its state."""
     within = batch.places - batch.places[:, :1]
-    return states.gather(1, within[:, :, None].expand_as(states))
+    texts = torch.arange(len(within), device=within.device)[:, None]
+    return states[texts, within]
