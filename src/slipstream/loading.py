@@ -16,13 +16,14 @@ from slipstream.core.row_times import measure_head, measure_rows
 from slipstream.core.stream import Drafter
 from slipstream.core.team import members_of
 from slipstream.core.turn import TURN
-from slipstream.drafters import DraftSources, ModelBackedDrafter, make_drafter, parse_drafter
+from slipstream.drafters import DraftSources, ModelBackedDrafter, make_drafter, names_head, parse_drafter
 from slipstream.drafters.head.drafter import HeadDrafter
 from slipstream.errors import CapacityError, DamagedModelError, UnsupportedModelError, UsageError
 from slipstream.findings import BlockedError
 from slipstream.load_checks import ModelToLoad, refuse_damaged, refuse_too_large
 from slipstream.model_files.head_checks import check_head, is_head
 from slipstream.model_files.weights import finding_of
+from slipstream.models.builtin import builtin_head
 from slipstream.models.head_files import HeadCheckpoint, open_head
 from slipstream.models.spec import locate
 from slipstream.models.tokenizer import Tokenizer, same_vocabulary
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 _FIRST_SIZES = {False: (1, 4, 8, 2), True: (1, 4, 8, 2, 16, 32, 64)}
 _MEASURING_S = 0.6
 _HEAD_SIZES = (1, 2, 4, 8)
+WITH_OWN_HEAD = "chained:suffix,head"  # text that repeats costs nothing to draft; what is new, the head drafts
 
 
 @runtime_checkable
@@ -55,6 +57,7 @@ class LoadedModel:
 
     model: Model
     tokenizer: Tokenizer
+    own_head: Path | None = None  # the draft head that comes with it, where the backend can run it
     _row_costs: dict[int, float] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def row_costs(self) -> dict[int, float]:
@@ -100,7 +103,7 @@ def load_model(
     except DamagedModelError as error:
         raise BlockedError([finding_of(error)]) from error
     report(model.info.name, 1.0)
-    return LoadedModel(model, tokenizer)
+    return LoadedModel(model, tokenizer, builtin_head(spec) if isinstance(model, HeadedModel) else None)
 
 
 def load(
@@ -118,10 +121,10 @@ def load(
     """An engine for `target`.
 
     `drafter` is a spec (`none`, `ngram`, `suffix`, `model`, `early-exit`, `translate`, `chained:…`, see
-    `slipstream.drafters`) or a Drafter. Left out, it is `model` or `translate` where a draft is given, and `suffix`
-    otherwise. `options` are a backend's own (`TorchOptions`, `LlamaCppOptions`); the draft takes them too, unless it
-    has options of its own, and where there are none each model goes to the backend that suits it. `max_stall_s`: see
-    `Engine`. Raises ModelError, UsageError.
+    `slipstream.drafters`) or a Drafter. Left out, it is `model`, `translate` or `head` by what the draft is; without a
+    draft `suffix`, chained with the head that comes with the target where there is one. `options` are a backend's own
+    (`TorchOptions`, `LlamaCppOptions`); the draft takes them too, unless it has options of its own, and where there are
+    none each model goes to the backend that suits it. `max_stall_s`: see `Engine`. Raises ModelError, UsageError.
     """
     plan = make_policy(policy)  # bad settings fail before gigabytes are read
     if isinstance(drafter, str):
@@ -132,6 +135,8 @@ def load(
     if is_checked:  # together, before the first of them is read
         refuse_too_large(ModelToLoad(target, options), ModelToLoad(helper_spec, draft_options or options))  # type: ignore[arg-type]
     main = load_model(target, options, report, is_checked=is_checked)
+    if head_spec is None and draft is None and (drafter is None or names_head(drafter)):
+        head_spec = main.own_head
     head = _attach_head(main, head_spec) if head_spec is not None else None
     helper = None
     if helper_spec is not None:
@@ -145,11 +150,17 @@ def load(
         same_vocabulary=helper is None or same_vocabulary(main.tokenizer, helper.tokenizer),
     )
     if drafter is None or isinstance(drafter, str):
-        default = "head" if head else drafter_for(main, helper) if helper else "suffix"
-        drafter = make_drafter(drafter or default, sources)
+        drafter = make_drafter(drafter or _default_drafter(main, helper, head, is_own=draft is None), sources)
     if isinstance(plan, AutoPolicy) and drafter is not None:
         plan.expect(main.row_costs(), _draft_costs(drafter, main, helper))
     return Engine(main.model, main.tokenizer, drafter, plan, max_streams=max_streams, max_stall_s=max_stall_s)
+
+
+def _default_drafter(target: LoadedModel, helper: LoadedModel | None, head: HeadModel | None, is_own: bool) -> str:
+    """`is_own`: the head comes with the target."""
+    if head:
+        return WITH_OWN_HEAD if is_own else "head"
+    return drafter_for(target, helper) if helper else "suffix"
 
 
 def _attach_head(target: LoadedModel, spec: str | Path) -> HeadModel:

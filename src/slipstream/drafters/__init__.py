@@ -204,6 +204,14 @@ def needs_layers(spec: str) -> bool:
     return parsed.name in NEED_LAYERS or "head" in parsed.options
 
 
+def names_head(drafter: str | Drafter) -> bool:
+    """Whether a spec has the drafter that runs a head."""
+    if not isinstance(drafter, str):
+        return False
+    parsed = parse_drafter(drafter)
+    return any(part.name == "head" for part in (parsed, *parsed.members))
+
+
 def make_drafter(spec: str, sources: DraftSources) -> Drafter | None:
     """The drafter a spec names; None for `none`. Raises UsageError for an unknown name or option."""
     return _make(parse_drafter(spec), sources)
