@@ -55,6 +55,8 @@ class DrafterGuard:
         """A drafter may fail because of one stream. After a failure it is asked for each stream alone, and is dropped
         only for streams where it fails again.
         """
+        for ask in asks:
+            ask.stream.least_chance = ask.least_chance
         try:
             proposals = asks[0].drafter.propose([ask.stream for ask in asks], [ask.budget for ask in asks])
             return [checked(t, ask.budget, self.vocab_size) for t, ask in zip(proposals, asks, strict=True)]

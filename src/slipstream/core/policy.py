@@ -24,11 +24,15 @@ class RoundView:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A request for a draft of at most `budget` tokens from one of a stream's drafters."""
+    """A request for a draft of at most `budget` tokens from one of a stream's drafters.
+
+    A token that is accepted with less than `least_chance` does not pay: a drafter that `stops_early` ends there.
+    """
 
     stream: Stream
     drafter: Drafter
     budget: int
+    least_chance: float = 0.0
 
 
 class RoundPlan(Protocol):

@@ -114,6 +114,7 @@ class Stream:
         self.max_answer_tokens = min(limits.max_tokens, room)
         self.is_cancelled = False  # somebody asked for its end; the engine ends it between rounds
         self.drafter = drafter
+        self.least_chance = 0.0  # of a drafted token to be worth its time, as the policy sees it
         self.verifier = verifier
         self.history = History(prompt)
         self.stats = Stats(num_prompt_tokens=len(prompt))
@@ -234,6 +235,7 @@ class Drafter(Protocol):
     """Proposes what comes next. It may be wrong, slow or broken: the text does not depend on it.
 
     One that grows trees may have a `width`: the nodes that one step of a draft gives. Without it, a step gives one.
+    One that knows how sure it is may have `stops_early`: its drafts end where `stream.least_chance` is reached.
     """
 
     @property
@@ -259,6 +261,10 @@ class Drafter(Protocol):
     def end(self, stream: Stream) -> None:
         """The stream is over, finished or abandoned: give back what was held for it."""
         ...
+
+
+def stops_early(drafter: Drafter) -> bool:
+    return bool(getattr(drafter, "stops_early", False))
 
 
 def nodes_of_a_step(drafter: Drafter) -> int:

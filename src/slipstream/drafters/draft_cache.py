@@ -24,10 +24,11 @@ class Branch:
     unread: list[int]
     node: int = ROOT  # of the draft, that `unread` ends with
     depth: int = 0
+    chance: float = 1.0  # of all drafted tokens up to here, as the draft model sees it
 
     def fork(self) -> Branch:
         """A second branch from the same place. Raises CapacityError if there is no room."""
-        return Branch(self.sequence.fork(), list(self.read), [], self.node, self.depth)
+        return Branch(self.sequence.fork(), list(self.read), [], self.node, self.depth, self.chance)
 
     def mark_read(self) -> None:
         self.sequence.commit()

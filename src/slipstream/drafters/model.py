@@ -75,6 +75,7 @@ class DraftModelDrafter:
         """Without a `vocabulary`, the draft's ids are the target's; extra padding rows are allowed."""
         self.name = name
         self.model = model
+        self.stops_early = not model.info.extends  # a device drafts a whole chain by itself
         self._options = options or DraftModelOptions()
         self._vocabulary = vocabulary or SameVocabulary(model.info.vocab_size)
         self._cache = DraftCache(model)
@@ -138,7 +139,9 @@ class DraftModelDrafter:
         for line, guess in zip(lines, guesses, strict=False):
             line.node = draft.builder.add(line.node, guess.token, guess.confidence, guess.proposal)
             line.depth += 1
-            line.unread = [self._vocabulary.to_draft_token(guess.token)]
+            line.chance *= guess.confidence
+            is_worthwhile = line.chance >= draft.stream.least_chance
+            line.unread = [self._vocabulary.to_draft_token(guess.token)] if is_worthwhile else []
         draft.branches += lines[1:]
 
     def _guesses(self, draft: _Draft, branch: Branch, row: Row, count: int) -> list[Guess]:

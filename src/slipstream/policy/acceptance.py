@@ -118,9 +118,12 @@ class Acceptance:
         """Observations at a depth that drafts no longer reach fade, so a few rejections there do not end trials."""
         return float(MEMORY ** (self._num_drafts - self._seen_at[depth]))
 
-    def observe(self, proposed: DraftTree, tokens: Sequence[int], recent: AcceptanceRecord) -> None:
+    def observe(
+        self, proposed: DraftTree, tokens: Sequence[int], recent: AcceptanceRecord, *, ended_early: bool = False
+    ) -> None:
         """Learns from the tokens a stream gained, also about nodes that were proposed but not scored. An empty draft
-        counts as one whose first token was rejected.
+        counts as one whose first token was rejected; one that `ended_early`, because the drafter was not sure enough, as
+        one whose next token was.
         """
         depth_of, odds = {ROOT: 0}, self._drafter.odds_shift()  # nodes that the text goes through
         seen = reached = 0
@@ -134,6 +137,8 @@ class Acceptance:
             if taken:
                 reached = depth_of[node] = depth
             self._learn(self._deeper if depth > 1 else self._first, confidence, odds, taken, recent)
+        if ended_early and reached == max(proposed.depths(), default=0):
+            seen = reached + 1
         self._num_drafts += 1
         for depth in range(1, max(seen, 1) + 1):
             record = self._depths[depth]

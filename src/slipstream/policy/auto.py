@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from slipstream.core.policy import PolicyReport, RoundOutcome, RoundView
-from slipstream.core.stream import Stream
+from slipstream.core.stream import Stream, stops_early
 from slipstream.core.team import members_of
 from slipstream.errors import UsageError
 from slipstream.policy.auto_plan import AutoPlan
@@ -70,7 +70,7 @@ class AutoPolicy:
                     self._last_drafter = drafter.name
                     judged = tree if o.stream.verifier.judges_unscored else o.scored
                     acceptance = self._known.drafters[drafter.name].acceptance
-                    acceptance.observe(judged, o.verdict.tokens(o.scored), recent)
+                    acceptance.observe(judged, o.verdict.tokens(o.scored), recent, ended_early=stops_early(drafter))
 
     def _learn_drafting(self, plan: AutoPlan, outcome: RoundOutcome) -> None:
         known, asked = self._known, Counter[str]()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from slipstream.core.policy import Ask, RoundView, fit
-from slipstream.core.stream import nodes_of_a_step
+from slipstream.core.stream import nodes_of_a_step, stops_early
 from slipstream.core.tree import EMPTY_TREE, DraftTree
 from slipstream.policy.acceptance import Chance
 from slipstream.policy.constants import CAUTION, LOSS_SHARE
@@ -78,9 +78,19 @@ class AutoPlan:
         draft = None if group.is_cut_later or self.view.is_announced else self._worthwhile_draft(group)
         if draft is None:
             return []
-        streams, rooms, depth = self.view.streams, self.view.rooms, draft.round.size
-        width = nodes_of_a_step(group.drafter)
-        return [Ask(streams[i], group.drafter, min(depth, rooms[i]) * width) for i in draft.members]
+        view, drafter, width, depth = self.view, group.drafter, nodes_of_a_step(group.drafter), draft.round.size
+        least = 0.0
+        if stops_early(drafter):
+            depth, least = group.longest, self._least_chance(group, draft)
+        return [Ask(view.streams[i], drafter, min(depth, view.rooms[i]) * width, least) for i in draft.members]
+
+    def _least_chance(self, group: DrafterGroup, draft: DraftOption) -> float:
+        """The chance from which one more token of a draft is worth its step and its row."""
+        times, num_streams = self._known.times, len(self.view.streams)
+        num_rows = draft.round.size * len(draft.members)
+        row_s = (times.seconds(num_streams + num_rows) - times.seconds(num_streams)) / num_rows
+        step_s = self._known.drafters[group.drafter.name].times.seconds(len(group.members), 1, 0)
+        return min(draft.round.rate * (row_s + step_s / len(draft.members)), 1.0)
 
     def _worthwhile_draft(self, group: DrafterGroup) -> DraftOption | None:
         if group.drafter.name not in self._drafts:

@@ -49,10 +49,11 @@ class _GrowingTree:
     read_parents: list[int] = field(default_factory=list)
 
     def next_read(self, width: int, depth: int) -> list[_Candidate]:
-        """The likeliest nodes of this depth, numbered; the head reads them next."""
+        """The likeliest nodes of this depth that are worth going on from, numbered; the head reads them next."""
         if depth >= self.num_steps:
             return []
-        found = sorted((n for n in self.nodes if n.depth == depth), key=lambda node: -node.chance)[:width]
+        worthwhile = (n for n in self.nodes if n.depth == depth and n.chance >= self.stream.least_chance)
+        found = sorted(worthwhile, key=lambda node: -node.chance)[:width]
         for node in found:
             node.read_as = len(self.read_tokens)
             self.read_tokens.append(node.choice.token)
@@ -86,6 +87,7 @@ class HeadDrafter:
         self.name = "head"
         self.head = head
         self.width = (options or HeadOptions()).width
+        self.stops_early = not (head.extends and self.width == 1)  # a device drafts a whole chain by itself
         self._chooser = HeadChoices(head.token_ids, vocab_size)
 
     def begin(self, stream: Stream) -> None:
