@@ -122,8 +122,8 @@ class Acceptance:
         self, proposed: DraftTree, tokens: Sequence[int], recent: AcceptanceRecord, *, ended_early: bool = False
     ) -> None:
         """Learns from the tokens a stream gained, also about nodes that were proposed but not scored. An empty draft
-        counts as one whose first token was rejected; one that `ended_early`, because the drafter was not sure enough, as
-        one whose next token was.
+        counts as one whose first token was rejected; one that `ended_early`, because the drafter was not sure, as one
+        whose next token was.
         """
         depth_of, odds = {ROOT: 0}, self._drafter.odds_shift()  # nodes that the text goes through
         seen = reached = 0

@@ -14,15 +14,16 @@ import torch
 
 from slipstream.backends.torch.kv_pool import KVPool
 from slipstream.backends.torch.ops import (
+    Features,
     Layer,
-    LayerCache,
-    LayerStep,
     Linear,
     Norm,
     Ops,
     QKNorm,
     RopeTable,
     Rows,
+    Stack,
+    StackCache,
     Weight,
 )
 from slipstream.models.checkpoint import Checkpoint, RawTensor
@@ -30,19 +31,6 @@ from slipstream.models.config import DecoderConfig
 from slipstream.models.quantised import QuantisedTensor
 
 B = TypeVar("B", bound=Rows)
-
-
-@dataclass(frozen=True, slots=True)
-class Features:
-    """Where a forward pass writes its hidden states: those before layer `layers[k]` to the k-th part of `out`."""
-
-    layers: tuple[int, ...]
-    out: torch.Tensor  # [rows, len(layers) * width]
-
-    def take(self, layer: int, x: torch.Tensor) -> None:
-        for k, wanted in enumerate(self.layers):
-            if wanted == layer:
-                self.out[: len(x), k * x.shape[1] : (k + 1) * x.shape[1]] = x
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +47,10 @@ class Decoder(Generic[B]):
 
     def forward(self, batch: B, pool: KVPool, features: Features | None = None) -> torch.Tensor:
         """Writes the rows' keys and values, and returns logits [outputs, vocab] float32 of `batch.logit_rows`."""
-        ops, config = self.ops, self.config
-        following = [*(layer.attention_norm for layer in self.layers[1:]), self.final_norm]
+        ops = self.ops
         hidden = ops.embed(self.embedding, batch.tokens, then=self.layers[0].attention_norm)
-        for i, (layer, next_norm) in enumerate(zip(self.layers, following, strict=True)):
-            if features:
-                features.take(i, hidden.x)
-            cache = LayerCache(pool.keys[i], pool.values[i])
-            ops.layer(hidden, layer, LayerStep(self.rope, batch, config, cache, next_norm))
-        if features:
-            features.take(len(self.layers), hidden.x)
+        stack = Stack(self.layers, self.final_norm, self.rope, self.config)
+        ops.layers(hidden, stack, batch, StackCache(pool.keys, pool.values), features)
         return ops.logits(hidden.take(batch.logit_rows), self.final_norm, self.head)
 
     def first_layers(self, count: int) -> Decoder[B]:

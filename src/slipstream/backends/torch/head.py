@@ -12,9 +12,21 @@ import numpy.typing as npt
 import torch
 
 from slipstream.backends.torch.batch import Batch, RowLists
-from slipstream.backends.torch.decoder import Decoder, Features, rope_table, to_torch
+from slipstream.backends.torch.decoder import Decoder, rope_table, to_torch
 from slipstream.backends.torch.kv_pool import PAGE_SIZE, KVPool, PooledSequence
-from slipstream.backends.torch.ops import LayerCache, Linear, Norm, Ops, QKNorm, RopeTable, SmallSteps
+from slipstream.backends.torch.ops import (
+    Features,
+    HeadLayer,
+    HeadStep,
+    Layer,
+    LayerCache,
+    Linear,
+    Norm,
+    Ops,
+    QKNorm,
+    RopeTable,
+    SmallSteps,
+)
 from slipstream.backends.torch.trail import Trail
 from slipstream.core.protocols import DraftNodes, ExtendRequest, Extension, KVSequence, Logits
 from slipstream.core.tree import ROOT
@@ -88,6 +100,9 @@ class TorchHead(FollowingHead):
         super().__init__(checkpoint, weights, pool, device)
         assert isinstance(ops, SmallSteps)
         self._ops: SmallSteps[Batch] = ops
+        w = weights
+        layer = Layer(w.hidden_norm, w.qkv, w.qk_norm, w.output, w.mlp_norm, w.gate_up, w.down)
+        self._layer = HeadLayer(layer, w.embedding_norm, w.config.norm_before_residual)
 
     def features(self, num_rows: int) -> Features:
         """Room for the features of a forward pass of the target."""
@@ -177,14 +192,9 @@ class TorchHead(FollowingHead):
 
     def _forward(self, hidden: torch.Tensor, batch: Batch) -> torch.Tensor:
         """[rows, hidden], of the tokens in the batch and what stands before them."""
-        ops, w, config = self._ops, self._weights, self._weights.config
-        normed = ops.norm(hidden, w.hidden_norm)
-        token = ops.norm(ops.lookup(w.embedding, batch.tokens), w.embedding_norm)
-        x = (normed if config.norm_before_residual else hidden).clone()
-        qkv = ops.linear(torch.cat((token, normed), dim=1), w.qkv)
-        ops.rope_write(qkv, batch, config.layer, w.rope, w.qk_norm, self._cache)
-        ops.linear_add(ops.attend(qkv, batch, config.layer, self._cache), w.output, x)
-        ops.linear_add(ops.swiglu(ops.linear(ops.norm(x, w.mlp_norm), w.gate_up)), w.down, x)
+        ops, w, config, x = self._ops, self._weights, self._weights.config, hidden.clone()
+        token = ops.lookup(w.embedding, batch.tokens)
+        ops.head_layer(token, x, self._layer, HeadStep(w.rope, batch, config.layer, self._cache))
         return ops.norm(x, w.final_norm) if config.norm_output else x
 
     def _logits(self, outputs: torch.Tensor) -> list[Logits]:

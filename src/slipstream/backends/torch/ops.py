@@ -96,6 +96,40 @@ class LayerCache:
     values: torch.Tensor  # [cells, kv_heads, head_dim]
 
 
+@dataclass(frozen=True, slots=True)
+class Features:
+    """Where a forward pass writes its hidden states: those before layer `layers[k]` to the k-th part of `out`."""
+
+    layers: tuple[int, ...]
+    out: torch.Tensor  # [rows, len(layers) * width]
+
+    def take(self, layer: int, x: torch.Tensor) -> None:
+        for k, wanted in enumerate(self.layers):
+            if wanted == layer:
+                self.out[: len(x), k * x.shape[1] : (k + 1) * x.shape[1]] = x
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """The layers of a decoder, and what they have in common."""
+
+    layers: tuple[Layer, ...]
+    final_norm: Norm
+    rope: RopeTable
+    config: DecoderConfig
+
+
+@dataclass(frozen=True, slots=True)
+class StackCache:
+    """Keys and values of all layers."""
+
+    keys: torch.Tensor  # [layers, cells, kv_heads, head_dim]
+    values: torch.Tensor  # [layers, cells, kv_heads, head_dim]
+
+    def of(self, layer: int) -> LayerCache:
+        return LayerCache(self.keys[layer], self.values[layer])
+
+
 class Rows(Protocol):
     """The rows of one forward. What else a kind of ops needs of them, its own batches have."""
 
@@ -126,6 +160,25 @@ class LayerStep(Generic[BatchIn]):
     then: Norm  # that of the next layer
 
 
+@dataclass(frozen=True, slots=True)
+class HeadLayer:
+    """The layer of a draft head. Its `attention_norm` is that of the features."""
+
+    layer: Layer
+    token_norm: Norm
+    from_norm: bool  # the residual stream begins with the norm of the features
+
+
+@dataclass(frozen=True, slots=True)
+class HeadStep(Generic[BatchIn]):
+    """What it needs besides its weights."""
+
+    rope: RopeTable
+    batch: BatchIn
+    config: DecoderConfig
+    cache: LayerCache
+
+
 class Ops(Protocol[BatchOf]):
     """`then` is the norm that will read the residual stream next, for a device that readies it on the way."""
 
@@ -144,8 +197,10 @@ class Ops(Protocol[BatchOf]):
 
     def embed(self, table: Linear, tokens: torch.Tensor, then: Norm) -> Hidden: ...
 
-    def layer(self, hidden: Hidden, layer: Layer, step: LayerStep[BatchOf]) -> None:
-        """The residual stream through a layer, in place."""
+    def layers(
+        self, hidden: Hidden, stack: Stack, batch: BatchOf, cache: StackCache, features: Features | None
+    ) -> None:
+        """The residual stream through all layers, in place."""
         ...
 
     def qkv(
@@ -173,6 +228,19 @@ class Ops(Protocol[BatchOf]):
     def attend(self, qkv: torch.Tensor, batch: BatchOf, config: DecoderConfig, cache: LayerCache) -> torch.Tensor:
         """[rows, heads * head_dim], of what `qkv` gave"""
         ...
+
+
+def run_layers(
+    ops: Ops[B], hidden: Hidden, stack: Stack, batch: B, cache: StackCache, features: Features | None
+) -> None:
+    """The layers, one after another."""
+    following = [*(layer.attention_norm for layer in stack.layers[1:]), stack.final_norm]
+    for i, (layer, next_norm) in enumerate(zip(stack.layers, following, strict=True)):
+        if features:
+            features.take(i, hidden.x)
+        run_layer(ops, hidden, layer, LayerStep(stack.rope, batch, stack.config, cache.of(i), next_norm))
+    if features:
+        features.take(len(stack.layers), hidden.x)
 
 
 def run_layer(ops: Ops[B], hidden: Hidden, layer: Layer, step: LayerStep[B]) -> None:
@@ -245,3 +313,14 @@ class SmallSteps(ABC, Generic[B]):
 
     def logits(self, hidden: Hidden, norm: Norm, head: Linear) -> torch.Tensor:
         return self.project(hidden, norm, head).float()
+
+    def head_layer(self, token: torch.Tensor, x: torch.Tensor, layer: HeadLayer, step: HeadStep[B]) -> None:
+        """x through the layer of a draft head, in place. It reads the norms of `token` and of `x` side by side."""
+        own, batch, config, cache = layer.layer, step.batch, step.config, step.cache
+        normed = self.norm(x, own.attention_norm)
+        qkv = self.linear(torch.cat((self.norm(token, layer.token_norm), normed), dim=1), own.qkv)
+        if layer.from_norm:
+            x.copy_(normed)
+        self.rope_write(qkv, batch, config, step.rope, own.qk_norm, cache)
+        self.linear_add(self.attend(qkv, batch, config, cache), own.output, x)
+        self.linear_add(self.swiglu(self.linear(self.norm(x, own.mlp_norm), own.gate_up)), own.down, x)

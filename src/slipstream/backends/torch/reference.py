@@ -10,18 +10,19 @@ import torch.nn.functional as F  # noqa: N812
 
 from slipstream.backends.torch.batch import Batch
 from slipstream.backends.torch.ops import (
+    Features,
     Hidden,
-    Layer,
     LayerCache,
-    LayerStep,
     Linear,
     Norm,
     QKNorm,
     RopeTable,
     SmallSteps,
+    Stack,
+    StackCache,
     Weight,
     joined,
-    run_layer,
+    run_layers,
 )
 from slipstream.models.config import DecoderConfig
 
@@ -45,8 +46,8 @@ class ReferenceOps(SmallSteps[Batch]):
     def first_outputs(self, weight: Linear, count: int) -> Linear:
         return replace(weight, data=weight.data[:count], outputs=count)
 
-    def layer(self, hidden: Hidden, layer: Layer, step: LayerStep[Batch]) -> None:
-        run_layer(self, hidden, layer, step)
+    def layers(self, hidden: Hidden, stack: Stack, batch: Batch, cache: StackCache, features: Features | None) -> None:
+        run_layers(self, hidden, stack, batch, cache, features)
 
     def lookup(self, table: Linear, tokens: torch.Tensor) -> torch.Tensor:
         return table.data[tokens].to(self.activation_dtype)

@@ -33,9 +33,7 @@ class HeadChoices:
     def likeliest(self, row: Logits, sampling: Sampling, position: int, count: int) -> list[Choice]:
         """The best `count` tokens, best first. Where the target samples, by logits plus its noise."""
         ids, values = self._contenders(row, sampling, position)
-        count = min(count, len(values))
-        best = np.argpartition(values, -count)[-count:] if count < len(values) else np.arange(count)
-        best = best[np.argsort(-values[best], kind="stable")]
+        best = _largest(values, min(count, len(values)))
         weights = np.exp(values - values[best[0]])
         chances = weights[best] / weights.sum()
         return [Choice(int(ids[i]), float(p)) for i, p in zip(best, chances, strict=True)]
@@ -63,3 +61,11 @@ class HeadChoices:
         full[self.token_ids] = row
         changed: Logits = processed(full, sampling, history, path)[self.token_ids]
         return changed
+
+
+def _largest(values: npt.NDArray[np.float32] | npt.NDArray[np.float64], count: int) -> npt.NDArray[np.int64]:
+    """Places of the largest, in order."""
+    if count == 1:
+        return np.array([values.argmax()])
+    best = np.argpartition(values, -count)[-count:] if count < len(values) else np.arange(count)
+    return best[np.argsort(-values[best], kind="stable")]

@@ -194,27 +194,79 @@ static void gate_rows(const float *gate_up, long rows, const struct linear *down
         }
 }
 
-/* x[rows, width] through a layer, in place. scratch: slip_layer_floats. */
-void slip_layer(const struct layer *l, const struct batch *batch, float *x, long max_keys, float *scratch) {
+/* The layer from what `qkv` reads on, which stands in room.normed and, where `qkv` is quantised, in `read`. */
+static void after_norm(const struct layer *l, const struct batch *batch, const struct room *room, const struct acts *read,
+                       long max_keys, float *x) {
     long rows = batch->rows;
-    struct room room = room_of(l, rows, max_keys, scratch);
-    struct acts wide = acts_in(room.acts, rows, l->qkv->inputs), heads = acts_in(room.acts, rows, l->output->inputs);
-    struct acts inner = acts_in(room.acts, rows, l->down->inputs);
-#pragma omp parallel num_threads(num_threads)
-    {
-        norm_rows(x, l->attention_norm, l->eps, rows, l->qkv, room.normed, &wide);
-        linear_share(l->qkv, room.normed, &wide, rows, 0, room.qkv);
+    struct acts heads = acts_in(room->acts, rows, l->output->inputs);
+    struct acts normed = acts_in(room->acts, rows, l->gate_up->inputs), inner = acts_in(room->acts, rows, l->down->inputs);
+    linear_share(l->qkv, room->normed, read, rows, 0, room->qkv);
 #pragma omp barrier
 #pragma omp for schedule(static)
-        for (long r = 0; r < rows; r++) rope_write_row(&l->attention, batch, room.qkv, r);
-        attend_share(&l->attention, batch, room.qkv, max_keys, room.scores, room.mixed);
-        if (l->output->is_quantised) quantise_rows(&heads, room.mixed, rows);
-        linear_share(l->output, room.mixed, &heads, rows, 1, x);
+    for (long r = 0; r < rows; r++) rope_write_row(&l->attention, batch, room->qkv, r);
+    attend_share(&l->attention, batch, room->qkv, max_keys, room->scores, room->mixed);
+    if (l->output->is_quantised) quantise_rows(&heads, room->mixed, rows);
+    linear_share(l->output, room->mixed, &heads, rows, 1, x);
 #pragma omp barrier
-        norm_rows(x, l->mlp_norm, l->eps, rows, l->gate_up, room.normed, &wide);
-        linear_share(l->gate_up, room.normed, &wide, rows, 0, room.gate_up);
+    norm_rows(x, l->mlp_norm, l->eps, rows, l->gate_up, room->normed, &normed);
+    linear_share(l->gate_up, room->normed, &normed, rows, 0, room->gate_up);
 #pragma omp barrier
-        gate_rows(room.gate_up, rows, l->down, room.gated, &inner);
-        linear_share(l->down, room.gated, &inner, rows, 1, x);
+    gate_rows(room->gate_up, rows, l->down, room->gated, &inner);
+    linear_share(l->down, room->gated, &inner, rows, 1, x);
+#pragma omp barrier
+}
+
+/* Which hidden states are kept: those before layers[k] in the k-th part of each row of out. */
+struct features {
+    const int64_t *layers;
+    int64_t count;
+    float *out; /* [rows, count * width] */
+};
+
+static void keep_features(const struct features *f, long layer, const float *x, long rows, long width) {
+    for (long k = 0; f && k < f->count; k++) {
+        if (f->layers[k] != layer) continue;
+#pragma omp for schedule(static)
+        for (long r = 0; r < rows; r++)
+            memcpy(f->out + (r * f->count + k) * width, x + r * width, sizeof(float) * width);
+    }
+}
+
+/* x[rows, width] through layers of the same shape, in place. scratch: slip_layer_floats of one of them; f: or none. */
+void slip_layers(const struct layer *const *layers, long count, const struct batch *batch, float *x, long max_keys,
+                 float *scratch, const struct features *f) {
+    long rows = batch->rows, width = layers[0]->qkv->inputs;
+    struct room room = room_of(layers[0], rows, max_keys, scratch);
+    struct acts read = acts_in(room.acts, rows, width);
+#pragma omp parallel num_threads(num_threads)
+    {
+        for (long i = 0; i < count; i++) {
+            const struct layer *l = layers[i];
+            keep_features(f, i, x, rows, width);
+            norm_rows(x, l->attention_norm, l->eps, rows, l->qkv, room.normed, &read);
+            after_norm(l, batch, &room, &read, max_keys, x);
+        }
+        keep_features(f, count, x, rows, width);
+    }
+}
+
+/* A draft head's layer, in place: it reads the norm of token[rows, width] and, beside it, that of x[rows, width]. With
+ * `from_norm`, the norm of x is also what the layer adds to. */
+void slip_head_layer(const struct layer *l, const float *token_norm, int from_norm, const struct batch *batch,
+                     const float *token, float *x, long max_keys, float *scratch) {
+    long rows = batch->rows, both = l->qkv->inputs, width = both / 2;
+    struct room room = room_of(l, rows, max_keys, scratch);
+    struct acts read = acts_in(room.acts, rows, both);
+#pragma omp parallel num_threads(num_threads)
+    {
+#pragma omp for schedule(static)
+        for (long r = 0; r < rows; r++) {
+            float *normed = room.normed + r * both, *own = x + r * width;
+            rms_norm_row(token + r * width, token_norm, l->eps, width, normed);
+            rms_norm_row(own, l->attention_norm, l->eps, width, normed + width);
+            if (from_norm) memcpy(own, normed + width, sizeof(float) * width);
+            if (l->qkv->is_quantised) quantise_groups(&read, r, 0, both / GROUP, normed);
+        }
+        after_norm(l, batch, &room, &read, max_keys, x);
     }
 }

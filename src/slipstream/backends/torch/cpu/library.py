@@ -40,7 +40,8 @@ _SIGNATURES: dict[str, list[type]] = {
     "slip_swiglu": [_POINTER, _LONG, _LONG, _POINTER],
     "slip_rope_write": [_POINTER, _POINTER, _POINTER],
     "slip_attend": [_POINTER, _POINTER, _POINTER, _LONG, _POINTER, _POINTER],
-    "slip_layer": [_POINTER, _POINTER, _POINTER, _LONG, _POINTER],
+    "slip_layers": [_POINTER, _LONG, _POINTER, _POINTER, _LONG, _POINTER, _POINTER],
+    "slip_head_layer": [_POINTER, _POINTER, _INT, _POINTER, _POINTER, _POINTER, _LONG, _POINTER],
 }
 _COUNTS: dict[str, list[type]] = {  # those that return a number
     "slip_acts_floats": [_LONG, _LONG],

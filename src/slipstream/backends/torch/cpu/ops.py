@@ -12,15 +12,19 @@ import torch
 from slipstream.backends.torch.batch import Batch
 from slipstream.backends.torch.cpu.weights import BLOCK, NativeLinear, NativePart, QuantPacker, pack_floats
 from slipstream.backends.torch.ops import (
+    Features,
+    HeadLayer,
+    HeadStep,
     Hidden,
     Layer,
     LayerCache,
-    LayerStep,
     Linear,
     Norm,
     QKNorm,
     RopeTable,
     SmallSteps,
+    Stack,
+    StackCache,
     Weight,
 )
 from slipstream.errors import UsageError
@@ -46,6 +50,12 @@ class _CAttention(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("cosine", "sine", "q_norm", "k_norm", "k_cache", "v_cache")),
         ("eps", ctypes.c_float),
     ]
+
+
+class _CFeatures(ctypes.Structure):
+    """`struct features` of layer.c."""
+
+    _fields_ = [("layers", ctypes.c_void_p), ("count", ctypes.c_int64), ("out", ctypes.c_void_p)]
 
 
 class _CLayer(ctypes.Structure):
@@ -76,6 +86,7 @@ class NativeOps(SmallSteps[Batch]):
         library.slip_set_threads(self._threads)
         self._scratch = torch.empty(0)
         self._batch: tuple[Batch, _CBatch] | None = None
+        self._stacks: dict[tuple[int, int], tuple[Stack, ctypes.Array[ctypes.c_void_p]]] = {}
         self._layers: dict[tuple[int, int], tuple[Layer, LayerCache, _CLayer]] = {}
 
     # -- weights ------------------------------------------------------------------------------------------------------
@@ -153,12 +164,27 @@ class NativeOps(SmallSteps[Batch]):
         )
         return out
 
-    def layer(self, hidden: Hidden, layer: Layer, step: LayerStep[Batch]) -> None:
-        """All steps in one call: for one row of a small model, calls would take as long as the work."""
-        batch, max_keys = step.batch, _whole_blocks(step.batch.max_keys)
-        c_layer = self._c_layer(layer, step.rope, step.config, step.cache)
-        room = self._room(self._lib.slip_layer_floats(c_layer, batch.num_rows, max_keys))
-        self._lib.slip_layer(c_layer, self._c_batch(batch), hidden.x.data_ptr(), max_keys, room)
+    def layers(self, hidden: Hidden, stack: Stack, batch: Batch, cache: StackCache, features: Features | None) -> None:
+        """All of them in one call: for one row of a small model, calls would take as long as the work."""
+        layers, max_keys = self._c_stack(stack, cache), _whole_blocks(batch.max_keys)
+        room = self._room(self._lib.slip_layer_floats(layers[0], batch.num_rows, max_keys))
+        kept = None if features is None else _c_features(features)
+        self._lib.slip_layers(
+            layers,
+            len(layers),
+            self._c_batch(batch),
+            hidden.x.data_ptr(),
+            max_keys,
+            room,
+            kept and ctypes.addressof(kept),
+        )
+
+    def head_layer(self, token: torch.Tensor, x: torch.Tensor, layer: HeadLayer, step: HeadStep[Batch]) -> None:
+        max_keys = _whole_blocks(step.batch.max_keys)
+        c_layer = self._c_layer(layer.layer, step.rope, step.config, step.cache)
+        room = self._room(self._lib.slip_layer_floats(c_layer, step.batch.num_rows, max_keys))
+        gain, batch = layer.token_norm.gain.data_ptr(), self._c_batch(step.batch)
+        self._lib.slip_head_layer(c_layer, gain, layer.from_norm, batch, token.data_ptr(), x.data_ptr(), max_keys, room)
 
     # -- what C reads -------------------------------------------------------------------------------------------------
 
@@ -178,6 +204,16 @@ class NativeOps(SmallSteps[Batch]):
             self._batch = (batch, view)
         return ctypes.addressof(self._batch[1])
 
+    def _c_stack(self, stack: Stack, cache: StackCache) -> ctypes.Array[ctypes.c_void_p]:
+        """The C views of all layers, made once."""
+        key = (id(stack.layers), cache.keys.data_ptr())
+        if key not in self._stacks:
+            views = [
+                self._c_layer(layer, stack.rope, stack.config, cache.of(i)) for i, layer in enumerate(stack.layers)
+            ]
+            self._stacks[key] = (stack, (ctypes.c_void_p * len(views))(*views))
+        return self._stacks[key][1]
+
     def _c_layer(self, layer: Layer, rope: RopeTable, config: DecoderConfig, cache: LayerCache) -> int:
         """The C view of a layer and its cache, made once. A draft of the first layers has them with another cache."""
         key = (id(layer), cache.keys.data_ptr())
@@ -194,6 +230,13 @@ class NativeOps(SmallSteps[Batch]):
 def _native(weight: Linear) -> NativeLinear:
     assert isinstance(weight, NativeLinear)
     return weight
+
+
+def _c_features(features: Features) -> _CFeatures:
+    layers = (ctypes.c_int64 * len(features.layers))(*features.layers)
+    view = _CFeatures(ctypes.addressof(layers), len(layers), features.out.data_ptr())
+    view.kept = layers  # the address is of no use without it
+    return view
 
 
 def _whole_blocks(keys: int) -> int:

@@ -13,8 +13,9 @@ from slipstream.backends.torch.batch import SequenceRows
 from slipstream.backends.torch.cuda.batch import CudaBatch
 from slipstream.backends.torch.cuda.choose import Chooser, narrowed
 from slipstream.backends.torch.cuda.linear import MAX_SKINNY_ROWS
-from slipstream.backends.torch.decoder import Decoder, Features
+from slipstream.backends.torch.decoder import Decoder
 from slipstream.backends.torch.kv_pool import PAGE_SIZE, KVPool
+from slipstream.backends.torch.ops import Features
 from slipstream.core.sampling import Sampling
 from slipstream.models.config import DecoderConfig
 

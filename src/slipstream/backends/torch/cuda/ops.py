@@ -14,17 +14,18 @@ from slipstream.backends.torch.cuda.batch import CudaBatch
 from slipstream.backends.torch.cuda.linear import MAX_SKINNY_ROWS, SkinnyProducts, Tiling
 from slipstream.backends.torch.cuda.tilings import Tilings, Trial
 from slipstream.backends.torch.ops import (
+    Features,
     Hidden,
-    Layer,
     LayerCache,
-    LayerStep,
     Linear,
     Norm,
     QKNorm,
     RopeTable,
+    Stack,
+    StackCache,
     Weight,
     joined,
-    run_layer,
+    run_layers,
 )
 from slipstream.backends.torch.reference import ReferenceOps
 from slipstream.models.config import DecoderConfig
@@ -64,8 +65,10 @@ class TritonOps:
             return Hidden(F.embedding(tokens, table.data))
         return self._skinny.embed(table, tokens, then)
 
-    def layer(self, hidden: Hidden, layer: Layer, step: LayerStep[CudaBatch]) -> None:
-        run_layer(self, hidden, layer, step)
+    def layers(
+        self, hidden: Hidden, stack: Stack, batch: CudaBatch, cache: StackCache, features: Features | None
+    ) -> None:
+        run_layers(self, hidden, stack, batch, cache, features)
 
     def qkv(
         self, hidden: Hidden, norm: Norm, weight: Linear, qk_norm: QKNorm | None, rope: RopeTable, batch: CudaBatch,
