@@ -19,7 +19,7 @@ from statistics import median
 
 import numpy as np
 
-from slipstream.policy.constants import FIRST_ROUNDS, FOLLOW, RECENT, SIZE_BITS
+from slipstream.policy.constants import FIRST_ROUNDS, FIRST_STEP, FOLLOW, RECENT, SIZE_BITS
 
 
 class RoundTimes:
@@ -29,6 +29,7 @@ class RoundTimes:
         self._first: list[tuple[int, float]] = []  # rows and seconds of the first rounds
         self._host_s = 0.0
         self._scale = 1.0
+        self._num_plain = 0  # rounds that moved the scale
         self._ahead: float | None = None  # time of plain rounds that the device started by itself, as a share of t(S)
         self._asking: float | None = None  # the same if drafters were asked meanwhile
         self._rows: list[int] = []
@@ -83,7 +84,8 @@ class RoundTimes:
         """Records a round that the device did not start early, without its drafting time. A plain round corrects the
         scale; a round with a draft corrects the scale and the cost of its size, in equal parts.
 
-        Steps of a fixed size, up or down, follow the median: a delayed round counts no more than any other.
+        The first plain ones move it far, since what the very first rounds took is often not what later ones take. Then steps
+        of a fixed size, up or down, follow the median: a delayed round counts no more than any other.
         """
         size = size_of(rows)
         if len(self._first) < FIRST_ROUNDS:
@@ -92,7 +94,11 @@ class RoundTimes:
         elif size not in self._points:  # the first measurement of a size is all that is known about it
             self._points[size] = max(seconds / self._scale - self._host_s, 0.0)
         else:
-            step = 1 + FOLLOW if seconds > self.seconds(rows) else 1 - FOLLOW
+            self._num_plain += is_plain
+            most = max(FOLLOW, FIRST_STEP / self._num_plain) if is_plain else FOLLOW
+            step = 1 + most if seconds > self.seconds(rows) else 1 - most
+            if most > FOLLOW:  # not beyond what was seen
+                step = min(max(seconds / max(self.seconds(rows), 1e-12), 1 - most), 1 + most)
             self._scale *= step
             if is_plain:
                 return
@@ -102,7 +108,7 @@ class RoundTimes:
     def _learn_host(self) -> None:
         """If nothing was measured at load, the first measured time becomes the curve."""
         if self._is_measured:
-            self._host_s = max(0.0, median(seconds - self._curve_to(rows)[rows] for rows, seconds in self._first))
+            self._host_s = max(0.0, min(seconds - self._curve_to(rows)[rows] for rows, seconds in self._first))
         else:
             for rows in {rows for rows, _ in self._first}:
                 self._points[rows] = median(seconds for size, seconds in self._first if size == rows)
