@@ -60,6 +60,12 @@ class LoadedModel:
     own_head: Path | None = None  # the draft head that comes with it, where the backend can run it
     _row_costs: dict[int, float] = field(default_factory=dict, init=False, repr=False, compare=False)
 
+    @property
+    def uses_own_head(self) -> bool:
+        """Whether its head drafts unless told otherwise. On a CPU it does not pay: there a drafted token takes a sixth
+        of a step, and checking it a third (benchmarks/results/2026-11-16-heads.md)."""
+        return self.own_head is not None and self.model.info.device != "cpu"
+
     def row_costs(self) -> dict[int, float]:
         """Seconds of a forward by rows, measured once. Empty where the cache is full."""
         if not self._row_costs:
@@ -122,9 +128,10 @@ def load(
 
     `drafter` is a spec (`none`, `ngram`, `suffix`, `model`, `early-exit`, `translate`, `chained:…`, see
     `slipstream.drafters`) or a Drafter. Left out, it is `model`, `translate` or `head` by what the draft is; without a
-    draft `suffix`, chained with the head that comes with the target where there is one. `options` are a backend's own
-    (`TorchOptions`, `LlamaCppOptions`); the draft takes them too, unless it has options of its own, and where there are
-    none each model goes to the backend that suits it. `max_stall_s`: see `Engine`. Raises ModelError, UsageError.
+    draft `suffix`, on a GPU chained with the head that comes with the target where there is one. `options` are a
+    backend's own (`TorchOptions`, `LlamaCppOptions`); the draft takes them too, unless it has options of its own, and
+    where there are none each model goes to the backend that suits it. `max_stall_s`: see `Engine`. Raises ModelError,
+    UsageError.
     """
     plan = make_policy(policy)  # bad settings fail before gigabytes are read
     if isinstance(drafter, str):
@@ -135,7 +142,7 @@ def load(
     if is_checked:  # together, before the first of them is read
         refuse_too_large(ModelToLoad(target, options), ModelToLoad(helper_spec, draft_options or options))  # type: ignore[arg-type]
     main = load_model(target, options, report, is_checked=is_checked)
-    if head_spec is None and draft is None and (drafter is None or names_head(drafter)):
+    if head_spec is None and draft is None and (names_head(drafter) if drafter else main.uses_own_head):
         head_spec = main.own_head
     head = _attach_head(main, head_spec) if head_spec is not None else None
     helper = None

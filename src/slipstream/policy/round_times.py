@@ -84,8 +84,8 @@ class RoundTimes:
         """Records a round that the device did not start early, without its drafting time. A plain round corrects the
         scale; a round with a draft corrects the scale and the cost of its size, in equal parts.
 
-        The first plain ones move it far, since what the very first rounds took is often not what later ones take. Then steps
-        of a fixed size, up or down, follow the median: a delayed round counts no more than any other.
+        The first plain ones move it far, since what the very first rounds took is often not what later ones take. Then
+        steps of a fixed size, up or down, follow the median: a delayed round counts no more than any other.
         """
         size = size_of(rows)
         if len(self._first) < FIRST_ROUNDS:

@@ -36,8 +36,8 @@ Mean accepted length with a draft of 4 tokens, the target's own token included: 
 
 - Text: {recipe}; {num_texts:,} texts, {num_tokens:,} answer tokens, answers at temperatures {temperatures}; loops, very
   short answers and repeated questions were left out. {data_minutes:.1f} minutes in this run.
-- Training: {steps:,} steps of {batch_tokens:,} tokens, {draft_steps} drafting steps each, AdamW with a peak rate of
-  {learning_rate:g}, {train_minutes:.1f} minutes.
+- Training: {steps:,} steps of {batch_tokens:,} tokens, {draft_steps} drafting steps each, {optimizer} with a peak
+  rate of {learning_rate:g}, {train_minutes:.1f} minutes.
 - Seed {seed}; {device}; torch {torch}; Slipstream {slipstream}.
 """
 RECIPES = {

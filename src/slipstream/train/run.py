@@ -32,7 +32,7 @@ from slipstream.train.plot import page
 from slipstream.train.rollout import Rollout
 from slipstream.train.run_state import RunState, best_of, load_state
 from slipstream.train.saving import save_head
-from slipstream.train.settings import TrainOptions
+from slipstream.train.settings import OPTIMIZERS, TrainOptions
 from slipstream.train.shards import Shards, Text
 from slipstream.train.stored_states import stored_states
 from slipstream.train.texts import TextMaker
@@ -236,6 +236,7 @@ class TrainingRun:
             "batch_tokens": options.batch_tokens,
             "draft_steps": options.draft_steps,
             "learning_rate": options.learning_rate,
+            "optimizer": OPTIMIZERS[options.optimizer],
             "data_minutes": data_s / 60,
             "train_minutes": state.elapsed_s / 60,
             "seed": options.seed,

@@ -1,0 +1,36 @@
+"""The draft head that comes with the built-in model."""
+
+from __future__ import annotations
+
+import pytest
+
+import slipstream
+from slipstream.models.builtin import builtin_head
+from slipstream.models.head_files import check_finite, open_head
+
+pytestmark = pytest.mark.real_model
+MAX_BYTES = 16_000_000
+
+
+def test_it_is_small_and_whole() -> None:
+    folder = builtin_head("smollm2-135m")
+    assert folder is not None and builtin_head("other") is None
+    head = open_head(folder, "head")
+    check_finite(head)
+    assert sum(file.stat().st_size for file in folder.iterdir()) < MAX_BYTES
+    assert head.quantised("lm_head.weight") is not None
+
+
+def test_named_without_a_folder_it_drafts_and_the_text_is_the_same(smollm2: slipstream.LoadedModel) -> None:
+    ids = smollm2.tokenizer.chat_ids([{"role": "user", "content": "Tom has 3 boxes with 12 eggs each. How many eggs?"}])
+    plain = slipstream.load(smollm2, drafter="none").generate(ids, max_tokens=60).result()
+    for drafter in ("head", "chained:suffix,head", "head(width=3)"):
+        drafted = slipstream.load(smollm2, drafter=drafter, policy="fixed(4)").generate(ids, max_tokens=60).result()
+        assert drafted.tokens == plain.tokens
+        assert drafted.stats.num_accepted > 20, drafter
+
+
+def test_on_a_cpu_it_is_used_only_if_asked_for(smollm2: slipstream.LoadedModel) -> None:
+    assert smollm2.own_head is not None and not smollm2.uses_own_head
+    drafter = slipstream.load(smollm2).drafter
+    assert drafter is not None and drafter.name == "suffix"
