@@ -7,6 +7,7 @@ without speculation. Masks are computed in other threads while the target's forw
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import threading
 from collections import OrderedDict
@@ -43,9 +44,10 @@ class GrammarError(SlipstreamError):
 class GrammarConstraint:
     """The grammar of one stream. Used by one thread at a time: whoever needs it waits for the masks in preparation."""
 
-    def __init__(self, matcher: LLMatcher, vocab_size: int, pool: ThreadPoolExecutor) -> None:
+    def __init__(self, matcher: LLMatcher, vocab_size: int, end_ids: frozenset[int], pool: ThreadPoolExecutor) -> None:
         self._matcher = matcher
         self._vocab_size = vocab_size  # columns of the logits
+        self._end_ids = end_ids  # never read: the matcher would not count them when it goes back
         self._pool = pool
         self._read: list[int] = []  # the tokens that the matcher has read
         self._masks: dict[tuple[int, ...], Allowed] = {}  # by the path after the answer
@@ -67,7 +69,8 @@ class GrammarConstraint:
     def forced(self, answer: Sequence[int]) -> list[int]:
         self._wait()
         self._go_to(answer)
-        return [] if self._matcher.is_stopped() else list(self._matcher.compute_ff_tokens())
+        is_over = len(self._read) < len(answer) or self._matcher.is_stopped()
+        return [] if is_over else list(self._matcher.compute_ff_tokens())
 
     def _wait(self) -> None:
         if self._preparing:
@@ -75,7 +78,7 @@ class GrammarConstraint:
             preparing.result()
 
     def _go_to(self, answer: Sequence[int]) -> None:
-        wanted = list(answer)
+        wanted = list(itertools.takewhile(lambda token: token not in self._end_ids, answer))
         kept = common_prefix(self._read, wanted)
         self._matcher.rollback(len(self._read) - kept)
         self._matcher.consume_tokens(wanted[kept:])
@@ -84,15 +87,24 @@ class GrammarConstraint:
     def _fill(self, answer: list[int], tree: DraftTree) -> None:
         """The masks after the answer and after each node of the draft that the grammar allows."""
         self._go_to(answer)
-        self._fill_below(tree, ROOT, ())
+        fill = self._fill_below if len(self._read) == len(answer) else self._fill_after_end
+        fill(tree, ROOT, ())
 
     def _fill_below(self, tree: DraftTree, node: int, path: tuple[int, ...]) -> None:
         allowed = self._masks[path] = self._mask()
         for child in tree.children(node):
             token = tree.tokens[child]
-            if allowed[token] and self._matcher.consume_token(token):
+            if token in self._end_ids:
+                self._fill_after_end(tree, child, (*path, token))
+            elif allowed[token] and self._matcher.consume_token(token):
                 self._fill_below(tree, child, (*path, token))
                 self._matcher.rollback(1)
+
+    def _fill_after_end(self, tree: DraftTree, node: int, path: tuple[int, ...]) -> None:
+        """Only another end may follow one, where a request ignores it."""
+        self._masks[path] = np.isin(np.arange(self._vocab_size), list(self._end_ids))
+        for child in tree.children(node):
+            self._fill_after_end(tree, child, (*path, tree.tokens[child]))
 
     def _mask(self) -> Allowed:
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
@@ -137,7 +149,7 @@ class Grammars:
             self._compiled.move_to_end(grammar)
             if len(self._compiled) > _KEPT_GRAMMARS:
                 self._compiled.popitem(last=False)
-            return GrammarConstraint(matcher.deep_copy(), self._vocab_size, self._pool)
+            return GrammarConstraint(matcher.deep_copy(), self._vocab_size, self._tokenizer.eos_ids, self._pool)
 
     @functools.cached_property
     def _vocabulary(self) -> LLTokenizer:

@@ -108,3 +108,16 @@ def test_a_hostile_schema_is_refused_or_answered_soon(grammars, schema):
         constraint.restrict(np.zeros(VOCAB, np.float32), ())
     except (Refusal, GrammarError):
         pass
+
+
+def test_a_draft_that_goes_beyond_the_end_leaves_the_grammar_where_it_was(grammars, tokenizer):
+    ids, end = tokenizer.encode('{"name": "a", "ok": true}'), tokenizer.eos_id
+    used = grammars.for_schema(SCHEMA, "schema")
+    for cut in range(len(ids) + 1):
+        for tail in ([end], [end, 5], [end, end], ids[:2]):
+            used.prepare(ids[:cut], DraftTree.chain([*ids[cut:], *tail]))
+            fresh = grammars.for_schema(SCHEMA, "schema")
+            fresh.prepare(ids[:cut], EMPTY_TREE)
+            assert allowed(used) == allowed(fresh)
+    used.prepare([*ids, end], EMPTY_TREE)
+    assert allowed(used) == set(tokenizer.eos_ids)
