@@ -21,10 +21,13 @@ import slipstream
 from load_server import LoadSettings, Tally, bodies, run_clients
 from slipstream.core.engine import Engine
 from slipstream.core.sampling import Sampling
-from slipstream.core.stream import Limits
+from slipstream.core.stream import Limits, RequestOptions
 from slipstream.server.keys import ApiKeys
 from slipstream.server.run import address, bind, make_server, make_service
 from slipstream.server.settings import ServeOptions
+
+
+WHOLE_PROMPT = RequestOptions(reads_cache=False)  # as the requests over HTTP ask for it
 
 
 def requests(max_tokens: int, count: int) -> list[dict[str, Any]]:
@@ -42,7 +45,7 @@ def engine_alone(engine: Engine, asked: list[dict[str, Any]], streams: int) -> f
                 Sampling(body["temperature"], seed=body["seed"]),
                 Limits(body["max_tokens"], ignore_eos=True),
             )
-            running.append(engine.generate(body["messages"], sampling, limits))
+            running.append(engine.generate(body["messages"], sampling, limits, options=WHOLE_PROMPT))
         engine.step()
         tokens += sum(len(answer.tokens) for answer in running if answer.stream.done)
         running = [answer for answer in running if not answer.stream.done]
