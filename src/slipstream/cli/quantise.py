@@ -1,25 +1,23 @@
-"""`slipstream quantise`: writes a model as a quantised GGUF file."""
+"""`slipstream quantise`: writes a model as a quantised GGUF file, or a draft head as a folder in 8 bits."""
 
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from slipstream.cli import options as opt
-from slipstream.errors import UsageError
-from slipstream.model_files.head_checks import is_head
-
-HEAD_TYPE = "q8_0"
+from slipstream.cli.terminal import TerminalReporter
 
 
 def quantise(
     model: Annotated[str, typer.Argument(help=opt.MODEL_HELP)],
     file: Annotated[Path, typer.Argument(help="The GGUF file to create, of a head the folder; must not exist yet.")],
-    to: Annotated[str, typer.Option("--to", help="q4_0, q4_1, q5_0, q5_1 or q8_0; heads: q8_0.")] = "",
+    to: Annotated[
+        str | None, typer.Option("--to", help="q4_0 (the default), q4_1, q5_0, q5_1 or q8_0; a head: q8_0.")
+    ] = None,
     as_json: opt.Json = False,
 ) -> None:
     """Write a model as a quantised GGUF file, which is smaller and faster, and answers a little differently.
@@ -35,36 +33,12 @@ def quantise(
 
       slipstream quantise ./my-head my-head-8bit
     """
-    if is_head(model):
-        num_tensors, num_bytes, to = _head(model, file, to or HEAD_TYPE)
-    else:
-        num_tensors, num_bytes, to = _model(model, file, to or "q4_0")
+    from slipstream.tasks.quantise import quantise as write
+
+    with TerminalReporter() as reporter:
+        made = write(model, file, to, reporter)
     if as_json:
-        print(json.dumps({"model": model, "file": str(file), "type": to, "num_tensors": num_tensors,
-                          "file_bytes": num_bytes}))  # fmt: skip
+        print(json.dumps({"model": model, "file": str(file), "type": made.kind, "num_tensors": made.num_tensors,
+                          "file_bytes": made.num_bytes}))  # fmt: skip
     else:
         print(file)
-
-
-def _model(model: str, file: Path, to: str) -> tuple[int, int, str]:
-    """Tensors, bytes and type."""
-    from slipstream.models import open_checkpoint
-    from slipstream.models.quantise import quantise as write
-
-    checkpoint = open_checkpoint(model)
-    print(f"writing {checkpoint.name} to {file} as {to}", file=sys.stderr)
-    made = write(checkpoint, file, to)
-    return made.num_tensors, made.num_bytes, to
-
-
-def _head(model: str, folder: Path, to: str) -> tuple[int, int, str]:
-    from slipstream.models.head_files import open_head
-    from slipstream.models.head_quantise import quantise_head
-    from slipstream.models.spec import locate
-
-    if to != HEAD_TYPE:
-        raise UsageError(f"--to {to!r}; draft heads are quantised to {HEAD_TYPE}")
-    place = locate(model)
-    head = open_head(place.path, place.name)
-    print(f"writing the head {head.name} to {folder} as {to}", file=sys.stderr)
-    return len(head.stored), quantise_head(head, folder), to

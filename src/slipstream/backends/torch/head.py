@@ -16,7 +16,7 @@ from slipstream.backends.torch.decoder import Decoder, rope_table, to_torch
 from slipstream.backends.torch.kv_pool import PAGE_SIZE, KVPool, PooledSequence
 from slipstream.backends.torch.ops import (
     Features,
-    HeadLayer,
+    DraftLayer,
     HeadStep,
     Layer,
     LayerCache,
@@ -102,7 +102,7 @@ class TorchHead(FollowingHead):
         self._ops: SmallSteps[Batch] = ops
         w = weights
         layer = Layer(w.hidden_norm, w.qkv, w.qk_norm, w.output, w.mlp_norm, w.gate_up, w.down)
-        self._layer = HeadLayer(layer, w.embedding_norm, w.config.norm_before_residual)
+        self._layer = DraftLayer(layer, w.embedding_norm, w.config.norm_before_residual)
 
     def features(self, num_rows: int) -> Features:
         """Room for the features of a forward pass of the target."""

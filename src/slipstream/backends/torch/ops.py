@@ -161,7 +161,7 @@ class LayerStep(Generic[BatchIn]):
 
 
 @dataclass(frozen=True, slots=True)
-class HeadLayer:
+class DraftLayer:
     """The layer of a draft head. Its `attention_norm` is that of the features."""
 
     layer: Layer
@@ -314,7 +314,7 @@ class SmallSteps(ABC, Generic[B]):
     def logits(self, hidden: Hidden, norm: Norm, head: Linear) -> torch.Tensor:
         return self.project(hidden, norm, head).float()
 
-    def head_layer(self, token: torch.Tensor, x: torch.Tensor, layer: HeadLayer, step: HeadStep[B]) -> None:
+    def head_layer(self, token: torch.Tensor, x: torch.Tensor, layer: DraftLayer, step: HeadStep[B]) -> None:
         """x through the layer of a draft head, in place. It reads the norms of `token` and of `x` side by side."""
         own, batch, config, cache = layer.layer, step.batch, step.config, step.cache
         normed = self.norm(x, own.attention_norm)

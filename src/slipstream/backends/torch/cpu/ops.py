@@ -13,7 +13,7 @@ from slipstream.backends.torch.batch import Batch
 from slipstream.backends.torch.cpu.weights import BLOCK, NativeLinear, NativePart, QuantPacker, pack_floats
 from slipstream.backends.torch.ops import (
     Features,
-    HeadLayer,
+    DraftLayer,
     HeadStep,
     Hidden,
     Layer,
@@ -179,7 +179,7 @@ class NativeOps(SmallSteps[Batch]):
             kept and ctypes.addressof(kept),
         )
 
-    def head_layer(self, token: torch.Tensor, x: torch.Tensor, layer: HeadLayer, step: HeadStep[Batch]) -> None:
+    def head_layer(self, token: torch.Tensor, x: torch.Tensor, layer: DraftLayer, step: HeadStep[Batch]) -> None:
         max_keys = _whole_blocks(step.batch.max_keys)
         c_layer = self._c_layer(layer.layer, step.rope, step.config, step.cache)
         room = self._room(self._lib.slip_layer_floats(c_layer, step.batch.num_rows, max_keys))
