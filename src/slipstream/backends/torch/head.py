@@ -15,8 +15,8 @@ from slipstream.backends.torch.batch import Batch, RowLists
 from slipstream.backends.torch.decoder import Decoder, rope_table, to_torch
 from slipstream.backends.torch.kv_pool import PAGE_SIZE, KVPool, PooledSequence
 from slipstream.backends.torch.ops import (
-    Features,
     DraftLayer,
+    Features,
     HeadStep,
     Layer,
     LayerCache,

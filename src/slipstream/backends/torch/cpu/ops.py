@@ -12,8 +12,8 @@ import torch
 from slipstream.backends.torch.batch import Batch
 from slipstream.backends.torch.cpu.weights import BLOCK, NativeLinear, NativePart, QuantPacker, pack_floats
 from slipstream.backends.torch.ops import (
-    Features,
     DraftLayer,
+    Features,
     HeadStep,
     Hidden,
     Layer,
