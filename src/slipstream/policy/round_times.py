@@ -13,6 +13,7 @@ kept as a share of t: it is the cost of plain decoding there.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from itertools import accumulate
 from statistics import median
@@ -29,7 +30,7 @@ class RoundTimes:
         self._first: list[tuple[int, float]] = []  # rows and seconds of the first rounds
         self._host_s = 0.0
         self._scale = 1.0
-        self._num_plain = 0  # rounds that moved the scale
+        self._num_seen: Counter[int] = Counter()  # rounds by size that moved their time; 0: plain ones
         self._ahead: float | None = None  # time of plain rounds that the device started by itself, as a share of t(S)
         self._asking: float | None = None  # the same if drafters were asked meanwhile
         self._rows: list[int] = []
@@ -84,8 +85,8 @@ class RoundTimes:
         """Records a round that the device did not start early, without its drafting time. A plain round corrects the
         scale; a round with a draft corrects the scale and the cost of its size, in equal parts.
 
-        The first plain ones move it far, since what the very first rounds took is often not what later ones take. Then
-        steps of a fixed size, up or down, follow the median: a delayed round counts no more than any other.
+        The first ones move it far, since what was measured in a busy moment is not what later rounds take. Then steps
+        of a fixed size, up or down, follow the median: a delayed round counts no more than any other.
         """
         size = size_of(rows)
         if len(self._first) < FIRST_ROUNDS:
@@ -94,16 +95,21 @@ class RoundTimes:
         elif size not in self._points:  # the first measurement of a size is all that is known about it
             self._points[size] = max(seconds / self._scale - self._host_s, 0.0)
         else:
-            self._num_plain += is_plain
-            most = max(FOLLOW, FIRST_STEP / self._num_plain) if is_plain else FOLLOW
-            step = 1 + most if seconds > self.seconds(rows) else 1 - most
-            if most > FOLLOW:  # not beyond what was seen
-                step = min(max(seconds / max(self.seconds(rows), 1e-12), 1 - most), 1 + most)
-            self._scale *= step
+            self._num_seen[0 if is_plain else size] += 1
+            step = self._step(seconds / max(self.seconds(rows), 1e-12), self._num_seen[0 if is_plain else size])
+            self._scale *= step if is_plain else min(max(step, 1 - FOLLOW), 1 + FOLLOW)
             if is_plain:
                 return
-            self._points[size] *= step
+            self._points[size] *= max(step, 1 - FOLLOW)  # a draft that seems cheap is soon tried, and seen to be
         self._fit()
+
+    @staticmethod
+    def _step(ratio: float, count: int) -> float:
+        """By how much the `count`-th round moves a time, if it took `ratio` times as long as expected."""
+        most = FIRST_STEP / count
+        if most > FOLLOW:
+            return min(max(ratio, 1 - most), 1 + most)
+        return 1 + FOLLOW if ratio > 1 else 1 - FOLLOW
 
     def _learn_host(self) -> None:
         """If nothing was measured at load, the first measured time becomes the curve."""
