@@ -100,7 +100,10 @@ class RoundTimes:
             self._scale *= step if is_plain else min(max(step, 1 - FOLLOW), 1 + FOLLOW)
             if is_plain:
                 return
-            self._points[size] *= max(step, 1 - FOLLOW)  # a draft that seems cheap is soon tried, and seen to be
+            step = max(step, 1 - FOLLOW)  # a draft that seems cheap is soon tried, and seen to be
+            for other in self._points:  # larger ones that were not tried were measured in the same moment
+                if other == size or (other > size and not self._num_seen[other]):
+                    self._points[other] *= step
         self._fit()
 
     @staticmethod
