@@ -109,7 +109,8 @@ class CodedProduct:
         if "qzeros" in self.parts:
             zeros = _fields(_words(self.parts["qzeros"]), bits)
             zeros = _in_order(zeros) if self.scheme.packing == "awq" else zeros
-            return np.ascontiguousarray(zeros.T + np.uint8(self.scheme.zero_shift)) & np.uint8((1 << bits) - 1)
+            zeros = zeros[:, : self.shape[0]] + np.uint8(self.scheme.zero_shift)  # the largest plus one is zero again
+            return np.ascontiguousarray(zeros.T) & np.uint8((1 << bits) - 1)
         stored = self.parts.get("weight_zero_point")
         if stored is None:
             return np.full((self.shape[0], self.kind.groups(self.shape[1])), self._middle, np.uint8)
@@ -154,8 +155,11 @@ def _gptq_codes(product: CodedProduct, start: int, stop: int) -> Bytes:
 def _awq_codes(product: CodedProduct, start: int, stop: int) -> Bytes:
     """A word has the codes of 8 outputs. [inputs, outputs / 8]"""
     first = start // 8
-    codes = _in_order(_fields(_words(product.parts["qweight"])[:, first : -(-stop // 8)], 4))
-    return np.ascontiguousarray(codes[:, start - first * 8 : stop - first * 8].T)
+    words = np.ascontiguousarray(_words(product.parts["qweight"])[:, first : -(-stop // 8)].T)
+    codes = np.empty((len(words), 8, words.shape[1]), np.uint8)
+    for output, place in enumerate(_AWQ_ORDER):
+        codes[:, output] = words >> np.uint32(4 * place) & np.uint32(15)
+    return codes.reshape(-1, words.shape[1])[start - first * 8 : stop - first * 8]
 
 
 def _packed_codes(product: CodedProduct, start: int, stop: int) -> Bytes:
