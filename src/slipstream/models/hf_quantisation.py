@@ -73,7 +73,7 @@ def _gptq(fields: Fields) -> QuantScheme:
         raise _refused(fields, f"the format {form[:40]!r}", "gptq and gptq_v2 are")
     if fields.values.get("dynamic"):
         raise _refused(fields, "other settings for some layers (dynamic)", "the same settings for all layers are")
-    kind = CodeKind(bits, _group(fields, fields.integer("group_size", -1)))
+    kind = CodeKind(bits, _group(fields, fields.integer("group_size", 128)))
     return QuantScheme("gptq", (kind,), zero_shift=int(form == "gptq"))
 
 
@@ -84,6 +84,8 @@ def _awq(fields: Fields) -> QuantScheme:
         raise _refused(fields, f"{bits} bits", "4 bits are")
     if version.lower() != "gemm":
         raise _refused(fields, f"the version {version[:40]!r}", "gemm is")
+    if fields.values.get("zero_point") is False:
+        raise _refused(fields, "no zero points", "weights with zero points are")
     size = fields.integer("group_size", fields.integer("q_group_size", 128))
     return QuantScheme("awq", (CodeKind(bits, _group(fields, size)),))
 
@@ -93,7 +95,7 @@ def _compressed_tensors(fields: Fields) -> QuantScheme:
     if not isinstance(groups, dict) or not groups or not all(isinstance(group, dict) for group in groups.values()):
         raise fields.wrong("config_groups", groups, "an object of groups")
     for stated in (form, *(group.get("format") or form for group in groups.values())):
-        if stated not in _FORMATS or stated != form:
+        if stated != form or form not in _FORMATS:
             raise _refused(fields, f"the format {str(stated)[:40]!r}", f"{' and '.join(_FORMATS)} are")
     for key in ("sparsity_config", "transform_config", "kv_cache_scheme"):
         if _says_something(fields.values.get(key)):

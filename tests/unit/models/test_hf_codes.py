@@ -168,6 +168,7 @@ CONFIGS: dict[str, tuple[dict[str, object], type[ModelError], str]] = {
     "marlin": (changed("gptq", checkpoint_format="marlin"), UnsupportedModelError, "marlin.*--engine vllm"),
     "dynamic": (changed("gptq", dynamic={"-:.*down.*": {}}), UnsupportedModelError, "dynamic"),
     "gemv": (changed("awq", version="gemv"), UnsupportedModelError, "gemv"),
+    "awq without zero points": (changed("awq", zero_point=False), UnsupportedModelError, "no zero points"),
     "awq of 3 bits": (changed("awq", bits=3), UnsupportedModelError, "3 bits"),
     "fp8": ({"quant_method": "fp8"}, UnsupportedModelError, "'fp8'.*another engine"),
     "float-quantized": (changed("int8", format="float-quantized"), UnsupportedModelError, "float-quantized"),
