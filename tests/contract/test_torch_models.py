@@ -58,7 +58,7 @@ class TestCodedFolder(ModelContract):
 
     num_seeds = 1
 
-    @pytest.fixture(scope="class", params=["awq", "gptq of 8 bits", "int8 by row"])
+    @pytest.fixture(scope="class", params=["awq", "int8 by row"])
     @classmethod
     def model(cls, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> TorchModel:
         folder, _, _ = save_both(CASES[request.param], tmp_path_factory.mktemp("coded"))
