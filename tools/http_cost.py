@@ -26,7 +26,6 @@ from slipstream.server.keys import ApiKeys
 from slipstream.server.run import address, bind, make_server, make_service
 from slipstream.server.settings import ServeOptions
 
-
 WHOLE_PROMPT = RequestOptions(reads_cache=False)  # as the requests over HTTP ask for it
 
 

@@ -14,6 +14,7 @@ from slipstream.backends.torch.model import TorchModel
 from slipstream.core.protocols import ScoreRequest
 from slipstream.core.tree import ROOT, DraftTree
 from slipstream.errors import ContextFullError, UsageError
+from tiny_coded import CASES, save_both
 
 
 class TestNative(ModelContract):
@@ -46,6 +47,22 @@ class TestQuantised(ModelContract):
         architecture, kind = request.param
         path = tiny_models.save_quantised(architecture, kind, tmp_path_factory.mktemp("quantised"))
         return tiny_models.load_native(path)
+
+    def test_it_is_batch_invariant_and_says_that_it_keeps_the_codes(self, model: TorchModel) -> None:
+        assert model.info.batch_invariant
+        assert model.info.dtype == "int8"
+
+
+class TestCodedFolder(ModelContract):
+    """Scales and minimums that 64 inputs or a whole row have in common."""
+
+    num_seeds = 1
+
+    @pytest.fixture(scope="class", params=["awq", "int8 by row"])
+    @classmethod
+    def model(cls, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> TorchModel:
+        folder, _, _ = save_both(CASES[request.param], tmp_path_factory.mktemp("coded"))
+        return tiny_models.load_native(folder)
 
     def test_it_is_batch_invariant_and_says_that_it_keeps_the_codes(self, model: TorchModel) -> None:
         assert model.info.batch_invariant

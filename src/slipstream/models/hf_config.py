@@ -12,6 +12,7 @@ from slipstream.models.config import DecoderConfig
 from slipstream.models.rope import Llama3Scaling, linear_divisors, llama3_divisors
 
 EXLLAMA_METHODS = ("exl2", "exl3")
+QUANTISATION = "quantization_config"
 WAY_OUT = "Use the llama.cpp backend or another engine for this model."
 
 
@@ -97,7 +98,10 @@ def check_sizes(values: Mapping[str, Any], path: Path) -> None:
 
 
 def config_from_hf(values: Mapping[str, Any], path: Path) -> DecoderConfig:
-    """Reads the shape of the decoder. Raises DamagedModelError or UnsupportedModelError."""
+    """Reads the shape of the decoder. Raises DamagedModelError or UnsupportedModelError.
+
+    `quantization_config` is refused: who can read codes takes it out of `values` first.
+    """
     model_type, family = _family(values, path)
     fields = Fields(path, values)
     _refuse_unsupported(fields)
@@ -144,16 +148,11 @@ def _family(values: Mapping[str, Any], path: Path) -> tuple[str, FamilyDefaults]
 
 
 def _refuse_unsupported(fields: Fields) -> None:
-    quantisation = fields.values.get("quantization_config")
+    quantisation = fields.values.get(QUANTISATION)
     if quantisation is not None and not isinstance(quantisation, dict):
-        raise fields.wrong("quantization_config", quantisation, "an object")
+        raise fields.wrong(QUANTISATION, quantisation, "an object")
     if quantisation is not None:
-        method = str(quantisation.get("quant_method", "unknown"))[:40]
-        engine = "TabbyAPI (--engine tabbyapi)" if method.lower() in EXLLAMA_METHODS else "another engine"
-        raise UnsupportedModelError(
-            f"{fields.path} describes a checkpoint quantised with {method!r}, which is not supported. Use the "
-            f"unquantised checkpoint, a GGUF file of the same model, or {engine}."
-        )
+        raise refused_method(fields.path, str(quantisation.get("quant_method", "unknown")))
     activation = fields.text("hidden_act", "silu")
     if activation not in ("silu", "swish"):
         raise UnsupportedModelError(f"{fields.path} uses the activation {activation!r}; silu is supported. {WAY_OUT}")
@@ -163,6 +162,15 @@ def _refuse_unsupported(fields: Fields) -> None:
                 f"{fields.path} sets {key}, a bias that is not supported (only Qwen2's bias on q, k and v is). "
                 f"{WAY_OUT}"
             )
+
+
+def refused_method(path: Path, method: str) -> UnsupportedModelError:
+    """For a method of quantisation that is not read."""
+    engine = "TabbyAPI (--engine tabbyapi)" if method.lower() in EXLLAMA_METHODS else "another engine"
+    return UnsupportedModelError(
+        f"{path} describes a checkpoint quantised with {method[:40]!r}, which is not supported. Use the unquantised "
+        f"checkpoint, a GGUF file of the same model, or {engine}."
+    )
 
 
 def _num_kv_heads(fields: Fields, family: FamilyDefaults, num_heads: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,11 @@ from slipstream.models.checkpoint import RawTensor
 from slipstream.models.config import DecoderConfig
 from slipstream.models.files import damage_in, read_config, read_json
 from slipstream.models.head_kinds import refuse_head
-from slipstream.models.hf_config import config_from_hf
+from slipstream.models.hf_codes import CodedProduct
+from slipstream.models.hf_config import QUANTISATION, config_from_hf
+from slipstream.models.hf_products import coded_products, unused_biases
+from slipstream.models.hf_quantisation import scheme_from_hf
+from slipstream.models.quantised import QuantFormat, QuantisedTensor
 from slipstream.models.safetensors_file import StoredTensor, read_file_header
 from slipstream.models.tensors import check_config, check_tensors, check_vocabulary, expected_tensors
 from slipstream.models.tokenizer import Tokenizer
@@ -31,28 +36,42 @@ class FolderCheckpoint:
         config: DecoderConfig,
         tokenizer: Tokenizer,
         tensors: dict[str, StoredTensor],
+        products: dict[str, CodedProduct],
     ) -> None:
         self.name = name
         self.path = path
         self.config = config
         self.tokenizer = tokenizer
         self._tensors = tensors
+        self._products = products  # those that are stored as codes
+        self._formats: dict[str, QuantFormat] = {}
 
     def __contains__(self, tensor_name: str) -> bool:
-        return tensor_name in self._tensors
+        return tensor_name in self._tensors or tensor_name in self._products
 
     def tensor(self, tensor_name: str) -> RawTensor:
-        """Reads one tensor; the array is a read-only view of the file. KeyError for an unknown name."""
-        return self._tensors[tensor_name].read()
+        """Reads one tensor; of floats, the array is a read-only view of the file. KeyError for an unknown name."""
+        product = self._products.get(tensor_name)
+        return product.tensor() if product else self._tensors[tensor_name].read()
 
-    def quant_format(self, tensor_name: str) -> None:
-        return None
+    def quant_format(self, tensor_name: str) -> QuantFormat | None:
+        """Reads scales and zero points, once."""
+        product = self._products.get(tensor_name)
+        if product is None:
+            return None
+        if tensor_name not in self._formats:
+            self._formats[tensor_name] = product.format()
+        return self._formats[tensor_name]
 
-    def quantised(self, tensor_name: str) -> None:
-        return None
+    def quantised(self, tensor_name: str) -> QuantisedTensor | None:
+        product = self._products.get(tensor_name)
+        return product.quantised() if product else None
 
     def release_pages(self) -> None:
-        pass
+        """Of folders with codes, which are copied when they are packed. Floats may be used where they are."""
+        if self._products and hasattr(mmap, "MADV_DONTNEED"):
+            for data in {id(tensor.data): tensor.data for tensor in self._tensors.values()}.values():
+                data.madvise(mmap.MADV_DONTNEED)
 
     def weight_bytes(self) -> int:
         return sum(tensor.num_bytes for tensor in self._tensors.values())
@@ -69,16 +88,28 @@ def _open_folder(path: Path, name: str) -> FolderCheckpoint:
     with damage_in(path / "config.json", "config"):
         values = read_config(path / "config.json")
         refuse_head(values, path)
-        config = config_from_hf(values, path / "config.json")
+        scheme = scheme_from_hf(values, path / "config.json")
+        config = config_from_hf({k: v for k, v in values.items() if k != QUANTISATION}, path / "config.json")
         check_config(config, path / "config.json")
     with damage_in(path, "tensors"):
         tensors = stored_tensors(path)
-        check_tensors({key: tensor.shape for key, tensor in tensors.items()}, config, path)
-        for key in expected_tensors(config):
-            tensors[key].check_float()
+        products = coded_products(tensors, config, scheme) if scheme else {}
+        _check_stored(tensors, products, config, path)
     tokenizer = tokenizer_from_folder(path)
     check_vocabulary(tokenizer.vocab_size, config, path)
-    return FolderCheckpoint(name, path, config, tokenizer, tensors)
+    return FolderCheckpoint(name, path, config, tokenizer, tensors, products)
+
+
+def _check_stored(
+    tensors: dict[str, StoredTensor], products: dict[str, CodedProduct], config: DecoderConfig, path: Path
+) -> None:
+    known = {tensor.name for product in products.values() for tensor in product.parts.values()}
+    known |= unused_biases(tensors, config, products)
+    shapes = {name: tensor.shape for name, tensor in tensors.items() if name not in known}
+    check_tensors(shapes | {name: product.shape for name, product in products.items()}, config, path)
+    for name in expected_tensors(config):
+        if name not in products:
+            tensors[name].check_float()
 
 
 def _refuse_other_contents(path: Path) -> None:

@@ -49,7 +49,7 @@ class EngineMemory:
     kv_types: tuple[KvType, ...] = ("f16", "q8", "q4")
     weight_bytes: float | None = None  # bytes per weight on a GPU, if not as stored
     cpu_weight_bytes: float | None = None  # the same in main memory
-    keeps_codes: bool = False  # in main memory, quantised GGUF weights stay about as they are stored
+    keeps_codes: bool = False  # in main memory, quantised weights stay about as they are stored
     cpu_number_bytes: float | None = None  # bytes per number of the KV cache in main memory, if not the KV type's
     in_main: int = 300 * MB  # Python or a server, libraries: where it runs on the CPU
     keeps_windows: bool = True  # its cache forgets what is outside a sliding window

@@ -65,8 +65,8 @@ class Sizes:
 
     @property
     def is_quantised(self) -> bool:
-        """Whether a GGUF file has its weights as codes: 16 bits each and more are floats."""
-        return self.format == "gguf" and self.weight_bytes * 8 < 10 * self.num_parameters
+        """Whether files have their weights as codes: 16 bits each and more are floats."""
+        return self.format in ("gguf", "safetensors") and self.weight_bytes * 8 < 10 * self.num_parameters
 
     @property
     def layers(self) -> tuple[KvLayers, ...]:

@@ -206,7 +206,7 @@ TAKEN = {
     "llama.cpp": {"GGUF"},
     "ollama": {"GGUF"},
     "exllama": {"none", "EXL3"},
-    "slipstream": {"none", "GGUF"},
+    "slipstream": {"none", "GGUF", "AWQ", "GPTQ", "compressed-tensors"},
 }
 REFUSED = {
     "vllm": {"EXL2", "EXL3", "hqq"},
@@ -215,7 +215,7 @@ REFUSED = {
     "llama.cpp": {"none", "AWQ", "GPTQ", "FP8", "EXL2", "bitsandbytes"},
     "ollama": {"AWQ", "none"},
     "exllama": {"GGUF", "AWQ", "FP8"},
-    "slipstream": {"AWQ", "GPTQ", "FP8", "EXL2", "bitsandbytes"},
+    "slipstream": {"FP8", "EXL2", "EXL3", "bitsandbytes"},
 }
 
 

@@ -133,7 +133,7 @@ BROKEN: dict[str, tuple[Callable[[Path], None], type[ModelError], str]] = {
     "broken config": (edit_bytes("config.json", lambda d: d[:50]), DamagedModelError, "JSON"),
     "deep config": (edit_bytes("config.json", lambda d: b"[" * 100_000), DamagedModelError, "JSON"),
     "broken tokenizer": (edit_bytes("tokenizer.json", lambda d: b"{}"), DamagedModelError, "tokenizer"),
-    "awq": (edit_config(quantization_config={"quant_method": "awq"}), UnsupportedModelError, "awq"),
+    "hqq": (edit_config(quantization_config={"quant_method": "hqq"}), UnsupportedModelError, "hqq"),
     "text for a number": (edit_config(hidden_size="64"), DamagedModelError, "hidden_size"),
     "billions of layers": (edit_config(num_hidden_layers=4_000_000_000), DamagedModelError, "layers"),
     "small vocabulary": (edit_config(vocab_size=100), DamagedModelError, "embed_tokens"),

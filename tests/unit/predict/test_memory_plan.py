@@ -264,6 +264,10 @@ def test_slipstream_uses_a_gpu_that_its_packages_see() -> None:
     assert on(seeing, small, engine="slipstream").memory.held("target weights") == 2 * small.num_parameters
     made = on(blind, small, engine="slipstream").memory
     assert not made.gpus and made.held("target weights") == int(1.15 * small.weight_bytes)  # codes, on the CPU
+    folder = on(blind, replace(small, format="safetensors"), engine="slipstream").memory
+    assert folder.held("target weights") == made.held("target weights")
+    floats = replace(small, format="safetensors", weight_bytes=2 * small.num_parameters)
+    assert on(blind, floats, engine="slipstream").memory.held("target weights") == 4 * small.num_parameters
     whole = replace(small, weight_bytes=2 * small.num_parameters)  # 16 bits each: llama.cpp, on the CPU
     assert on(blind, whole, engine="slipstream").memory.held("target weights") == whole.weight_bytes
     metal = replace(

@@ -30,8 +30,11 @@ FACTS = EngineFacts(
     title=OWN_ENGINE.title,
     weights="folder",
     memory=OWN_ENGINE.memory,
-    quantisations={"none": Support("yes", "yes", "float32, bfloat16 and float16 safetensors"), "GGUF": YES},
-    best_weights="the unquantised safetensors or a GGUF of the model",
+    quantisations={
+        "none": Support("yes", "yes", "float32, bfloat16 and float16 safetensors"),
+        **dict.fromkeys(("GGUF", "AWQ", "GPTQ", "compressed-tensors"), YES),
+    },
+    best_weights="the unquantised safetensors, a GGUF, or an AWQ or GPTQ checkpoint of the model",
     check_vocabulary=check_vocabulary,
     also_gguf=True,
     uses_torch=True,
