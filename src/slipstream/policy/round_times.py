@@ -100,7 +100,6 @@ class RoundTimes:
             self._scale *= step if is_plain else min(max(step, 1 - FOLLOW), 1 + FOLLOW)
             if is_plain:
                 return
-            step = max(step, 1 - FOLLOW)  # a draft that seems cheap is soon tried, and seen to be
             for other in self._points:  # larger ones that were not tried were measured in the same moment
                 if other == size or (other > size and not self._num_seen[other]):
                     self._points[other] *= step
