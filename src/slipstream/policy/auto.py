@@ -105,10 +105,9 @@ class AutoPolicy:
         return usual_s
 
     def _charge(self, plan: AutoPlan, outcome: RoundOutcome, drafting_s: float) -> None:
-        """Charges the budget with the time beyond a plain round, as the cost model has it, less the tokens gained. A
-        round that the device could have started early, if none had been held back for a draft, is one of them."""
+        """Charges the budget with the time beyond a plain round, as the cost model has it, less the tokens gained."""
         num_streams, times = len(plan.view.streams), self._known.times
-        if outcome.was_announced:
+        if outcome.was_announced or not outcome.draft_s:
             extra_s = times.asking(num_streams) if outcome.draft_s else 0.0
         else:
             extra_s = times.seconds(num_streams + outcome.num_drafted) + drafting_s - plan.plain.seconds

@@ -13,14 +13,13 @@ kept as a share of t: it is the cost of plain decoding there.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from itertools import accumulate
 from statistics import median
 
 import numpy as np
 
-from slipstream.policy.constants import FIRST_ROUNDS, FIRST_STEP, FOLLOW, RECENT, SIZE_BITS
+from slipstream.policy.constants import FIRST_ROUNDS, FOLLOW, RECENT, SIZE_BITS
 
 
 class RoundTimes:
@@ -30,7 +29,6 @@ class RoundTimes:
         self._first: list[tuple[int, float]] = []  # rows and seconds of the first rounds
         self._host_s = 0.0
         self._scale = 1.0
-        self._num_seen: Counter[int] = Counter()  # rounds by size that moved their time; 0: plain ones
         self._ahead: float | None = None  # time of plain rounds that the device started by itself, as a share of t(S)
         self._asking: float | None = None  # the same if drafters were asked meanwhile
         self._rows: list[int] = []
@@ -85,8 +83,7 @@ class RoundTimes:
         """Records a round that the device did not start early, without its drafting time. A plain round corrects the
         scale; a round with a draft corrects the scale and the cost of its size, in equal parts.
 
-        The first ones move it far, since what was measured in a busy moment is not what later rounds take. Then steps
-        of a fixed size, up or down, follow the median: a delayed round counts no more than any other.
+        Steps of a fixed size, up or down, follow the median: a delayed round counts no more than any other.
         """
         size = size_of(rows)
         if len(self._first) < FIRST_ROUNDS:
@@ -95,28 +92,17 @@ class RoundTimes:
         elif size not in self._points:  # the first measurement of a size is all that is known about it
             self._points[size] = max(seconds / self._scale - self._host_s, 0.0)
         else:
-            self._num_seen[0 if is_plain else size] += 1
-            step = self._step(seconds / max(self.seconds(rows), 1e-12), self._num_seen[0 if is_plain else size])
-            self._scale *= step if is_plain else min(max(step, 1 - FOLLOW), 1 + FOLLOW)
+            step = 1 + FOLLOW if seconds > self.seconds(rows) else 1 - FOLLOW
+            self._scale *= step
             if is_plain:
                 return
-            for other in self._points:  # larger ones that were not tried were measured in the same moment
-                if other == size or (other > size and not self._num_seen[other]):
-                    self._points[other] *= step
+            self._points[size] *= step
         self._fit()
-
-    @staticmethod
-    def _step(ratio: float, count: int) -> float:
-        """By how much the `count`-th round moves a time, if it took `ratio` times as long as expected."""
-        most = FIRST_STEP / count
-        if most > FOLLOW:
-            return min(max(ratio, 1 - most), 1 + most)
-        return 1 + FOLLOW if ratio > 1 else 1 - FOLLOW
 
     def _learn_host(self) -> None:
         """If nothing was measured at load, the first measured time becomes the curve."""
         if self._is_measured:
-            self._host_s = max(0.0, min(seconds - self._curve_to(rows)[rows] for rows, seconds in self._first))
+            self._host_s = max(0.0, median(seconds - self._curve_to(rows)[rows] for rows, seconds in self._first))
         else:
             for rows in {rows for rows, _ in self._first}:
                 self._points[rows] = median(seconds for size, seconds in self._first if size == rows)

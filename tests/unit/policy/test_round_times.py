@@ -124,14 +124,3 @@ def test_a_draft_models_first_drafts_are_no_measure():
     assert not times.is_known
     times.record(1, 2, 1.0, is_free=False)
     assert times.seconds(1, 4, 0) == pytest.approx(2.0)
-
-
-def test_a_curve_that_was_measured_in_a_busy_moment_is_soon_mended():
-    """Ten rounds with drafts of three: they take three times what was measured."""
-    times = measured({1: 1.0, 4: 1.1, 8: 1.3})
-    for _ in range(6):
-        times.record(1, 1.0)
-    for _ in range(10):
-        times.record(4, 3.0, is_plain=False)
-        times.record(1, 1.0)
-    assert times.seconds(4) > 2.0 and times.seconds(1) == pytest.approx(1.0, rel=0.1)
