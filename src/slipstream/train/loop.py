@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -110,8 +111,10 @@ class Trainer:
         self.head.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(self.head.parameters(), self.options.clip)
-        for optimizer in self._optimizers:
-            optimizer.step()
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "mkldnn_matmul")  # Muon multiplies in bf16, for which some CPUs are slow
+            for optimizer in self._optimizers:
+                optimizer.step()
         return loss.detach()
 
     def _low_precision(self) -> AbstractContextManager[Any]:
