@@ -33,6 +33,8 @@ _GGUF_LAYER_NAMES = {hf: name for name, hf in LAYER_NAMES.items()}
 
 @dataclass(frozen=True, slots=True)
 class QuantisedFile:
+    """What was written; of a draft head, `path` is its folder."""
+
     path: Path
     kind: str
     num_tensors: int

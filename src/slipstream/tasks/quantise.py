@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from slipstream.errors import UsageError
@@ -10,6 +9,7 @@ from slipstream.model_files.head_checks import is_head
 from slipstream.models import open_checkpoint
 from slipstream.models.head_files import open_head
 from slipstream.models.head_quantise import quantise_head
+from slipstream.models.quantise import QuantisedFile
 from slipstream.models.quantise import quantise as quantise_checkpoint
 from slipstream.models.spec import locate
 from slipstream.tasks.reporter import SILENT, Reporter
@@ -17,29 +17,20 @@ from slipstream.tasks.reporter import SILENT, Reporter
 HEAD_TYPE = "q8_0"
 
 
-@dataclass(frozen=True, slots=True)
-class Quantised:
-    path: Path
-    kind: str
-    num_tensors: int
-    num_bytes: int
-
-
-def quantise(model: str, path: Path, kind: str | None = None, reporter: Reporter = SILENT) -> Quantised:
+def quantise(model: str, path: Path, kind: str | None = None, reporter: Reporter = SILENT) -> QuantisedFile:
     """`path` must not exist. `kind`: None is q4_0, of a head q8_0. Raises UsageError, ModelError."""
     if is_head(model):
         return _head(model, path, kind or HEAD_TYPE, reporter)
     checkpoint = open_checkpoint(model)
     kind = kind or "q4_0"
     reporter.say(f"writing {checkpoint.name} to {path} as {kind}")
-    made = quantise_checkpoint(checkpoint, path, kind)
-    return Quantised(path, kind, made.num_tensors, made.num_bytes)
+    return quantise_checkpoint(checkpoint, path, kind)
 
 
-def _head(spec: str, folder: Path, kind: str, reporter: Reporter) -> Quantised:
+def _head(spec: str, folder: Path, kind: str, reporter: Reporter) -> QuantisedFile:
     if kind != HEAD_TYPE:
         raise UsageError(f"--to {kind!r}; draft heads are quantised to {HEAD_TYPE}")
     place = locate(spec)
     head = open_head(place.path, place.name)
     reporter.say(f"writing the head {head.name} to {folder} as {kind}")
-    return Quantised(folder, kind, len(head.stored), quantise_head(head, folder))
+    return QuantisedFile(folder, kind, len(head.stored), quantise_head(head, folder))
