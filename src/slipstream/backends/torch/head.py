@@ -17,9 +17,9 @@ from slipstream.backends.torch.kv_pool import PAGE_SIZE, KVPool, PooledSequence
 from slipstream.backends.torch.ops import (
     DraftLayer,
     Features,
-    HeadStep,
     Layer,
     LayerCache,
+    LayerStep,
     Linear,
     Norm,
     Ops,
@@ -194,7 +194,7 @@ class TorchHead(FollowingHead):
         """[rows, hidden], of the tokens in the batch and what stands before them."""
         ops, w, config, x = self._ops, self._weights, self._weights.config, hidden.clone()
         token = ops.lookup(w.embedding, batch.tokens)
-        ops.head_layer(token, x, self._layer, HeadStep(w.rope, batch, config.layer, self._cache))
+        ops.head_layer(token, x, self._layer, LayerStep(w.rope, batch, config.layer, self._cache))
         return ops.norm(x, w.final_norm) if config.norm_output else x
 
     def _logits(self, outputs: torch.Tensor) -> list[Logits]:

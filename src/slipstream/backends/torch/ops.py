@@ -157,7 +157,6 @@ class LayerStep(Generic[BatchIn]):
     batch: BatchIn
     config: DecoderConfig
     cache: LayerCache
-    then: Norm  # that of the next layer
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,16 +166,6 @@ class DraftLayer:
     layer: Layer
     token_norm: Norm
     from_norm: bool  # the residual stream begins with the norm of the features
-
-
-@dataclass(frozen=True, slots=True)
-class HeadStep(Generic[BatchIn]):
-    """What it needs besides its weights."""
-
-    rope: RopeTable
-    batch: BatchIn
-    config: DecoderConfig
-    cache: LayerCache
 
 
 class Ops(Protocol[BatchOf]):
@@ -238,17 +227,17 @@ def run_layers(
     for i, (layer, next_norm) in enumerate(zip(stack.layers, following, strict=True)):
         if features:
             features.take(i, hidden.x)
-        run_layer(ops, hidden, layer, LayerStep(stack.rope, batch, stack.config, cache.of(i), next_norm))
+        run_layer(ops, hidden, layer, LayerStep(stack.rope, batch, stack.config, cache.of(i)), next_norm)
     if features:
         features.take(len(stack.layers), hidden.x)
 
 
-def run_layer(ops: Ops[B], hidden: Hidden, layer: Layer, step: LayerStep[B]) -> None:
-    """A layer, step by step."""
+def run_layer(ops: Ops[B], hidden: Hidden, layer: Layer, step: LayerStep[B], then: Norm) -> None:
+    """A layer, step by step. `then`: the norm of the next one."""
     batch, config, cache = step.batch, step.config, step.cache
     qkv = ops.qkv(hidden, layer.attention_norm, layer.qkv, layer.qk_norm, step.rope, batch, config, cache)
     ops.add(ops.attend(qkv, batch, config, cache), layer.output, hidden, then=layer.mlp_norm)
-    ops.add(ops.gate(hidden, layer.mlp_norm, layer.gate_up), layer.down, hidden, then=step.then)
+    ops.add(ops.gate(hidden, layer.mlp_norm, layer.gate_up), layer.down, hidden, then=then)
 
 
 def joined(weight: Weight | Sequence[Weight]) -> torch.Tensor:
@@ -314,7 +303,7 @@ class SmallSteps(ABC, Generic[B]):
     def logits(self, hidden: Hidden, norm: Norm, head: Linear) -> torch.Tensor:
         return self.project(hidden, norm, head).float()
 
-    def head_layer(self, token: torch.Tensor, x: torch.Tensor, layer: DraftLayer, step: HeadStep[B]) -> None:
+    def head_layer(self, token: torch.Tensor, x: torch.Tensor, layer: DraftLayer, step: LayerStep[B]) -> None:
         """x through the layer of a draft head, in place. It reads the norms of `token` and of `x` side by side."""
         own, batch, config, cache = layer.layer, step.batch, step.config, step.cache
         normed = self.norm(x, own.attention_norm)

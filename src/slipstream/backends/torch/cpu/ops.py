@@ -14,10 +14,10 @@ from slipstream.backends.torch.cpu.weights import BLOCK, NativeLinear, NativePar
 from slipstream.backends.torch.ops import (
     DraftLayer,
     Features,
-    HeadStep,
     Hidden,
     Layer,
     LayerCache,
+    LayerStep,
     Linear,
     Norm,
     QKNorm,
@@ -168,18 +168,11 @@ class NativeOps(SmallSteps[Batch]):
         """All of them in one call: for one row of a small model, calls would take as long as the work."""
         layers, max_keys = self._c_stack(stack, cache), _whole_blocks(batch.max_keys)
         room = self._room(self._lib.slip_layer_floats(layers[0], batch.num_rows, max_keys))
-        kept = None if features is None else _c_features(features)
-        self._lib.slip_layers(
-            layers,
-            len(layers),
-            self._c_batch(batch),
-            hidden.x.data_ptr(),
-            max_keys,
-            room,
-            kept and ctypes.addressof(kept),
-        )
+        kept = ctypes.byref(_c_features(features)) if features else None
+        x, c_batch = hidden.x.data_ptr(), self._c_batch(batch)
+        self._lib.slip_layers(layers, len(layers), c_batch, x, max_keys, room, kept)
 
-    def head_layer(self, token: torch.Tensor, x: torch.Tensor, layer: DraftLayer, step: HeadStep[Batch]) -> None:
+    def head_layer(self, token: torch.Tensor, x: torch.Tensor, layer: DraftLayer, step: LayerStep[Batch]) -> None:
         max_keys = _whole_blocks(step.batch.max_keys)
         c_layer = self._c_layer(layer.layer, step.rope, step.config, step.cache)
         room = self._room(self._lib.slip_layer_floats(c_layer, step.batch.num_rows, max_keys))
