@@ -37,7 +37,6 @@ _OWN = {
     "feature_layers": opt.OptionSpec(
         "--feature-layers", "Layers whose hidden states it reads, for example 2,15,27.", "Head", {"show_default": False}
     ),
-    "mlp_size": opt.OptionSpec("--mlp-size", "Width of the head's MLP; 0: the target's.", "Head", {"min": 0}),
     "feature_norm": opt.OptionSpec(
         "--feature-norm", "Norm of the features: none, each (layer by layer) or all (together).", "Head"
     ),
@@ -47,9 +46,9 @@ _OWN = {
     "steps": opt.OptionSpec("--steps", "Training steps.", "Training", {"min": 1}),
     "seconds": opt.OptionSpec("--seconds", "Train for so long instead of --steps.", "Training", {"min": 1}),
     "batch_tokens": opt.OptionSpec("--batch-tokens", "Tokens of one step.", "Training", {"min": 16}),
-    "learning_rate": opt.OptionSpec("--learning-rate", "At its peak.", "Training"),
+    "learning_rate": opt.OptionSpec("--learning-rate", "At its peak. Default: 0.006, of adamw 0.001.", "Training"),
     "weight_decay": opt.OptionSpec("--weight-decay", "Of the optimisers.", "Training"),
-    "optimizer": opt.OptionSpec("--optimizer", "muon or adamw.", "Training"),
+    "optimizer": opt.OptionSpec("--optimizer", "muon (learns faster) or adamw.", "Training"),
     "draft_steps": opt.OptionSpec("--draft-steps", "Tokens drafted from each position.", "Training", {"min": 1}),
     "step_decay": opt.OptionSpec("--step-decay", "Weight of a drafted token against the one before it.", "Training"),
     "user_weight": opt.OptionSpec("--user-weight", "Weight of the user's tokens; answers weigh 1.", "Training"),

@@ -21,8 +21,31 @@ def draft_attention(q: torch.Tensor, before: KeysValues, steps: Sequence[KeysVal
 
     `before`: keys and values by position. `steps`: those of the draft's own steps after the first, by its beginning.
     """
+    if not _has_quick_kernel(q):
+        return in_one_softmax(q, before, steps)
     flat = [part for step in steps for part in step]
     return cast(torch.Tensor, _DraftAttention.apply(q, *before, *flat))  # type: ignore[no-untyped-call]
+
+
+def _has_quick_kernel(q: torch.Tensor) -> bool:
+    """On GPUs it needs an Ampere or later, 16 bits, and heads of a multiple of 8, at most 256."""
+    if q.device.type == "cpu":
+        return True
+    fits = q.shape[-1] % 8 == 0 and q.shape[-1] <= 256 and q.dtype in (torch.bfloat16, torch.float16)
+    return q.device.type == "cuda" and fits and torch.cuda.get_device_capability(q.device) >= (8, 0)
+
+
+def in_one_softmax(q: torch.Tensor, before: KeysValues, steps: Sequence[KeysValues]) -> torch.Tensor:
+    """The same, with a score for each pair of positions in memory."""
+    keys, values = before
+    length = q.shape[2]
+    is_later = torch.ones(length, length, dtype=torch.bool, device=q.device).triu(1)
+    scores = (q @ keys.transpose(-1, -2) * q.shape[-1] ** -0.5).float().masked_fill(is_later, float("-inf"))
+    shares = torch.cat([scores, *(_scores(q, key)[..., None] for key, _ in steps)], -1).softmax(-1).to(q.dtype)
+    out = shares[..., :length] @ values
+    for i, (_, value) in enumerate(steps):
+        out = out + shares[..., length + i, None] * value
+    return out
 
 
 class _DraftAttention(torch.autograd.Function):

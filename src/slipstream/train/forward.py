@@ -19,7 +19,7 @@ from slipstream.backends.torch.reference import ReferenceOps
 from slipstream.models.checkpoint import Checkpoint
 
 Rope = tuple[torch.Tensor, torch.Tensor]  # cosine and sine [length, head_dim / 2]
-_LOGIT_BYTES = 1 << 28  # of logits at a time
+LOGIT_BYTES = 1 << 28  # of logits at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class TargetForward:
     def _judged(self, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Norms and choices; logits are the largest thing here, and are made a piece at a time."""
         norms, choices = [], []
-        for part in torch.split(hidden.flatten(0, 1), max(1, _LOGIT_BYTES // (4 * len(self.output_weight)))):
+        for part in torch.split(hidden.flatten(0, 1), max(1, LOGIT_BYTES // (4 * len(self.output_weight)))):
             logits = F.linear(part, self.output_weight).float()
             norms.append(logits.logsumexp(-1))
             choices.append(logits.argmax(-1))

@@ -125,12 +125,12 @@ class HeadModule(nn.Module):
 
 
 def head_config(
-    target: Checkpoint, feature_layers: tuple[int, ...], draft_vocab_size: int, trained_context: int, mlp_size: int = 0
+    target: Checkpoint, feature_layers: tuple[int, ...], draft_vocab_size: int, trained_context: int
 ) -> HeadConfig:
     """A head for this target: one layer of its shape, without what only some families have."""
     layer = replace(
         target.config, architecture="llama", num_layers=1, qkv_bias=False, qk_norm=False, sliding_window=None,
-        tied_head=False, intermediate_size=mlp_size or target.config.intermediate_size,
+        tied_head=False,
     )  # fmt: skip
     return HeadConfig(
         layer, draft_vocab_size, feature_layers, target.config.hidden_size,

@@ -104,7 +104,7 @@ class Trainer:
     def _step(self) -> torch.Tensor:
         """One update. Returns the loss on the device."""
         for group in (group for optimizer in self._optimizers for group in optimizer.param_groups):
-            group["lr"] = self.options.learning_rate * rate_at(self._share(), self.options.warm_up)
+            group["lr"] = self.options.peak_rate * rate_at(self._share(), self.options.warm_up)
         batch = self.learned.batch(self._schedule.at(self.state.step)).to(self.device)
         with self._low_precision():
             loss = self.rollout(batch, self.options.draft_steps, self.stored).loss(self.options.step_decay)
@@ -190,11 +190,11 @@ def _optimizers(head: HeadModule, options: TrainOptions, device: torch.device) -
     rest = [head.lm_head.weight, *(hidden if options.optimizer == "adamw" else [])]
     output = {"params": rest, "weight_decay": options.weight_decay}
     others = {"params": gains, "weight_decay": 0.0}
-    adamw = torch.optim.AdamW([output, others], lr=options.learning_rate, betas=_BETAS, fused=device.type == "cuda")
+    adamw = torch.optim.AdamW([output, others], lr=options.peak_rate, betas=_BETAS, fused=device.type == "cuda")
     if options.optimizer == "adamw":
         return [adamw]
     muon = torch.optim.Muon(
-        hidden, lr=options.learning_rate, weight_decay=options.weight_decay, adjust_lr_fn="match_rms_adamw"
+        hidden, lr=options.peak_rate, weight_decay=options.weight_decay, adjust_lr_fn="match_rms_adamw"
     )
     return [adamw, muon]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from importlib.util import find_spec
 from typing import Any, cast
 
 import torch
@@ -36,7 +37,7 @@ class _SoftCrossEntropy(torch.autograd.Function):
         total = torch.zeros((), device=hidden.device)
         by_hidden, by_weight = torch.empty_like(rows), torch.zeros_like(weight)
         best = torch.empty(len(rows), dtype=torch.int64, device=hidden.device)
-        piece = _fused_piece() if hidden.is_cuda else _piece
+        piece = _fused_piece() if hidden.is_cuda and find_spec("triton") else _piece
         at_once = max(1, _PIECE_BYTES // (4 * len(weight)))
         with torch.autocast(hidden.device.type, enabled=False):
             for start in range(0, len(rows), at_once):

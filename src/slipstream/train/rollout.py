@@ -15,7 +15,7 @@ import torch.nn.functional as F  # noqa: N812
 
 from slipstream.train.attention import KeysValues
 from slipstream.train.batches import TextBatch
-from slipstream.train.forward import Rope, TargetForward, TargetStates
+from slipstream.train.forward import LOGIT_BYTES, Rope, TargetForward, TargetStates
 from slipstream.train.head_module import HeadModule
 from slipstream.train.losses import soft_cross_entropy
 
@@ -82,8 +82,12 @@ class Rollout:
         hidden, norms, choices = (
             part.flatten(0, 1)[rows + 1] for part in (states.hidden, states.norms, states.choices)
         )
-        logits = F.linear(hidden, self._target_rows).float()
-        return Lesson(logits.sub_(norms[:, None]).exp_().to(hidden.dtype), choices)
+        at_once = max(1, LOGIT_BYTES // (4 * len(self._target_rows)))
+        pieces = [
+            (F.linear(part, self._target_rows).float() - own[:, None]).exp_().to(hidden.dtype)
+            for part, own in zip(torch.split(hidden, at_once), torch.split(norms, at_once), strict=True)
+        ]
+        return Lesson(torch.cat(pieces), choices)
 
     def _judged(self, output: torch.Tensor, lesson: Lesson, weights: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The weighted loss and which rows are right. What the target has outside of the draft vocabulary lowers a

@@ -123,7 +123,7 @@ class TrainingRun:
     def _config(self, draft_vocab_size: int) -> HeadConfig:
         options = self.options
         return replace(
-            head_config(self.target, self.feature_layers, draft_vocab_size, options.length, options.mlp_size),
+            head_config(self.target, self.feature_layers, draft_vocab_size, options.length),
             feature_norm=options.feature_norm,
             norm_before_residual=options.norm_before_residual,
             norm_output=options.norm_output,
@@ -235,7 +235,7 @@ class TrainingRun:
             "is_finished": state.is_finished,
             "batch_tokens": options.batch_tokens,
             "draft_steps": options.draft_steps,
-            "learning_rate": options.learning_rate,
+            "learning_rate": options.peak_rate,
             "optimizer": OPTIMIZERS[options.optimizer],
             "data_minutes": data_s / 60,
             "train_minutes": state.elapsed_s / 60,
