@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -15,8 +15,10 @@ from slipstream.models.files import read_json
 from slipstream.models.head_config import HeadConfig, default_feature_layers
 from slipstream.models.head_kinds import EAGLE3, kind_in_config, kind_in_tensors, refuse_other_kind
 from slipstream.models.head_layouts import ID_MAP, IN_DRAFT, OUTPUT_BIAS, canonical_names, head_config, head_tensors
-from slipstream.models.int8_groups import CODES, SCALE_SUFFIX, check_scales, quantised_tensor
-from slipstream.models.quantised import QuantisedTensor, unpacked
+from slipstream.models.hf_codes import CodedProduct
+from slipstream.models.hf_products import coded_products, part_names
+from slipstream.models.hf_quantisation import scheme_from_hf
+from slipstream.models.quantised import QuantisedTensor
 from slipstream.models.safetensors import PICKLES, stored_tensors
 from slipstream.models.safetensors_file import StoredTensor
 from slipstream.models.tensors import check_shapes
@@ -33,21 +35,20 @@ class HeadCheckpoint:
     path: Path
     config: HeadConfig
     stored: dict[str, StoredTensor]
+    products: dict[str, CodedProduct] = field(default_factory=dict)  # those that are stored as codes
 
     def __contains__(self, tensor_name: str) -> bool:
         return tensor_name in head_tensors(self.config)
 
     def tensor(self, tensor_name: str) -> RawTensor:
         """Reads one tensor; of floats, the array is a read-only view of the file. KeyError for an unknown name."""
-        codes = self.quantised(tensor_name)
-        if codes is None:
-            return self.stored[tensor_name].read()
-        return RawTensor("F32", unpacked(codes.format, codes.rows(0, codes.shape[0])))
+        product = self.products.get(tensor_name)
+        return product.tensor() if product else self.stored[tensor_name].read()
 
     def quantised(self, tensor_name: str) -> QuantisedTensor | None:
         """The tensor's codes, where it is stored as such."""
-        tensor = self.stored[tensor_name]
-        return quantised_tensor(tensor, self.stored[tensor_name + SCALE_SUFFIX]) if tensor.dtype == CODES else None
+        product = self.products.get(tensor_name)
+        return product.quantised() if product else None
 
     def token_ids(self) -> npt.NDArray[np.int64]:
         """The target's id of each draft id. Length draft_vocab_size."""
@@ -118,7 +119,11 @@ def check_finite(head: HeadCheckpoint) -> None:
 
 def nonfinite_tensor(head: HeadCheckpoint) -> str | None:
     """The first tensor with NaN or infinity; None if all are finite. Reads all weights."""
-    return next((name for name in head_tensors(head.config) if not _is_finite(head.tensor(name))), None)
+    for name in head_tensors(head.config):
+        product = head.products.get(name)
+        if not (product.is_finite() if product else _is_finite(head.stored[name].read())):
+            return name
+    return None
 
 
 def _is_finite(tensor: RawTensor) -> bool:
@@ -145,8 +150,10 @@ def read_head(path: Path, name: str) -> HeadCheckpoint:
     if kind_in_config(values) is None and kind_in_tensors(shapes) != EAGLE3:
         raise UnsupportedModelError(f"{path} has no draft head: it has no fc.weight. Expected an EAGLE-3 head.")
     config = head_config(values, stored, path / "config.json")
-    _check_stored(stored, config, path)
-    return HeadCheckpoint(name, path, config, stored)
+    scheme = scheme_from_hf(values, path / "config.json")
+    products = coded_products(stored, head_tensors(config), scheme) if scheme else {}
+    _check_stored(stored, products, config, path)
+    return HeadCheckpoint(name, path, config, stored, products)
 
 
 def _read_config(path: Path) -> dict[str, object]:
@@ -169,18 +176,17 @@ def _refuse_no_safetensors(path: Path) -> None:
     )
 
 
-def _check_stored(stored: dict[str, StoredTensor], config: HeadConfig, path: Path) -> None:
+def _check_stored(
+    stored: dict[str, StoredTensor], products: dict[str, CodedProduct], config: HeadConfig, path: Path
+) -> None:
     expected = head_tensors(config)
     shapes = {name: tensor.shape for name, tensor in stored.items()}
-    check_shapes(shapes, expected, "head", path)
-    known = {*expected, ID_MAP, IN_DRAFT, OUTPUT_BIAS}
+    check_shapes(shapes | {name: product.shape for name, product in products.items()}, expected, "head", path)
     for name in expected:
-        if stored[name].dtype == CODES:
-            check_scales(stored[name], stored.get(name + SCALE_SUFFIX))
-            known.add(name + SCALE_SUFFIX)
-        else:
+        if name not in products:
             stored[name].check_float()
     _refuse_output_bias(stored, path)
+    known = {*expected, ID_MAP, IN_DRAFT, OUTPUT_BIAS} | part_names(products)
     extra = [name for name in stored if name not in known]
     if extra:
         raise UnsupportedModelError(

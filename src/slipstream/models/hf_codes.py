@@ -94,14 +94,20 @@ class CodedProduct:
 
     def _scales(self) -> Floats:
         """[outputs, groups]"""
-        name = "scales" if "scales" in self.parts else "weight_scale"
-        scales = floats(self.parts[name].read())
-        if not np.isfinite(scales).all():
-            raise DamagedModelError(
-                f"{self._path}: the tensor {self.parts[name].name!r} has NaN or infinity. Download it again."
-            )
-        scales = scales.T if name == "scales" else scales.reshape(self.shape[0], -1)
+        if not self.is_finite():
+            name = self._stored_scales.name
+            raise DamagedModelError(f"{self._path}: the tensor {name!r} has NaN or infinity. Download it again.")
+        scales = floats(self._stored_scales.read())
+        scales = scales.T if "scales" in self.parts else scales.reshape(self.shape[0], -1)
         return np.ascontiguousarray(scales, np.float32)
+
+    def is_finite(self) -> bool:
+        """Codes always are, so it is a question of the scales."""
+        return bool(np.isfinite(floats(self._stored_scales.read())).all())
+
+    @property
+    def _stored_scales(self) -> StoredTensor:
+        return self.parts["scales" if "scales" in self.parts else "weight_scale"]
 
     def _zeros(self) -> Bytes:
         """[outputs, groups]"""

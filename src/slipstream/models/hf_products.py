@@ -36,10 +36,11 @@ class PartShape:
             )
 
 
-def coded_products(stored: Tensors, config: DecoderConfig, scheme: QuantScheme) -> dict[str, CodedProduct]:
-    """By name (`….weight`). Reads only the order of inputs. Raises ModelError subclasses only."""
+def coded_products(stored: Tensors, shapes: Mapping[str, Shape], scheme: QuantScheme) -> dict[str, CodedProduct]:
+    """By name (`….weight`), of those that have `shapes`. Reads only the order of inputs. Raises ModelError subclasses
+    only."""
     found = {}
-    for name, shape in expected_tensors(config).items():
+    for name, shape in shapes.items():
         if len(shape) == 2 and (product := _product(stored, name, (shape[0], shape[1]), scheme)):
             found[name] = product
     if not found:
@@ -49,6 +50,11 @@ def coded_products(stored: Tensors, config: DecoderConfig, scheme: QuantScheme) 
             "config.json of these weights."
         )
     return found
+
+
+def part_names(products: Mapping[str, CodedProduct]) -> set[str]:
+    """The tensors that products are made of."""
+    return {name.removesuffix("weight") + suffix for name, product in products.items() for suffix in product.parts}
 
 
 def unused_biases(stored: Tensors, config: DecoderConfig, products: Mapping[str, CodedProduct]) -> set[str]:

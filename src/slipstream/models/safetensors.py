@@ -13,7 +13,7 @@ from slipstream.models.files import damage_in, read_config, read_json
 from slipstream.models.head_kinds import refuse_head
 from slipstream.models.hf_codes import CodedProduct
 from slipstream.models.hf_config import QUANTISATION, config_from_hf
-from slipstream.models.hf_products import coded_products, unused_biases
+from slipstream.models.hf_products import coded_products, part_names, unused_biases
 from slipstream.models.hf_quantisation import scheme_from_hf
 from slipstream.models.quantised import QuantFormat, QuantisedTensor
 from slipstream.models.safetensors_file import StoredTensor, read_file_header
@@ -93,7 +93,7 @@ def _open_folder(path: Path, name: str) -> FolderCheckpoint:
         check_config(config, path / "config.json")
     with damage_in(path, "tensors"):
         tensors = stored_tensors(path)
-        products = coded_products(tensors, config, scheme) if scheme else {}
+        products = coded_products(tensors, expected_tensors(config), scheme) if scheme else {}
         _check_stored(tensors, products, config, path)
     tokenizer = tokenizer_from_folder(path)
     check_vocabulary(tokenizer.vocab_size, config, path)
@@ -103,8 +103,7 @@ def _open_folder(path: Path, name: str) -> FolderCheckpoint:
 def _check_stored(
     tensors: dict[str, StoredTensor], products: dict[str, CodedProduct], config: DecoderConfig, path: Path
 ) -> None:
-    known = {tensor.name for product in products.values() for tensor in product.parts.values()}
-    known |= unused_biases(tensors, config, products)
+    known = part_names(products) | unused_biases(tensors, config, products)
     shapes = {name: tensor.shape for name, tensor in tensors.items() if name not in known}
     check_tensors(shapes | {name: product.shape for name, product in products.items()}, config, path)
     for name in expected_tensors(config):
