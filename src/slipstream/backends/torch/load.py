@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from slipstream.backends.torch.batch import Batch
+from slipstream.backends.torch.coded_cache import TOGETHER
 from slipstream.backends.torch.cpu.library import FALLBACK_COST, kernels
 from slipstream.backends.torch.cpu.ops import NativeOps
 from slipstream.backends.torch.decoder import Decoder, load_decoder
@@ -24,6 +25,7 @@ from slipstream.backends.torch.options import DTYPES, TorchOptions, keeps_codes,
 from slipstream.backends.torch.reference import ReferenceOps
 from slipstream.core.protocols import ModelInfo
 from slipstream.core.turn import TURN
+from slipstream.errors import UsageError
 from slipstream.models.checkpoint import Checkpoint
 from slipstream.models.config import DecoderConfig
 from slipstream.models.tensors import expected_tensors
@@ -48,6 +50,7 @@ class _Setup:
     dtype: str
     context: int  # tokens of a stream, at most
     kv_tokens: int  # of all streams together
+    kv_dtype: torch.dtype  # int8: codes
     max_rows: int = MAX_ROWS  # of a forward
 
     @property
@@ -69,8 +72,9 @@ def load_model(
     context = config.usable_context(options.context_length)
     item_bytes, codes = DTYPES[dtype].itemsize, _keeps_codes(checkpoint, options, device)
     weights = weight_bytes(checkpoint, item_bytes, codes)
-    plan = plan_memory(checkpoint, weights, item_bytes, context, options.kv_tokens, device)
-    setup = _Setup(checkpoint.name, device, "int8" if codes else dtype, context, plan.kv_tokens)
+    kv_dtype = _kv_dtype(options, config, torch.float32 if device.type == "cpu" else DTYPES[dtype])
+    plan = plan_memory(checkpoint, weights, kv_dtype, context, options.kv_tokens, device)
+    setup = _Setup(checkpoint.name, device, "int8" if codes else dtype, context, plan.kv_tokens, kv_dtype)
     with explained(plan, device), torch.inference_mode(), _no_rounds_on(device):
         if device.type == "cuda":
             torch.cuda.set_device(device)
@@ -78,7 +82,7 @@ def load_model(
             return _load_graphed(checkpoint, setup, options.exact, report)
         ops = _pick_ops(device, DTYPES[dtype], options.exact, codes)
         decoder = load_decoder(checkpoint, ops, device, setup.num_positions, report)
-        pool = KVPool(config, plan.kv_tokens, ops.activation_dtype, device)
+        pool = KVPool(config, plan.kv_tokens, kv_dtype, device)
 
         def runner(decoder: Decoder[Batch], pool: KVPool) -> Runner:
             return EagerRunner(decoder, pool, device)
@@ -96,6 +100,17 @@ def _keeps_codes(checkpoint: Checkpoint, options: TorchOptions, device: torch.de
     if not keeps_codes(options, device) or kernels() is None:
         return False
     return any(checkpoint.quant_format(name) for name in expected_tensors(checkpoint.config))
+
+
+def _kv_dtype(options: TorchOptions, config: DecoderConfig, floats: torch.dtype) -> torch.dtype:
+    if options.kv_type == "auto":
+        return floats
+    if config.head_dim % TOGETHER:
+        raise UsageError(
+            f"kv_type {options.kv_type} takes {TOGETHER} numbers together, and the heads of this model have "
+            f"{config.head_dim}: leave it at auto"
+        )
+    return torch.int8
 
 
 def _pick_ops(device: torch.device, dtype: torch.dtype, exact: bool, codes: bool) -> Ops[Batch]:
@@ -123,7 +138,7 @@ def _load_graphed(checkpoint: Checkpoint, setup: _Setup, exact: bool, report: Re
     device = setup.device
     ops = TritonOps(checkpoint.config, DTYPES[setup.dtype], device, exact)
     decoder = load_decoder(checkpoint, ops, device, setup.num_positions, lambda share: report(_READING * share))
-    pool = KVPool(checkpoint.config, setup.kv_tokens, ops.activation_dtype, device)
+    pool = KVPool(checkpoint.config, setup.kv_tokens, setup.kv_dtype, device)
     _measure_tilings(decoder, ops, pool, device)
     max_rows = MAX_SKINNY_ROWS if exact else MAX_ROWS
 
