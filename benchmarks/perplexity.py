@@ -1,5 +1,5 @@
-"""What 8 bits change: perplexity of one GGUF file with fp32 activations, with 8-bit ones, with keys and values in 8 bits
-too, and in llama.cpp.
+"""What 8 bits change: perplexity of one GGUF file with fp32 activations, with 8-bit ones, with an 8-bit cache too, and
+in llama.cpp.
 
     python benchmarks/perplexity.py MODEL.gguf PROMPTS.jsonl [--tokens 2048]
 
