@@ -16,9 +16,9 @@ from slipstream.train.settings import DistilOptions
 
 _OWN = {
     "layers": opt.OptionSpec(
-        "--layers", "First layers of the target that it has. Default: a quarter.", "Models", {"min": 1}
+        "--layers", "First layers of the target that it has. Default: an eighth.", "Models", {"min": 1}
     ),
-    "learning_rate": opt.OptionSpec("--learning-rate", "At its peak. Default: 0.002, of adamw 0.0003.", "Training"),
+    "learning_rate": opt.OptionSpec("--learning-rate", "At its peak. Default: 0.008, of adamw 0.001.", "Training"),
 }
 
 

@@ -37,7 +37,9 @@ TRAINING = {  # of all commands that train
     "seconds": opt.OptionSpec("--seconds", "Train for so long instead of --steps.", "Training", {"min": 1}),
     "batch_tokens": opt.OptionSpec("--batch-tokens", "Tokens of one step.", "Training", {"min": 16}),
     "weight_decay": opt.OptionSpec("--weight-decay", "Of the optimisers.", "Training"),
-    "optimizer": opt.OptionSpec("--optimizer", "muon (learns faster) or adamw.", "Training"),
+    "optimizer": opt.OptionSpec(
+        "--optimizer", "muon (learns faster) or adamw. Default: muon on GPUs, adamw on CPUs.", "Training"
+    ),
     "user_weight": opt.OptionSpec("--user-weight", "Weight of the user's tokens; answers weigh 1.", "Training"),
     "held_back": opt.OptionSpec("--held-back", "Share of the texts that only judge.", "Training"),
     "check_every": opt.OptionSpec("--check-every", "Steps between two checks on texts held back.", "Training"),

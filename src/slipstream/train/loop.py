@@ -143,10 +143,11 @@ class Trainer:
         else:
             self.state.checks_without_gain += 1
         left_s = self.state.elapsed_s / max(self._share(), 1e-9) - self.state.elapsed_s
+        left = f", {time_left(left_s)}" if self.state.step else ""
         by_position = " ".join(f"{share:.2f}" for share in figures.reached)
         self.messenger.say(
             f"step {self.state.step}: loss {figures.loss:.3f}, right up to each position {by_position}, accepted "
-            f"length {figures.accepted_length:.2f} (best {self.state.best_length:.2f}), {time_left(left_s)}"
+            f"length {figures.accepted_length:.2f} (best {self.state.best_length:.2f}){left}"
         )
 
     @torch.no_grad()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +22,16 @@ from slipstream.models import open_checkpoint
 from slipstream.models.checkpoint import Checkpoint
 from slipstream.train.batches import PADDED_TO, Corpus, split
 from slipstream.train.draft_trainee import DraftTrainee
-from slipstream.train.forward import load_target
+from slipstream.train.forward import TargetForward, load_target
 from slipstream.train.head_trainee import HeadTrainee
 from slipstream.train.loop import USUAL_DRAFT, Trainer
 from slipstream.train.memory import free_bytes, plan_training
 from slipstream.train.messages import Messenger
 from slipstream.train.plot import page
 from slipstream.train.run_state import RunState, best_of, load_state
-from slipstream.train.settings import OPTIMIZERS, DistilOptions, RunOptions, TrainOptions
+from slipstream.train.settings import OPTIMIZERS, DistilOptions, RunOptions, TrainOptions, usual_optimizer
 from slipstream.train.shards import Shards, Text
-from slipstream.train.stored_states import stored_states
+from slipstream.train.stored_states import StoredStates, stored_states
 from slipstream.train.texts import TextMaker
 from slipstream.train.trainee import Trainee
 from slipstream.train.writer import BULK_STEPS
@@ -75,6 +75,8 @@ class TrainingRun:
             raise UsageError(f"{self.output} exists, and no training of it: choose another --output")
         self.device = pick_device(self.machine.device)
         self.dtype = pick_dtype(self.machine.dtype, self.device)
+        if self.options.optimizer is None:
+            self.options = replace(self.options, optimizer=usual_optimizer(self.device.type))
         if self.machine.threads:
             torch.set_num_threads(self.machine.threads)
         if self.options.length + BULK_STEPS > self.target.config.context_length:
@@ -155,13 +157,20 @@ class TrainingRun:
             now.save(self.work / "checkpoint.pt", settings)
             self._write_log(now)
 
-        stored = stored_states(target, learned, self.options.batch_tokens, self.device, free_bytes(self.device))
+        stored = self._stored(target, learned)
         trained = Trainer(
             course, learned, judged, self.options, self.device, self.messenger, save, state, stored
         ).run()  # fmt: skip
         if not trained.step:
             raise KeyboardInterrupt
         return trained
+
+    def _stored(self, target: TargetForward, learned: Corpus) -> StoredStates | None:
+        """None also where training ends before it has read every text: storing would cost more than it saves."""
+        options = self.options
+        if options.seconds is None and options.steps * options.batch_tokens <= int(learned.starts[-1]):
+            return None
+        return stored_states(target, learned, options.batch_tokens, self.device, free_bytes(self.device))
 
     # -- what is left of it ---------------------------------------------------------------------------------------
 
@@ -195,7 +204,7 @@ class TrainingRun:
             "is_finished": state.is_finished,
             "batch_tokens": options.batch_tokens,
             "learning_rate": options.peak_rate,
-            "optimizer": OPTIMIZERS[options.optimizer],
+            "optimizer": OPTIMIZERS[options.optimizer or "muon"],
             "data_minutes": data_s / 60,
             "train_minutes": state.elapsed_s / 60,
             "seed": options.seed,
