@@ -134,6 +134,11 @@ class Trainer:
     def _check(self) -> None:
         """Judges what is trained. The best weights are kept."""
         figures = self.judge()
+        if not self.state.step and not math.isfinite(figures.loss):
+            raise SlipstreamError(
+                f"the weights of {self.options.target} are damaged: it computes what are no numbers. "
+                f"Run: slipstream doctor --target {self.options.target}"
+            )
         self.state.records.append(
             {"step": self.state.step, "seconds": round(self.state.elapsed_s, 2), **figures.to_dict()}
         )
