@@ -82,6 +82,13 @@ class DraftTrainee:
             "gguf": None if self._why_no_gguf else _GGUF_TYPE,
         }
 
+    def outputs(self, folder: Path) -> list[Path]:
+        if folder.suffix == ".gguf":
+            raise UsageError(
+                f"--output {folder}; expected a folder: its GGUF file is written beside it. Leave out .gguf"
+            )
+        return [folder, *([] if self._why_no_gguf else [_gguf_beside(folder)])]
+
     def save(self, folder: Path, tensors: Mapping[str, torch.Tensor], facts: Mapping[str, Any]) -> None:
         """In bf16, and beside the folder as a GGUF file in 8 bits."""
         draft = TrainedDraft(folder.name, self._target, self._config.num_layers, tensors)
@@ -90,7 +97,7 @@ class DraftTrainee:
             _copy_tokenizer(self._target.path, scratch)
             (scratch / "README.md").write_text(draft_card(facts), encoding="utf-8")
         if not self._why_no_gguf:
-            with replaced(gguf_beside(folder)) as scratch:
+            with replaced(_gguf_beside(folder)) as scratch:
                 quantise(draft, scratch, _GGUF_TYPE)
 
 
@@ -123,7 +130,7 @@ class TrainedDraft:
         return 2 * decoder_parameters(self.config)
 
 
-def gguf_beside(folder: Path) -> Path:
+def _gguf_beside(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}.gguf")
 
 

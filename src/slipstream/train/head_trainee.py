@@ -78,6 +78,9 @@ class HeadTrainee:
             "draft_steps": self._options.draft_steps,
         }
 
+    def outputs(self, folder: Path) -> list[Path]:
+        return [folder]
+
     def save(self, folder: Path, tensors: Mapping[str, torch.Tensor], facts: Mapping[str, Any]) -> None:
         """In bf16."""
         raw = {name: in_bf16(tensor) for name, tensor in tensors.items()}

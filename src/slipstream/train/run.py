@@ -71,8 +71,9 @@ class TrainingRun:
 
     def __post_init__(self) -> None:
         self.work = self.output.with_name(f"{self.output.name}.training")
-        if self.output.exists() and not self.work.exists():
-            raise UsageError(f"{self.output} exists, and no training of it: choose another --output")
+        there = [path for path in self.trainee.outputs(self.output) if path.exists()]
+        if there and not self.work.exists():
+            raise UsageError(f"{there[0]} exists, and no training of it: choose another --output")
         self.device = pick_device(self.machine.device)
         self.dtype = pick_dtype(self.machine.dtype, self.device)
         if self.options.optimizer is None:

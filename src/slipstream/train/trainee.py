@@ -41,6 +41,10 @@ class Trainee(Protocol):
         """For its card and its configuration; ready for JSON."""
         ...
 
+    def outputs(self, folder: Path) -> list[Path]:
+        """What `save` writes for `folder`. Raises UsageError for a folder that it can't have."""
+        ...
+
     def save(self, folder: Path, tensors: Mapping[str, torch.Tensor], facts: Mapping[str, Any]) -> None:
-        """Writes it to `folder`, which may hold an earlier save: that is replaced as a whole."""
+        """Writes it to `folder`; an earlier save is replaced as a whole."""
         ...

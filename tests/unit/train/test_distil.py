@@ -17,7 +17,7 @@ import slipstream
 from contract import tiny_models
 from slipstream.backends import MachineOptions
 from slipstream.backends.torch.options import TorchOptions
-from slipstream.errors import SlipstreamError, UsageError
+from slipstream.errors import CapacityError, SlipstreamError, UsageError
 from slipstream.models import open_checkpoint
 from slipstream.models.export import export_folder
 from slipstream.models.tensors import expected_tensors
@@ -189,6 +189,21 @@ def test_what_can_not_be_is_refused(
 ) -> None:
     with pytest.raises(UsageError, match=message):
         distil(replace(options, **changes), made.folder, CPU, Messenger())
+
+
+def test_what_does_not_fit_is_refused_before_anything_is_written(options: DistilOptions, tmp_path: Path) -> None:
+    with pytest.raises(CapacityError, match=r"too little memory.* or use fewer --layers"):
+        distil(replace(options, batch_tokens=1_000_000_000), tmp_path / "draft", CPU, Messenger())
+    assert not any(tmp_path.iterdir())
+
+
+def test_files_of_others_are_left_alone(options: DistilOptions, tmp_path: Path) -> None:
+    (tmp_path / "draft.gguf").write_text("mine")
+    with pytest.raises(UsageError, match=r"draft\.gguf exists, and no training of it"):
+        distil(options, tmp_path / "draft", CPU, Messenger())
+    with pytest.raises(UsageError, match=r"expected a folder.* Leave out \.gguf"):
+        distil(options, tmp_path / "draft.gguf", CPU, Messenger())
+    assert (tmp_path / "draft.gguf").read_text() == "mine"
 
 
 def test_a_target_that_gives_no_numbers_is_named(target: Path, options: DistilOptions, tmp_path: Path) -> None:
