@@ -13,6 +13,7 @@ import torch
 from slipstream.errors import UnsupportedModelError, UsageError
 from slipstream.models.checkpoint import Checkpoint, RawTensor
 from slipstream.models.export import export_folder
+from slipstream.models.export_config import config_json
 from slipstream.models.quantise import check_quantisable, quantise
 from slipstream.train.batches import PADDED_TO
 from slipstream.train.card import draft_card
@@ -27,7 +28,7 @@ from slipstream.train.shards import Text
 # With 2, 4 and 8 of SmolLM2's 30 layers, the same training time gave the same accepted length (1.72, 1.72, 1.67 after
 # 6 s on an H200), but a drafted token reads 0.26, 0.32 and 0.42 of the target's weights.
 _LAYER_SHARE = 1 / 8
-_GGUF_TYPE = "q8_0"  # half of bf16's size, and drafts as good: llama.cpp reads all of it for every drafted token
+_GGUF_TYPE = "q8_0"  # half of bf16's size: llama.cpp reads all of it for every drafted token
 _TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json",
     "vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json",
@@ -40,6 +41,7 @@ class DraftTrainee:
     steps_ahead = 0
 
     def __init__(self, options: DistilOptions, target: Checkpoint) -> None:
+        """Raises UsageError, and UnsupportedModelError for a target of which no folder can be written."""
         count = target.config.num_layers
         if count < 2:
             raise UsageError(f"{target.name} has only {count} layer: there is no smaller model of its first layers")
@@ -50,6 +52,7 @@ class DraftTrainee:
         self._target = target
         self._config = replace(target.config, num_layers=num_layers)
         self._why_no_gguf = _why_no_gguf(target)
+        config_json(TrainedDraft("draft", target, num_layers, {}), "bfloat16")  # refuses what no folder can represent
 
     def notes(self) -> list[str]:
         ours, theirs = decoder_parameters(self._config), decoder_parameters(self._target.config)

@@ -200,7 +200,6 @@ class TrainingRun:
             "accepted_length": best["accepted_length"],
             "length_by_kind": best["accepted_length_by_kind"],
             "best_step": best["step"],
-            "untrained_length": checks[0]["accepted_length"] if checks[0]["step"] == 0 else None,
             "steps": state.step,
             "is_finished": state.is_finished,
             "batch_tokens": options.batch_tokens,
@@ -213,6 +212,7 @@ class TrainingRun:
             "dtype": self.dtype,
             "torch": torch.__version__,
             "slipstream": __version__,
+            **({"untrained_length": checks[0]["accepted_length"]} if checks[0]["step"] == 0 else {}),
         }
 
 
