@@ -175,14 +175,14 @@ _K = 256
 _KINDS = (
     BlockKind(2, 32, 18, QuantFormat(4, "half", minimum="offset", offset=-8), _q4_0),
     BlockKind(3, 32, 20, QuantFormat(4, "half", minimum="stored"), _q4_1),
-    BlockKind(6, 32, 22, QuantFormat(8, "half"), _q5_0),
-    BlockKind(7, 32, 24, QuantFormat(8, "half", minimum="stored"), _q5_1),
+    BlockKind(6, 32, 22, QuantFormat(8, "half", is_narrow=True), _q5_0),
+    BlockKind(7, 32, 24, QuantFormat(8, "half", minimum="stored", is_narrow=True), _q5_1),
     BlockKind(8, 32, 34, QuantFormat(8, "half"), _q8_0),
     BlockKind(10, _K, 84, QuantFormat(4, "bytes", 16, "stored", super_inputs=_K), _q2_k),
     BlockKind(11, _K, 110, QuantFormat(4, "bytes", 16, "offset", -4, super_inputs=_K), _q3_k),
     BlockKind(12, _K, 144, QuantFormat(4, "bytes", 32, "stored", super_inputs=_K), _q4_k),
-    BlockKind(13, _K, 176, QuantFormat(8, "bytes", 32, "stored", super_inputs=_K), _q5_k),
-    BlockKind(14, _K, 210, QuantFormat(8, "bytes", 16, super_inputs=_K), _q6_k),
+    BlockKind(13, _K, 176, QuantFormat(8, "bytes", 32, "stored", super_inputs=_K, is_narrow=True), _q5_k),
+    BlockKind(14, _K, 210, QuantFormat(8, "bytes", 16, super_inputs=_K, is_narrow=True), _q6_k),
     BlockKind(20, 32, 18, QuantFormat(8, "half"), _iq4_nl),
     BlockKind(23, _K, 136, QuantFormat(8, "bytes", 32, super_inputs=_K), _iq4_xs),
 )

@@ -30,6 +30,7 @@ class QuantFormat:
     minimum: Literal["none", "stored", "offset"] = "none"  # offset: the scale times `offset`, for all groups
     offset: int = 0
     super_inputs: int = 0  # inputs with a float in common; 0: there is none
+    is_narrow: bool = False  # 8-bit codes that are all from -32 to 31
 
     def stored_bytes(self, num_weights: int) -> int:
         """Bytes of so many weights in this format."""

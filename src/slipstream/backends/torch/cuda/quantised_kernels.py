@@ -1,0 +1,145 @@
+"""QuantisedKernels: launches the kernels of quantised.cu, compiled once per machine for each layout of a model."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Literal, Protocol
+
+import torch
+
+from slipstream.backends.torch.cuda.nvrtc import Module
+from slipstream.backends.torch.cuda.quantised_layout import QUAD, CodedLinear, CodedPart, CodeLayout
+from slipstream.backends.torch.ops import Norm
+
+_ROWS_A_TILE = 8
+_THREADS = 256
+_QUADS_A_BLOCK = 8
+_ROW_TILES = (1, 2, 4, 8)  # of a block, as quantised.cu has kernels
+_FULL_DEVICE = 3  # blocks for each multiprocessor; with fewer, a block gets one tile of outputs rather than two
+
+Source = Literal["normed", "half", "gated", "plain"]
+_SOURCES: dict[Source, int] = {"normed": 0, "half": 1, "gated": 2, "plain": 3}
+_POINTER, _INT = ctypes.c_void_p, ctypes.c_int
+
+
+@dataclass(frozen=True, slots=True)
+class CodedRows:
+    """Activations as 8-bit codes, as the tensor cores read them. [tiles of 8 rows, quads, numbers]"""
+
+    rows: int
+    codes: torch.Tensor  # int32
+    scale: torch.Tensor  # float32
+    shift: torch.Tensor  # float32: scale * sum of codes
+    halves: torch.Tensor  # int32: the sums of the codes of both halves of a group, 16 bits each
+
+
+class CodeKernels(Protocol):
+    """What the decoder's steps need of kernels for quantised weights."""
+
+    def quantise(self, x: torch.Tensor, source: Source, norm: Norm | None = None) -> CodedRows:
+        """Rows as codes. normed: norm(x), x in float32; half: x in bf16; gated: silu(gate) * up of float32, gates
+        first; plain: x in float32."""
+        ...
+
+    def multiply(self, rows: CodedRows, weight: CodedLinear, out: torch.Tensor, add: bool = False) -> None:
+        """out[rows, outputs] = rows times weight; with `add` it is added to what out has, in float32."""
+        ...
+
+    def lookup(self, table: CodedPart, tokens: torch.Tensor) -> torch.Tensor:
+        """[rows, inputs] float32, by ids in int32."""
+        ...
+
+    def unpack(self, part: CodedPart, first: int, out: torch.Tensor) -> None:
+        """out[outputs, inputs] in bf16: the weights from output `first` on."""
+        ...
+
+
+class _CActs(ctypes.Structure):
+    """`struct Acts` of quantised.cu."""
+
+    _fields_ = [(name, _POINTER) for name in ("codes", "scale", "shift", "halves")]
+
+
+class _CCodedPart(ctypes.Structure):
+    """`struct Part` of quantised.cu."""
+
+    _fields_ = [
+        *((name, _POINTER) for name in ("codes", "high", "scales", "supers")),
+        *((name, _INT) for name in ("tiles", "quads", "super_quads", "outputs")),
+        ("offset", ctypes.c_float),
+    ]
+
+
+class _COutcome(ctypes.Structure):
+    """`struct Outcome` of quantised.cu."""
+
+    _fields_ = [("y", _POINTER), ("bias", _POINTER), *((name, _INT) for name in ("rows", "stride", "first", "kind"))]
+
+
+class QuantisedKernels:
+    """Results go to torch's current stream, so graphs capture them."""
+
+    def __init__(self, device: torch.device) -> None:
+        """Raises CompilerMissingError."""
+        self._device = device
+        self._source = files("slipstream.backends.torch.cuda").joinpath("quantised.cu").read_bytes()
+        self._acts = Module(self._source, {}, device)
+        self._modules: dict[CodeLayout, Module] = {}
+        self._enough_blocks = _FULL_DEVICE * torch.cuda.get_device_properties(device).multi_processor_count
+
+    def quantise(self, x: torch.Tensor, source: Source, norm: Norm | None = None) -> CodedRows:
+        rows, inputs = len(x), x.shape[1] // (2 if source == "gated" else 1)
+        quads = -(-inputs // QUAD)
+        acts = _empty_rows(rows, quads, self._device)
+        view = _CActs(*(t.data_ptr() for t in (acts.codes, acts.scale, acts.shift, acts.halves)))
+        arguments = (
+            _POINTER(x.data_ptr()), _POINTER(norm.gain.data_ptr() if norm else None),
+            ctypes.c_float(norm.eps if norm else 0.0), _INT(inputs), _INT(quads), _INT(_SOURCES[source]), view,
+        )  # fmt: skip
+        self._acts.launch("quantise_rows", (rows, -(-quads // _QUADS_A_BLOCK)), _THREADS, arguments)
+        return acts
+
+    def multiply(self, rows: CodedRows, weight: CodedLinear, out: torch.Tensor, add: bool = False) -> None:
+        acts, first = _CActs(*(t.data_ptr() for t in (rows.codes, rows.scale, rows.shift, rows.halves))), 0
+        kind = 2 if add else 1 if out.dtype == torch.float32 else 0
+        bias = None if weight.bias is None else weight.bias.data_ptr()
+        row_tiles = -(-rows.rows // _ROWS_A_TILE)
+        n = next((count for count in _ROW_TILES if row_tiles <= count), _ROW_TILES[-1])
+        for part in weight.parts:
+            m = 1 if n == 1 and part.num_tiles < 2 * self._enough_blocks else 2
+            outcome = _COutcome(out.data_ptr(), bias, rows.rows, out.shape[1], first, kind)
+            grid = (-(-part.num_tiles // m), -(-row_tiles // n))
+            self._module(part).launch(f"product_{n}_{m}", grid, _THREADS, (_c_part(part), acts, outcome))
+            first += part.outputs
+
+    def lookup(self, table: CodedPart, tokens: torch.Tensor) -> torch.Tensor:
+        out = torch.empty(len(tokens), table.inputs, device=self._device)
+        arguments = (_c_part(table), _POINTER(tokens.data_ptr()), _INT(table.inputs), _POINTER(out.data_ptr()))
+        self._module(table).launch("embed", (len(tokens), -(-table.inputs // _THREADS)), _THREADS, arguments)
+        return out
+
+    def unpack(self, part: CodedPart, first: int, out: torch.Tensor) -> None:
+        arguments = (_c_part(part), _INT(first), _INT(part.inputs), _POINTER(out.data_ptr()))
+        grid = (len(out), -(-part.inputs // (2 * _THREADS)))
+        self._module(part).launch("unpack", grid, _THREADS, arguments)
+
+    def _module(self, part: CodedPart) -> Module:
+        if part.layout not in self._modules:
+            self._modules[part.layout] = Module(self._source, part.layout.defines, self._device)
+        return self._modules[part.layout]
+
+
+def _empty_rows(rows: int, quads: int, device: torch.device) -> CodedRows:
+    """Rows that there are not are computed too, each in columns of its own, and thrown away."""
+    tiles = -(-rows // _ROWS_A_TILE)
+    codes = torch.empty(tiles, quads, _ROWS_A_TILE * QUAD // 4, dtype=torch.int32, device=device)
+    scale, shift = (torch.empty(tiles, quads, _ROWS_A_TILE * 4, device=device) for _ in range(2))
+    halves = torch.empty(tiles, quads, _ROWS_A_TILE * 4, dtype=torch.int32, device=device)
+    return CodedRows(rows, codes, scale, shift, halves)
+
+
+def _c_part(part: CodedPart) -> _CCodedPart:
+    sizes = (part.num_tiles, part.num_quads, part.super_quads, part.outputs)
+    return _CCodedPart(*(tensor.data_ptr() for tensor in part.tensors()), *sizes, part.offset)
