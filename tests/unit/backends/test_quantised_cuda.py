@@ -118,4 +118,4 @@ def test_a_model_gives_the_logits_of_the_cpu(spec: str | tuple[str, str], tmp_pa
         (scores,) = model.score([ScoreRequest(place, [9], TREE)])
         rows.append(np.stack([scores.row(node) for node in range(ROOT, len(TREE))]))
     np.testing.assert_allclose(*rows, rtol=0, atol=0.02 * np.abs(rows[1]).max())
-    assert mine.info.weight_bytes <= 1.5 * native.info.weight_bytes
+    assert mine.info.weight_bytes <= 2 * native.info.weight_bytes  # rows of 64 inputs are filled up to 128
