@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from slipstream.backends.torch.cuda.quantised_kernels import CodedRows, Source, _empty_rows
+from slipstream.backends.torch.cuda.quantised_kernels import CodedRows, Source
 from slipstream.backends.torch.cuda.quantised_layout import (
     BYTES,
     BYTES16,
@@ -58,7 +58,7 @@ def codes_of(part: CodedPart) -> np.ndarray:
     tile, side, quad, group = output // 16, output % 16 // 8, k // QUAD, k % QUAD // 32
     half, lane, byte = k % 32 // 16, output % 8 * 4 + k % 16 // 4, k % 4
     at = tile * quads + quad
-    low, high = part.codes.numpy().ravel(), part.high.numpy().ravel()
+    low, high = (piece.contiguous().numpy().ravel() for piece in part.pieces()[:2])
     if bits == 8:
         return low[((at * 4 + group) * 32 + lane) * 16 + (half * 2 + side) * 4 + byte].view(np.int8).astype(np.int32)
     pair = low[((at * 2 + group // 2) * 32 + lane) * 16 + (group % 2 * 2 + side) * 4 + byte]
@@ -75,13 +75,13 @@ def numbers_of(part: CodedPart, kind: int) -> np.ndarray:
     output, group = np.ogrid[: part.num_tiles * 16, : quads * each]
     tile, side, quad = output // 16, output % 16 // 8, group // each
     place = (((tile * quads + quad) * 8 + output % 8) * 2 + side) * layout.numbers + kind
-    stored = part.scales.numpy().ravel()
+    stored, supers = (piece.contiguous().numpy().ravel() for piece in part.pieces()[2:])
     kinds = {HALF: np.float16, FLOAT: np.float32, BYTES: np.uint8, BYTES16: np.uint8}
     values = stored.view(kinds[layout.scale])[place * each + group % each].astype(np.float32)
     if layout.scale in (HALF, FLOAT):
         return values
-    super_place = (tile * part.supers.shape[1] + quad // part.super_quads) * 8 + output % 8
-    return part.supers.numpy().ravel()[(super_place * 2 + side) * layout.numbers + kind] * (values - 128)
+    floats = supers.view(np.float16 if layout.super_bytes == 2 else np.float32).astype(np.float32)
+    return floats[place] * (values - 128)
 
 
 def minimums_of(part: CodedPart, scales: np.ndarray) -> np.ndarray | None:
@@ -108,7 +108,7 @@ def placed(x: torch.Tensor) -> CodedRows:
     rows, quads = len(x), -(-x.shape[1] // QUAD)
     values = np.zeros((rows, quads * QUAD), np.float32)
     values[:, : x.shape[1]] = x.numpy()
-    acts = _empty_rows(rows, quads, x.device)
+    acts = CodedRows.empty(rows, x.shape[1], x.device)
     groups = values.reshape(rows, -1, 32)
     top = np.abs(groups).max(2, keepdims=True)
     with np.errstate(all="ignore"):
@@ -116,33 +116,36 @@ def placed(x: torch.Tensor) -> CodedRows:
         inverse = np.where(is_finite & (top >= 1e-30), np.float32(127) / top, 0)
         scale = np.where(is_finite, top / np.float32(127), np.nan).astype(np.float32)[:, :, 0]
         codes = np.rint(np.where(inverse == 0, 0, groups * inverse)).astype(np.int32)
-    row, k = np.ogrid[:rows, : quads * QUAD]
+    row, k = np.ogrid[: rows * acts.apart : acts.apart, : quads * QUAD]
     group, quarter = k % QUAD // 32, k % 32 // 4
-    at = row // 8 * quads + k // QUAD
-    word = ((at * 2 + group // 2) * 32 + row % 8 * 4 + quarter % 4) * 4 + group % 2 * 2 + quarter // 4
-    acts.codes.numpy().view(np.int8).ravel()[word * 4 + k % 4] = codes.reshape(rows, -1)
+    record = (row // 8 * quads + k // QUAD) * 1408
+    word = group // 2 * 512 + (row % 8 * 4 + quarter % 4) * 16 + (group % 2 * 2 + quarter // 4) * 4
+    acts.records.numpy().ravel()[record + word + k % 4] = codes.reshape(rows, -1).astype(np.int8).view(np.uint8)
     halves = codes.reshape(rows, -1, 2, 16).sum(3)
-    row, g = np.ogrid[:rows, : quads * 4]
-    place = (((row // 8 * quads + g // 4) * 4 + row % 8 // 2) * 4 + g % 4) * 2 + row % 2
-    acts.scale.numpy().ravel()[place] = scale
-    acts.shift.numpy().ravel()[place] = scale * halves.sum(2).astype(np.float32)
-    acts.halves.numpy().ravel()[place] = (halves[..., 0] & 0xFFFF) | halves[..., 1] << 16
+    place, words = _places(acts), acts.records.numpy().ravel().view(np.float32)
+    words[place + 1024 // 4] = scale
+    words[place + 1152 // 4] = scale * halves.sum(2).astype(np.float32)
+    words.view(np.int32)[place + 1280 // 4] = (halves[..., 0] & 0xFFFF) | halves[..., 1] << 16
     return acts
+
+
+def _places(acts: CodedRows) -> np.ndarray:
+    """Where the numbers of each row and group are, in words of 4 bytes."""
+    quads = acts.records.shape[1]
+    row, g = np.ogrid[: acts.rows * acts.apart : acts.apart, : quads * 4]
+    return (row // 8 * quads + g // 4) * (1408 // 4) + row % 8 // 2 * 8 + g % 4 * 2 + row % 2
 
 
 def _read(acts: CodedRows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Codes [rows, inputs], scales [rows, groups], sums of halves [rows, groups, 2]."""
-    quads = acts.codes.shape[1]
-    row, k = np.ogrid[: acts.rows, : quads * QUAD]
+    quads, stored = acts.records.shape[1], acts.records.numpy().ravel()
+    row, k = np.ogrid[: acts.rows * acts.apart : acts.apart, : quads * QUAD]
     group, half, lane = k % QUAD // 32, k % 32 // 16, row % 8 * 4 + k % 16 // 4
-    at = row // 8 * quads + k // QUAD
-    codes = acts.codes.numpy().view(np.int8).ravel()
-    found = codes[((at * 2 + group // 2) * 32 + lane) * 16 + (group % 2 * 2 + half) * 4 + k % 4].astype(np.int32)
-    row, g = np.ogrid[: acts.rows, : quads * 4]
-    place = (((row // 8 * quads + g // 4) * 4 + row % 8 // 2) * 4 + g % 4) * 2 + row % 2
-    halves = acts.halves.numpy().ravel()[place]
+    at = (row // 8 * quads + k // QUAD) * 1408 + group // 2 * 512 + lane * 16 + (group % 2 * 2 + half) * 4 + k % 4
+    place = _places(acts)
+    halves = stored.view(np.int32)[place + 1280 // 4]
     sums = np.stack([(halves << 16) >> 16, halves >> 16], axis=-1)
-    return found, acts.scale.numpy().ravel()[place], sums
+    return stored[at].view(np.int8).astype(np.int32), stored.view(np.float32)[place + 1024 // 4], sums
 
 
 # -- products ---------------------------------------------------------------------------------------------------------

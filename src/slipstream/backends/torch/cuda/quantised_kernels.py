@@ -14,6 +14,7 @@ from slipstream.backends.torch.cuda.quantised_layout import QUAD, CodedLinear, C
 from slipstream.backends.torch.ops import Norm
 
 _ROWS_A_TILE = 8
+_RECORD = 1408  # bytes of 8 rows and a quad, as quantised.cu has them
 _THREADS = 256
 _QUADS_A_BLOCK = 8
 _ROW_TILES = (1, 2, 4, 8)  # of a block, as quantised.cu has kernels
@@ -26,13 +27,24 @@ _POINTER, _INT = ctypes.c_void_p, ctypes.c_int
 
 @dataclass(frozen=True, slots=True)
 class CodedRows:
-    """Activations as 8-bit codes, as the tensor cores read them. [tiles of 8 rows, quads, numbers]"""
+    """Activations as 8-bit codes, as the tensor cores read them."""
 
     rows: int
-    codes: torch.Tensor  # int32
-    scale: torch.Tensor  # float32
-    shift: torch.Tensor  # float32: scale * sum of codes
-    halves: torch.Tensor  # int32: the sums of the codes of both halves of a group, 16 bits each
+    records: torch.Tensor  # [tiles of 8 rows, quads, bytes] uint8
+    apart: int  # places from a row to the next: up to 4 rows leave every other one free, which takes less work
+
+    @classmethod
+    def empty(cls, rows: int, inputs: int, device: torch.device) -> CodedRows:
+        """Whole tiles for a launch: what is in rows that there are not does not matter."""
+        apart = 2 if 2 * rows <= _ROWS_A_TILE else 1
+        tiles = -(-rows // _ROWS_A_TILE)
+        tiles = -(-tiles // row_tiles(tiles)) * row_tiles(tiles)
+        return cls(rows, torch.empty(tiles, -(-inputs // QUAD), _RECORD, dtype=torch.uint8, device=device), apart)
+
+
+def row_tiles(tiles: int) -> int:
+    """Of a block of a launch for so many tiles of 8 rows."""
+    return next((count for count in _ROW_TILES if tiles <= count), _ROW_TILES[-1])
 
 
 class CodeKernels(Protocol):
@@ -56,18 +68,12 @@ class CodeKernels(Protocol):
         ...
 
 
-class _CActs(ctypes.Structure):
-    """`struct Acts` of quantised.cu."""
-
-    _fields_ = [(name, _POINTER) for name in ("codes", "scale", "shift", "halves")]
-
-
 class _CCodedPart(ctypes.Structure):
     """`struct Part` of quantised.cu."""
 
     _fields_ = [
-        *((name, _POINTER) for name in ("codes", "high", "scales", "supers")),
-        *((name, _INT) for name in ("tiles", "quads", "super_quads", "outputs")),
+        ("records", _POINTER),
+        *((name, _INT) for name in ("tiles", "quads", "outputs")),
         ("offset", ctypes.c_float),
     ]
 
@@ -90,28 +96,26 @@ class QuantisedKernels:
         self._enough_blocks = _FULL_DEVICE * torch.cuda.get_device_properties(device).multi_processor_count
 
     def quantise(self, x: torch.Tensor, source: Source, norm: Norm | None = None) -> CodedRows:
-        rows, inputs = len(x), x.shape[1] // (2 if source == "gated" else 1)
-        quads = -(-inputs // QUAD)
-        acts = _empty_rows(rows, quads, self._device)
-        view = _CActs(*(t.data_ptr() for t in (acts.codes, acts.scale, acts.shift, acts.halves)))
+        inputs = x.shape[1] // (2 if source == "gated" else 1)
+        rows = CodedRows.empty(len(x), inputs, self._device)
+        quads = rows.records.shape[1]
         arguments = (
             _POINTER(x.data_ptr()), _POINTER(norm.gain.data_ptr() if norm else None),
-            ctypes.c_float(norm.eps if norm else 0.0), _INT(inputs), _INT(quads), _INT(_SOURCES[source]), view,
+            ctypes.c_float(norm.eps if norm else 0.0), _INT(inputs), _INT(quads), _INT(_SOURCES[source]),
+            _INT(rows.apart), _POINTER(rows.records.data_ptr()),
         )  # fmt: skip
-        self._acts.launch("quantise_rows", (rows, -(-quads // _QUADS_A_BLOCK)), _THREADS, arguments)
-        return acts
+        self._acts.launch("quantise_rows", (len(x), -(-quads // _QUADS_A_BLOCK)), _THREADS, arguments)
+        return rows
 
     def multiply(self, rows: CodedRows, weight: CodedLinear, out: torch.Tensor, add: bool = False) -> None:
-        acts, first = _CActs(*(t.data_ptr() for t in (rows.codes, rows.scale, rows.shift, rows.halves))), 0
-        kind = 2 if add else 1 if out.dtype == torch.float32 else 0
-        bias = None if weight.bias is None else weight.bias.data_ptr()
-        row_tiles = -(-rows.rows // _ROWS_A_TILE)
-        n = next((count for count in _ROW_TILES if row_tiles <= count), _ROW_TILES[-1])
+        kind, first, tiles = 2 if add else 1 if out.dtype == torch.float32 else 0, 0, len(rows.records)
+        bias, n = None if weight.bias is None else weight.bias.data_ptr(), row_tiles(tiles)
         for part in weight.parts:
             m = 1 if n == 1 and part.num_tiles < 2 * self._enough_blocks else 2
             outcome = _COutcome(out.data_ptr(), bias, rows.rows, out.shape[1], first, kind)
-            grid = (-(-part.num_tiles // m), -(-row_tiles // n))
-            self._module(part).launch(f"product_{n}_{m}", grid, _THREADS, (_c_part(part), acts, outcome))
+            arguments = (_c_part(part), _POINTER(rows.records.data_ptr()), outcome)
+            kernel, grid = f"product_{n}_{m}_{3 - rows.apart}", (-(-part.num_tiles // m), tiles // n)
+            self._module(part).launch(kernel, grid, _THREADS, arguments)
             first += part.outputs
 
     def lookup(self, table: CodedPart, tokens: torch.Tensor) -> torch.Tensor:
@@ -131,15 +135,5 @@ class QuantisedKernels:
         return self._modules[part.layout]
 
 
-def _empty_rows(rows: int, quads: int, device: torch.device) -> CodedRows:
-    """Rows that there are not are computed too, each in columns of its own, and thrown away."""
-    tiles = -(-rows // _ROWS_A_TILE)
-    codes = torch.empty(tiles, quads, _ROWS_A_TILE * QUAD // 4, dtype=torch.int32, device=device)
-    scale, shift = (torch.empty(tiles, quads, _ROWS_A_TILE * 4, device=device) for _ in range(2))
-    halves = torch.empty(tiles, quads, _ROWS_A_TILE * 4, dtype=torch.int32, device=device)
-    return CodedRows(rows, codes, scale, shift, halves)
-
-
 def _c_part(part: CodedPart) -> _CCodedPart:
-    sizes = (part.num_tiles, part.num_quads, part.super_quads, part.outputs)
-    return _CCodedPart(*(tensor.data_ptr() for tensor in part.tensors()), *sizes, part.offset)
+    return _CCodedPart(part.records.data_ptr(), part.num_tiles, part.num_quads, part.outputs, part.offset)

@@ -13,11 +13,10 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from slipstream.backends.torch.ops import Linear
-from slipstream.models.quantised import GROUP, QuantFormat, QuantisedRows, QuantisedTensor
+from slipstream.models.quantised import GROUP, Floats, QuantFormat, QuantisedRows, QuantisedTensor, Scales
 
 TILE = 16  # outputs
 QUAD = 128  # inputs: 4 groups
-_LANES = 32
 _WIDE_OFFSET = 32  # 6-bit codes are stored plus this
 _SIGN = 128  # bytes of scales are stored plus this
 _CHUNK_WEIGHTS = 1 << 22  # taken apart at once by a thread
@@ -35,21 +34,23 @@ class CodeLayout:
     bits: int  # of codes: 4, 6 or 8
     scale: int
     minimum: int
+    super_bytes: int = 0  # of the float that bytes are multiplied with: 2, 4, or 0 where there is none
 
     @classmethod
     def of(cls, form: QuantFormat, inputs: int) -> CodeLayout:
         bits = 4 if form.bits == 4 else 6 if form.is_narrow else 8
-        minimum = MINIMUMS[form.minimum]
+        minimum, super_bytes = MINIMUMS[form.minimum], 2 if form.half_supers else 4
         if form.scale == "half":
             return cls(bits, HALF, minimum)
         if form.group == 16:
-            return cls(bits, BYTES16, minimum)
-        shares_quads = form.super_inputs % QUAD == 0 or form.super_inputs == inputs
-        return cls(bits, BYTES if shares_quads else FLOAT, minimum)
+            return cls(bits, BYTES16, minimum, super_bytes)
+        if form.super_inputs % QUAD == 0 or form.super_inputs == inputs:
+            return cls(bits, BYTES, minimum, super_bytes)
+        return cls(bits, FLOAT, minimum)
 
     @property
     def defines(self) -> dict[str, int]:
-        return {"BITS": self.bits, "SCALE": self.scale, "MINIMUM": self.minimum}
+        return {"BITS": self.bits, "SCALE": self.scale, "MINIMUM": self.minimum, "SUPER_BYTES": self.super_bytes}
 
     @property
     def scales_a_quad(self) -> int:
@@ -60,58 +61,56 @@ class CodeLayout:
         """Of a group: scale, and minimum if it is stored."""
         return 2 if self.minimum == MINIMUMS["stored"] else 1
 
-    def quad_bytes(self) -> tuple[int, int, int]:
-        """Of a tile: low bits of codes, the two highest of 6 bits, scales."""
+    @property
+    def pieces(self) -> tuple[int, int, int, int]:
+        """Bytes of what follows each other in a record: low bits of codes, the two highest of 6, scales, supers."""
         low = (8 if self.bits == 8 else 4) * TILE * QUAD // 8
+        high = 2 * TILE * QUAD // 8 if self.bits == 6 else 0
         scales = TILE * self.numbers * self.scales_a_quad * _SCALE_BYTES[self.scale]
-        return low, 2 * TILE * QUAD // 8 if self.bits == 6 else 0, scales
+        return low, high, scales, TILE * self.numbers * self.super_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class CodedPart:
-    """Some outputs of a product, all stored alike. The first index of each tensor is that of tiles."""
+    """Some outputs of a product, all stored alike."""
 
     layout: CodeLayout
     outputs: int
     inputs: int
-    codes: torch.Tensor  # [tiles, quads, bytes] uint8, as the next two
-    high: torch.Tensor
-    scales: torch.Tensor
-    supers: torch.Tensor  # [tiles, supers, 8, outputs and numbers of a lane] float32; no supers: none
+    records: torch.Tensor  # [tiles, quads, bytes] uint8
     offset: int = 0
 
     @property
     def num_tiles(self) -> int:
-        return self.codes.shape[0]
+        return self.records.shape[0]
 
     @property
     def num_quads(self) -> int:
-        return self.codes.shape[1]
+        return self.records.shape[1]
 
-    @property
-    def super_quads(self) -> int:
-        """Quads that have a float of `supers` in common."""
-        return self.num_quads // max(self.supers.shape[1], 1)
+    def pieces(self) -> tuple[torch.Tensor, ...]:
+        """[tiles, quads, bytes] of each piece of the layout."""
+        return torch.split(self.records, list(self.layout.pieces), dim=2)
 
-    def tensors(self) -> tuple[torch.Tensor, ...]:
-        return self.codes, self.high, self.scales, self.supers
+    def numbers(self) -> Iterator[torch.Tensor]:
+        """All floats."""
+        *_, scales, supers = self.pieces()
+        if self.layout.scale in (HALF, FLOAT):
+            yield scales.contiguous().view(torch.float16 if self.layout.scale == HALF else torch.float32)
+        elif self.layout.super_bytes:
+            yield supers.contiguous().view(torch.float16 if self.layout.super_bytes == 2 else torch.float32)
 
     def first_outputs(self, count: int) -> CodedPart:
         """Shares the memory. `count` is a multiple of 16."""
-        codes, high, scales, supers = (tensor[: count // TILE] for tensor in self.tensors())
-        return replace(self, outputs=count, codes=codes, high=high, scales=scales, supers=supers)
+        return replace(self, outputs=count, records=self.records[: count // TILE])
 
     def joins(self, other: CodedPart) -> bool:
         """Whether the outputs of another part can follow as if they were its own."""
-        return self.outputs % TILE == 0 and (self.layout, self.inputs, self.offset, self.supers.shape[1:]) == (
-            other.layout, other.inputs, other.offset, other.supers.shape[1:],
-        )  # fmt: skip
+        own = (self.layout, self.inputs, self.offset)
+        return self.outputs % TILE == 0 and own == (other.layout, other.inputs, other.offset)
 
     def joined(self, other: CodedPart) -> CodedPart:
-        both = zip(self.tensors(), other.tensors(), strict=True)
-        codes, high, scales, supers = (torch.cat(pair) for pair in both)
-        outputs = self.outputs + other.outputs
-        return replace(self, outputs=outputs, codes=codes, high=high, scales=scales, supers=supers)
+        return replace(self, outputs=self.outputs + other.outputs, records=torch.cat((self.records, other.records)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +128,7 @@ class CodedLinear(Linear):
             else:
                 joined.append(part)
         outputs = sum(part.outputs for part in joined)
-        return cls(joined[0].codes, outputs, joined[0].inputs, bias, tuple(joined))
+        return cls(joined[0].records, outputs, joined[0].inputs, bias, tuple(joined))
 
     def first_outputs(self, count: int) -> CodedLinear:
         kept, left = [], count
@@ -137,27 +136,23 @@ class CodedLinear(Linear):
             if left > 0:
                 kept.append(part if part.outputs <= left else part.first_outputs(left))
                 left -= part.outputs
-        return CodedLinear(kept[0].codes, count, self.inputs, self.bias, tuple(kept))
+        return CodedLinear(kept[0].records, count, self.inputs, self.bias, tuple(kept))
 
     @property
     def num_bytes(self) -> int:
-        return sum(tensor.nbytes for part in self.parts for tensor in part.tensors())
+        return sum(part.records.nbytes for part in self.parts)
 
     def numbers(self) -> Iterator[torch.Tensor]:
         for part in self.parts:
-            if part.layout.scale in (HALF, FLOAT):
-                yield part.scales.view(torch.float16 if part.layout.scale == HALF else torch.float32)
-            yield part.supers
+            yield from part.numbers()
         if self.bias is not None:
             yield self.bias
 
 
 def stored_bytes(form: QuantFormat, shape: tuple[int, int]) -> int:
     """Bytes of a matrix on the device."""
-    layout, (outputs, inputs) = CodeLayout.of(form, shape[1]), shape
-    tiles, quads = -(-outputs // TILE), -(-inputs // QUAD)
-    supers = inputs // form.super_inputs if layout.scale in (BYTES, BYTES16) else 0
-    return tiles * (quads * sum(layout.quad_bytes()) + supers * TILE * layout.numbers * 4)
+    outputs, inputs = shape
+    return -(-outputs // TILE) * -(-inputs // QUAD) * sum(CodeLayout.of(form, inputs).pieces)
 
 
 # -- packing ----------------------------------------------------------------------------------------------------------
@@ -165,8 +160,10 @@ def stored_bytes(form: QuantFormat, shape: tuple[int, int]) -> int:
 
 def pack_part(weight: QuantisedTensor, device: torch.device) -> CodedPart:
     """A few rows at a time, so that little more memory is taken than the packed weight has."""
-    part = _empty_part(weight, device)
     outputs, inputs = weight.shape
+    layout, tiles, quads = CodeLayout.of(weight.format, inputs), -(-outputs // TILE), -(-inputs // QUAD)
+    records = torch.empty(tiles, quads, sum(layout.pieces), dtype=torch.uint8, device=device)
+    part = CodedPart(layout, outputs, inputs, records, weight.format.offset)
     step = max(_CHUNK_WEIGHTS // inputs // TILE, 1) * TILE
 
     def read(start: int) -> QuantisedRows:
@@ -176,33 +173,39 @@ def pack_part(weight: QuantisedTensor, device: torch.device) -> CodedPart:
     with ThreadPoolExecutor(_THREADS) as threads:
         for start, rows in zip(starts, threads.map(read, starts), strict=True):
             first = start // TILE
-            _fill(part, weight.format, rows, slice(first, first + -(-len(rows.codes) // TILE)))
+            _fill(replace(part, records=records[first : first + -(-len(rows.codes) // TILE)]), weight.format, rows)
     return part
 
 
-def _empty_part(weight: QuantisedTensor, device: torch.device) -> CodedPart:
-    form, (outputs, inputs) = weight.format, weight.shape
-    layout, tiles, quads = CodeLayout.of(form, inputs), -(-outputs // TILE), -(-inputs // QUAD)
-    supers = inputs // form.super_inputs if layout.scale in (BYTES, BYTES16) else 0
-    codes, high, scales = (
-        torch.empty(tiles, quads, size, dtype=torch.uint8, device=device) for size in layout.quad_bytes()
-    )
-    floats = torch.empty(tiles, supers, 8, 2 * layout.numbers, device=device)
-    return CodedPart(layout, outputs, inputs, codes, high, scales, floats, form.offset)
+def _fill(part: CodedPart, form: QuantFormat, rows: QuantisedRows) -> None:
+    device, layout, quads = part.records.device, part.layout, part.num_quads
+    low, high, scales, supers = part.pieces()
+    codes = _interleaved(layout, _on(rows.codes.view(np.uint8), device), quads)
+    low.copy_(codes[0])
+    if layout.bits == 6:
+        high.copy_(codes[1])
+    own: list[Scales | Floats | None] = [rows.scales, rows.minimums]
+    shared = [rows.supers, rows.super_minimums]
+    if layout.scale == FLOAT:
+        own = [_products(each, of, form) for each, of in zip(own, shared, strict=True)]
+    stored = _numbers(own[: layout.numbers], device, quads, layout.scales_a_quad)
+    scales.copy_(stored ^ _SIGN if layout.scale in (BYTES, BYTES16) else stored)
+    if layout.super_bytes:
+        kind = np.float16 if layout.super_bytes == 2 else np.float32
+        each = [None if of is None else _of_quads(of, form, quads).astype(kind) for of in shared]
+        supers.copy_(_numbers(each[: layout.numbers], device, quads, 1))
 
 
-def _fill(part: CodedPart, form: QuantFormat, rows: QuantisedRows, tiles: slice) -> None:
-    device, quads = part.codes.device, part.num_quads
-    low, high = _interleaved(part.layout, _on(rows.codes.view(np.uint8), device), quads)
-    part.codes[tiles] = low
-    part.high[tiles] = high
-    part.scales[tiles] = _scale_bytes(part.layout, form, rows, device, quads)
-    if part.supers.shape[1]:
-        floats = [rows.supers, rows.super_minimums][: part.layout.numbers]
-        sides = torch.stack(
-            [_by_lane(_on(each, device), part.supers.shape[1], 1) for each in floats if each is not None]
-        )
-        part.supers[tiles] = sides.permute(1, 4, 3, 2, 0, 5).reshape(-1, part.supers.shape[1], 8, 2 * len(floats))
+def _products(own: Scales | Floats | None, shared: Floats | None, form: QuantFormat) -> Floats | None:
+    """A float for each group, where groups of one quad have different ones."""
+    if own is None or shared is None:
+        return None
+    return np.asarray(own.astype(np.float32) * np.repeat(shared, form.super_inputs // GROUP, axis=1), np.float32)
+
+
+def _of_quads(shared: Floats, form: QuantFormat, quads: int) -> Floats:
+    """[outputs, quads]"""
+    return np.repeat(shared, quads if shared.shape[1] == 1 else form.super_inputs // QUAD, axis=1)
 
 
 def _on(values: npt.NDArray[np.generic], device: torch.device) -> torch.Tensor:
@@ -236,19 +239,10 @@ def _interleaved(layout: CodeLayout, codes: torch.Tensor, quads: int) -> tuple[t
     return packed, crumbs.permute(0, 2, 1, 5, 3, 4, 6).reshape(tiles, quads, -1)
 
 
-def _scale_bytes(
-    layout: CodeLayout, form: QuantFormat, rows: QuantisedRows, device: torch.device, quads: int
+def _numbers(
+    kinds: Sequence[npt.NDArray[np.generic] | None], device: torch.device, quads: int, each: int
 ) -> torch.Tensor:
-    """[tiles, quads, bytes]: of each lane / 4 both outputs, scales and then minimums."""
-    pairs = [(rows.scales, rows.supers), (rows.minimums, rows.super_minimums)][: layout.numbers]
-    sides = []
-    for own, shared in pairs:
-        assert own is not None
-        values: npt.NDArray[np.generic] = own
-        if layout.scale == FLOAT:
-            assert shared is not None
-            values = own.astype(np.float32) * np.repeat(shared, form.super_inputs // GROUP, axis=1)
-        sides.append(_by_lane(_on(values, device), quads, layout.scales_a_quad))
+    """[tiles, quads, bytes]: of each lane / 4 both outputs, and of those scales and then minimums."""
+    sides = [_by_lane(_on(kind, device), quads, each) for kind in kinds if kind is not None]
     stacked = torch.stack(sides).permute(1, 4, 3, 2, 0, 5).contiguous()  # tile, quad, lane / 4, side, number, each
-    stored = stacked.view(len(stacked), quads, -1).view(torch.uint8)
-    return stored ^ _SIGN if layout.scale in (BYTES, BYTES16) else stored
+    return stacked.view(len(stacked), quads, -1).view(torch.uint8)
