@@ -422,13 +422,39 @@ extern "C" __global__ void embed(Part p, const int *ids, int inputs, float *out)
         out[(long)blockIdx.x * inputs + k] = weight_at(p, id, k);
 }
 
-/* out[outputs, inputs]: the weights from output `first` on, in bf16. */
-extern "C" __global__ void unpack(Part p, int first, int inputs, u16 *out) {
-    int k = (blockIdx.y * blockDim.x + threadIdx.x) * 2, output = first + blockIdx.x;
-    if (k >= inputs) return;
+static __device__ __forceinline__ u32 two_bf16(float low, float high) {
     u32 both;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(weight_at(p, output, k + 1)), "f"(weight_at(p, output, k)));
-    *(u32 *)(out + (long)blockIdx.x * inputs + k) = both;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    return both;
+}
+
+/* out[outputs, inputs]: the weights of tiles from `first` on, in bf16. A warp has a tile and a quad. */
+extern "C" __global__ void __launch_bounds__(256) unpack(Part p, int first, int inputs, u16 *out) {
+    const int lane = threadIdx.x % 32, quad = blockIdx.y * WARPS + threadIdx.x / 32, tile = first + blockIdx.x;
+    if (quad >= p.quads) return;
+    Weights w;
+    read_weights(w, p.records + ((long)tile * p.quads + quad) * RECORD, lane);
+    const Supers supers = supers_of(w);
+#pragma unroll
+    for (int i = 0; i < 16; i++) {
+        const int group = i / 4, side = i % 2, half = i % 4 / 2, k = quad * QUAD + group * GROUP + half * 16 + lane % 4 * 4;
+        const int row = lane / 4 + 8 * side, number_at = SCALE == BYTES16 ? 2 * group + half : group;
+        u32 codes[4];
+        unpack_codes(codes, w, group);
+        const float scale = number(w, supers, side, 0, number_at);
+        float value[4];
+#pragma unroll
+        for (int byte = 0; byte < 4; byte++) {
+            int code = (int)(codes[i % 4] << (24 - 8 * byte)) >> 24;
+            if (BITS == 6) code -= WIDE_OFFSET;
+            if (MINIMUM == OFFSET) code += (int)p.offset;
+            value[byte] = __fmul_rn(scale, (float)code);
+            if (MINIMUM == STORED) value[byte] = __fadd_rn(value[byte], number(w, supers, side, 1, number_at));
+        }
+        if (k < inputs && tile * 16 + row < p.outputs)
+            *(uint2 *)(out + ((long)blockIdx.x * 16 + row) * inputs + k) =
+                make_uint2(two_bf16(value[0], value[1]), two_bf16(value[2], value[3]));
+    }
 }
 
 /* ---- activations ---------------------------------------------------------------------------------------------- */

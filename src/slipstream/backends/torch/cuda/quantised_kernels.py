@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 import torch
 
 from slipstream.backends.torch.cuda.nvrtc import Module
-from slipstream.backends.torch.cuda.quantised_layout import QUAD, CodedLinear, CodedPart, CodeLayout
+from slipstream.backends.torch.cuda.quantised_layout import QUAD, TILE, CodedLinear, CodedPart, CodeLayout
 from slipstream.backends.torch.ops import Norm
 
 _ROWS_A_TILE = 8
@@ -64,7 +64,7 @@ class CodeKernels(Protocol):
         ...
 
     def unpack(self, part: CodedPart, first: int, out: torch.Tensor) -> None:
-        """out[outputs, inputs] in bf16: the weights from output `first` on."""
+        """out[outputs, inputs] in bf16: the weights from output `first` on. `first` is a multiple of 16."""
         ...
 
 
@@ -125,8 +125,8 @@ class QuantisedKernels:
         return out
 
     def unpack(self, part: CodedPart, first: int, out: torch.Tensor) -> None:
-        arguments = (_c_part(part), _INT(first), _INT(part.inputs), _POINTER(out.data_ptr()))
-        grid = (len(out), -(-part.inputs // (2 * _THREADS)))
+        arguments = (_c_part(part), _INT(first // TILE), _INT(part.inputs), _POINTER(out.data_ptr()))
+        grid = (-(-len(out) // TILE), -(-part.num_quads // _QUADS_A_BLOCK))
         self._module(part).launch("unpack", grid, _THREADS, arguments)
 
     def _module(self, part: CodedPart) -> Module:

@@ -15,8 +15,8 @@ import triton.language as tl
 from slipstream.backends.torch.cuda.batch import CudaBatch
 from slipstream.backends.torch.cuda.linear import MAX_SKINNY_ROWS, SQUARES_UNIT
 from slipstream.backends.torch.cuda.ops import TritonOps
-from slipstream.backends.torch.cuda.quantised_kernels import CodedRows, CodeKernels
-from slipstream.backends.torch.cuda.quantised_layout import CodedLinear, pack_part
+from slipstream.backends.torch.cuda.quantised_kernels import CodeKernels, Source
+from slipstream.backends.torch.cuda.quantised_layout import TILE, CodedLinear, pack_part
 from slipstream.backends.torch.ops import (
     Features,
     Hidden,
@@ -33,6 +33,8 @@ from slipstream.backends.torch.ops import (
 )
 from slipstream.models.config import DecoderConfig
 from slipstream.models.quantised import QuantisedTensor, unpacked
+
+_UNPACKED_AT_ONCE = 1 << 26  # weights; 128 MB in bf16
 
 
 @triton.jit
@@ -67,7 +69,9 @@ class QuantisedOps(TritonOps):
     ) -> None:
         super().__init__(config, dtype, device, exact)
         self._kernels = kernels
-        self._device = device
+
+    def for_head(self, config: DecoderConfig) -> TritonOps:
+        return _HeadOps(config, self.activation_dtype, self._device, self.batch_invariant, self._kernels)
 
     # -- weights ------------------------------------------------------------------------------------------------------
 
@@ -106,8 +110,8 @@ class QuantisedOps(TritonOps):
         qkv = self.qkv(hidden, layer.attention_norm, layer.qkv, layer.qk_norm, step.rope, batch, config, cache)
         self.add(self.attend(qkv, batch, config, cache), layer.output, hidden, layer.mlp_norm)
         if isinstance(layer.gate_up, CodedLinear) and isinstance(layer.down, CodedLinear):
-            gate_up = self._product(self._normed(hidden, layer.mlp_norm), layer.gate_up, torch.float32)
-            self._kernels.multiply(self._kernels.quantise(gate_up, "gated"), layer.down, hidden.x, add=True)
+            gate_up = self._product(hidden.x, layer.mlp_norm, layer.gate_up, torch.float32)
+            self._multiply(gate_up, "gated", None, layer.down, hidden.x, add=True)
         else:
             self.add(self.gate(hidden, layer.mlp_norm, layer.gate_up), layer.down, hidden, layer.mlp_norm)
 
@@ -117,20 +121,19 @@ class QuantisedOps(TritonOps):
     ) -> torch.Tensor:  # fmt: skip
         if not isinstance(weight, CodedLinear):
             return super().qkv(self._ready(hidden, norm), norm, weight, qk_norm, rope, batch, config, cache)
-        qkv = self._product(self._normed(hidden, norm), weight, self.activation_dtype)
+        qkv = self._product(hidden.x, norm, weight, self.activation_dtype)
         self._attention.rope_write(qkv, batch, rope, qk_norm, cache)
         return qkv
 
     def gate(self, hidden: Hidden, norm: Norm, gate_up: Linear) -> torch.Tensor:
         if not isinstance(gate_up, CodedLinear):
             return super().gate(self._ready(hidden, norm), norm, gate_up)
-        both = self._product(self._normed(hidden, norm), gate_up, torch.float32)
+        both = self._product(hidden.x, norm, gate_up, torch.float32)
         return self._many.swiglu(both).to(self.activation_dtype)
 
     def add(self, x: torch.Tensor, weight: Linear, hidden: Hidden, then: Norm) -> None:
         if isinstance(weight, CodedLinear):
-            rows = self._kernels.quantise(x, "plain" if x.dtype == torch.float32 else "half")
-            self._kernels.multiply(rows, weight, hidden.x, add=True)
+            self._multiply(x, "plain" if x.dtype == torch.float32 else "half", None, weight, hidden.x, add=True)
         elif len(x) > MAX_SKINNY_ROWS:
             hidden.x += self._linear(x, weight)
         else:
@@ -139,7 +142,7 @@ class QuantisedOps(TritonOps):
     def logits(self, hidden: Hidden, norm: Norm, head: Linear) -> torch.Tensor:
         if not isinstance(head, CodedLinear):
             return super().logits(self._ready(hidden, norm), norm, head)
-        return self._product(self._normed(hidden, norm), head, torch.float32)
+        return self._product(hidden.x, norm, head, torch.float32)
 
     def measure(
         self, products: Sequence[tuple[str, list[Linear]]], batch: CudaBatch, rope: RopeTable, cache: LayerCache
@@ -150,12 +153,45 @@ class QuantisedOps(TritonOps):
 
     # -- pieces -------------------------------------------------------------------------------------------------------
 
-    def _normed(self, hidden: Hidden, norm: Norm) -> CodedRows:
-        return self._kernels.quantise(hidden.x, "normed", norm)
+    def _product(self, x: torch.Tensor, norm: Norm, weight: CodedLinear, dtype: torch.dtype) -> torch.Tensor:
+        out = torch.empty(len(x), weight.outputs, dtype=dtype, device=self._device)
+        self._multiply(x, "normed", norm, weight, out)
+        return out
 
-    def _product(self, rows: CodedRows, weight: CodedLinear, dtype: torch.dtype) -> torch.Tensor:
-        out = torch.empty(rows.rows, weight.outputs, dtype=dtype, device=self._device)
-        self._kernels.multiply(rows, weight, out)
+    def _multiply(
+        self, x: torch.Tensor, source: Source, norm: Norm | None, weight: CodedLinear, out: torch.Tensor,
+        add: bool = False,
+    ) -> None:  # fmt: skip
+        """out = x times weight, or added to it."""
+        if len(x) <= MAX_SKINNY_ROWS or self.batch_invariant:
+            self._kernels.multiply(self._kernels.quantise(x, source, norm), weight, out, add)
+            return
+        product = self._unpacked_product(self._floats(x, source, norm), weight)
+        if add:
+            out += product
+        else:
+            out.copy_(product)
+
+    def _floats(self, x: torch.Tensor, source: Source, norm: Norm | None) -> torch.Tensor:
+        if source == "gated":
+            x = self._many.swiglu(x)
+        elif norm:
+            x = self._many.norm(x, norm)
+        return x.to(self.activation_dtype)
+
+    def _unpacked_product(self, x: torch.Tensor, weight: CodedLinear) -> torch.Tensor:
+        """For many rows the weights are unpacked, some outputs at a time, and multiplied as floats are."""
+        out = torch.empty(len(x), weight.outputs, dtype=x.dtype, device=x.device)
+        step, first = max(_UNPACKED_AT_ONCE // weight.inputs // TILE, 1) * TILE, 0
+        for part in weight.parts:
+            for start in range(0, part.outputs, step):
+                count = min(step, part.outputs - start)
+                floats = torch.empty(count, part.inputs, dtype=x.dtype, device=x.device)
+                self._kernels.unpack(part, start, floats)
+                torch.mm(x, floats.T, out=out[:, first + start : first + start + count])
+            first += part.outputs
+        if weight.bias is not None:
+            out += weight.bias.to(out.dtype)
         return out
 
     def _ready(self, hidden: Hidden, norm: Norm) -> Hidden:
@@ -171,6 +207,21 @@ class QuantisedOps(TritonOps):
             num_warps=8,
         )  # fmt: skip
         return Hidden(x, scaled, squares)
+
+
+class _HeadOps(TritonOps):
+    """A draft head of floats whose target has its table of tokens as codes."""
+
+    def __init__(
+        self, config: DecoderConfig, dtype: torch.dtype, device: torch.device, exact: bool, kernels: CodeKernels
+    ) -> None:
+        super().__init__(config, dtype, device, exact)
+        self._kernels = kernels
+
+    def table_of(self, table: Linear, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        if not isinstance(table, CodedLinear):
+            return super().table_of(table, tokens)
+        return self._kernels.lookup(table.parts[0], tokens), torch.arange(len(tokens), device=self._device)
 
 
 def _floats(part: Weight, device: torch.device) -> torch.Tensor:
