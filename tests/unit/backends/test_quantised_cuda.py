@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import gguf
@@ -11,15 +12,23 @@ import torch
 
 pytest.importorskip("triton")
 
+import tiny_heads
 from contract import cuda_models, tiny_models
 from contract.emulated_codes import EmulatedKernels, weights_of
 from slipstream.backends.torch.cpu import library
 from slipstream.backends.torch.cpu.ops import NativeOps
+from slipstream.backends.torch.cuda import quantised_ops
 from slipstream.backends.torch.cuda.quantised_layout import CodedLinear, pack_part, stored_bytes
+from slipstream.backends.torch.cuda.quantised_ops import QuantisedOps
+from slipstream.backends.torch.ops import Hidden, Norm
 from slipstream.core.protocols import ScoreRequest, prefill
 from slipstream.core.tree import ROOT, DraftTree
+from slipstream.models import open_checkpoint
 from slipstream.models.gguf_blocks import BLOCK_KINDS, BlockKind
+from slipstream.models.head_config import HeadConfig
+from slipstream.models.head_files import open_head
 from slipstream.models.quantised import QuantFormat, QuantisedRows, QuantisedTensor, unpacked
+from slipstream.models.shapes import SHAPES
 from tiny_coded import CASES, save_both
 from unit.backends.test_quantised_ops import name_of, quantised
 
@@ -119,3 +128,30 @@ def test_a_model_gives_the_logits_of_the_cpu(spec: str | tuple[str, str], tmp_pa
         rows.append(np.stack([scores.row(node) for node in range(ROOT, len(TREE))]))
     np.testing.assert_allclose(*rows, rtol=0, atol=0.02 * np.abs(rows[1]).max())
     assert mine.info.weight_bytes <= 2 * native.info.weight_bytes  # rows of 64 inputs are filled up to 128
+
+
+def test_a_head_reads_its_tokens_from_a_table_of_codes(tmp_path: Path) -> None:
+    path = tiny_models.save_quantised("llama", "Q8_0", tmp_path)
+    config = open_checkpoint(path).config
+    layer = replace(config, num_layers=1, tied_head=False)
+    head = tiny_heads.save_tiny(tmp_path / "head", HeadConfig(layer, 48, (0, 1, 2), config.hidden_size))
+    rows = []
+    for model in (cuda_models.load_interpreted(path, codes=True), tiny_models.load_native(path)):
+        drafting, place = model.attach_head(open_head(head, "head")), model.open([], 64)
+        drafting.follow(place)
+        model.score([ScoreRequest(place, [5, 17, 31, 2])])
+        place.commit()
+        rows += drafting.begin_draft([place], [7])
+    np.testing.assert_allclose(*rows, rtol=0, atol=0.02 * np.abs(rows[1]).max())
+
+
+def test_many_rows_are_multiplied_with_unpacked_weights_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quantised_ops, "_UNPACKED_AT_ONCE", 32 * 256)
+    torch.manual_seed(2)
+    ops = QuantisedOps(SHAPES["tiny"], torch.float32, CPU, False, EmulatedKernels())
+    parts, bias = [quantised(BLOCK_KINDS[12], 80, 256), quantised(BLOCK_KINDS[14], 37, 256)], torch.randn(117)
+    hidden, x = Hidden(torch.randn(70, 117)), torch.randn(70, 256)
+    floats = torch.from_numpy(np.concatenate([unpacked(part.format, part.rows(0, part.shape[0])) for part in parts]))
+    expected = hidden.x + x @ floats.T + bias
+    ops.add(x, ops.pack(parts, bias), hidden, Norm(torch.ones(117), 1e-5))
+    np.testing.assert_allclose(hidden.x, expected, rtol=0, atol=1e-4)
