@@ -1,4 +1,5 @@
-"""What 8-bit activations change: perplexity of one GGUF file with fp32 activations, with 8-bit ones and in llama.cpp.
+"""What 8 bits change: perplexity of one GGUF file with fp32 activations, with 8-bit ones, with an 8-bit cache too, and
+in llama.cpp.
 
     python benchmarks/perplexity.py MODEL.gguf PROMPTS.jsonl [--tokens 2048]
 
@@ -27,6 +28,7 @@ ROWS = 32  # scored at once
 WAYS = {
     "fp32 activations": TorchOptions(device="cpu", activations="fp", context_length=1024, kv_tokens=2048),
     "8-bit activations": TorchOptions(device="cpu", context_length=1024, kv_tokens=2048),
+    "8-bit activations and cache": TorchOptions(device="cpu", kv_type="q8_0", context_length=1024, kv_tokens=2048),
     "llama.cpp": LlamaCppOptions(n_gpu_layers=0, context_length=1024),
 }
 

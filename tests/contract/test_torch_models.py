@@ -69,6 +69,21 @@ class TestCodedFolder(ModelContract):
         assert model.info.dtype == "int8"
 
 
+class TestCodedCache(ModelContract):
+    """Keys and values in 8 bits, through the kernels and in plain torch."""
+
+    num_seeds = 1
+
+    @pytest.fixture(scope="class", params=["native", "plain torch"])
+    @classmethod
+    def model(cls, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> TorchModel:
+        folder = tiny_models.save_folder(
+            tiny_models.make_model("mistral-window-8", head_dim=32), tmp_path_factory.mktemp("coded-cache")
+        )
+        load = tiny_models.load_native if request.param == "native" else tiny_models.load_reference
+        return load(folder, kv_type="q8_0")
+
+
 class TestPlainTorch(ModelContract):
     num_seeds = 1  # it is slow
 

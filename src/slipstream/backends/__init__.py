@@ -62,11 +62,10 @@ class Backend:
 def _torch_options(machine: MachineOptions) -> TorchOptions:
     from slipstream.backends.torch.options import TorchOptions
 
-    for name, value, unset in (("--gpu-layers", machine.gpu_layers, None), ("--kv-type", machine.kv_type, AUTO)):
-        if value != unset:
-            raise UsageError(
-                f"{name} is an option of the llamacpp backend, but this model uses torch: add --backend llamacpp"
-            )
+    if machine.gpu_layers is not None:
+        raise UsageError(
+            "--gpu-layers is an option of the llamacpp backend, but this model uses torch: add --backend llamacpp"
+        )
     return TorchOptions(
         device=machine.device,
         dtype=machine.dtype,
@@ -74,6 +73,7 @@ def _torch_options(machine: MachineOptions) -> TorchOptions:
         threads=machine.threads,
         exact=machine.exact,
         activations=machine.activations,
+        kv_type=machine.kv_type,
     )
 
 

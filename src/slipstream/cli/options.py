@@ -72,7 +72,9 @@ OPTIONS: dict[str, OptionSpec | None] = {
         "weights (slower, more memory).",
         "Machine",
     ),
-    "kv_type": OptionSpec("--kv-type", "llamacpp: type of the KV cache: auto, f32, f16, q8_0, q4_0.", "Machine"),
+    "kv_type": OptionSpec(
+        "--kv-type", "Type of the KV cache: auto, q8_0 (8 bits); llamacpp: also f32, f16, q4_0.", "Machine"
+    ),
     # sampling
     "temperature": OptionSpec("--temperature -t", "0 is greedy.", "Sampling"),
     "temperatures": OptionSpec("--temperatures", "Separated by commas; 0 is greedy.", "Sampling"),

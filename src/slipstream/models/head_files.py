@@ -15,8 +15,7 @@ from slipstream.models.files import read_json
 from slipstream.models.head_config import HeadConfig, default_feature_layers
 from slipstream.models.head_kinds import EAGLE3, kind_in_config, kind_in_tensors, refuse_other_kind
 from slipstream.models.head_layouts import ID_MAP, IN_DRAFT, OUTPUT_BIAS, canonical_names, head_config, head_tensors
-from slipstream.models.hf_codes import CodedProduct
-from slipstream.models.hf_products import coded_products, part_names
+from slipstream.models.hf_products import Product, coded_products, part_names
 from slipstream.models.hf_quantisation import scheme_from_hf
 from slipstream.models.quantised import QuantisedTensor
 from slipstream.models.safetensors import PICKLES, stored_tensors
@@ -35,7 +34,7 @@ class HeadCheckpoint:
     path: Path
     config: HeadConfig
     stored: dict[str, StoredTensor]
-    products: dict[str, CodedProduct] = field(default_factory=dict)  # those that are stored as codes
+    products: dict[str, Product] = field(default_factory=dict)  # those that are stored as codes
 
     def __contains__(self, tensor_name: str) -> bool:
         return tensor_name in head_tensors(self.config)
@@ -177,7 +176,7 @@ def _refuse_no_safetensors(path: Path) -> None:
 
 
 def _check_stored(
-    stored: dict[str, StoredTensor], products: dict[str, CodedProduct], config: HeadConfig, path: Path
+    stored: dict[str, StoredTensor], products: dict[str, Product], config: HeadConfig, path: Path
 ) -> None:
     expected = head_tensors(config)
     shapes = {name: tensor.shape for name, tensor in stored.items()}

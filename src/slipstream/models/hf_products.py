@@ -10,12 +10,14 @@ import numpy as np
 from slipstream.errors import DamagedModelError, UnsupportedModelError
 from slipstream.models.config import DecoderConfig
 from slipstream.models.hf_codes import WORD_BITS, CodedProduct
+from slipstream.models.hf_fp8 import Fp8Product, fp8_product
 from slipstream.models.hf_quantisation import CodeKind, Packing, QuantScheme
 from slipstream.models.quantised import GROUP
 from slipstream.models.safetensors_file import FLOATS, StoredTensor
 from slipstream.models.tensors import Shape, expected_tensors
 
 Tensors = Mapping[str, StoredTensor]
+Product = CodedProduct | Fp8Product
 _MARKS: dict[Packing, str] = {"gptq": "qweight", "awq": "qweight", "packed": "weight_packed", "int8": "weight"}
 _OPTIONAL = ("g_idx", "weight_g_idx", "weight_zero_point")
 _ORDERS = ("g_idx", "weight_g_idx")
@@ -36,10 +38,10 @@ class PartShape:
             )
 
 
-def coded_products(stored: Tensors, shapes: Mapping[str, Shape], scheme: QuantScheme) -> dict[str, CodedProduct]:
+def coded_products(stored: Tensors, shapes: Mapping[str, Shape], scheme: QuantScheme) -> dict[str, Product]:
     """By name (`….weight`), of those that have `shapes`. Reads only the order of inputs. Raises ModelError subclasses
     only."""
-    found = {}
+    found: dict[str, Product] = {}
     for name, shape in shapes.items():
         if len(shape) == 2 and (product := _product(stored, name, (shape[0], shape[1]), scheme)):
             found[name] = product
@@ -52,12 +54,12 @@ def coded_products(stored: Tensors, shapes: Mapping[str, Shape], scheme: QuantSc
     return found
 
 
-def part_names(products: Mapping[str, CodedProduct]) -> set[str]:
+def part_names(products: Mapping[str, Product]) -> set[str]:
     """The tensors that products are made of."""
     return {name.removesuffix("weight") + suffix for name, product in products.items() for suffix in product.parts}
 
 
-def unused_biases(stored: Tensors, config: DecoderConfig, products: Mapping[str, CodedProduct]) -> set[str]:
+def unused_biases(stored: Tensors, config: DecoderConfig, products: Mapping[str, Product]) -> set[str]:
     """Biases of zeros, which some programs write beside every quantised product."""
     names = {name.removesuffix("weight") + "bias" for name in products} - expected_tensors(config).keys()
     return {
@@ -65,8 +67,10 @@ def unused_biases(stored: Tensors, config: DecoderConfig, products: Mapping[str,
     }
 
 
-def _product(stored: Tensors, name: str, shape: tuple[int, int], scheme: QuantScheme) -> CodedProduct | None:
+def _product(stored: Tensors, name: str, shape: tuple[int, int], scheme: QuantScheme) -> Product | None:
     """None if it is not stored as codes."""
+    if scheme.packing == "fp8":
+        return fp8_product(stored, name, shape, scheme.block)
     module = name.removesuffix("weight")
     mark = stored.get(module + _MARKS[scheme.packing])
     if mark is None or (scheme.packing == "int8" and mark.dtype != "I8"):

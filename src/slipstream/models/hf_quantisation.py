@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -12,8 +12,12 @@ from slipstream.models.hf_config import QUANTISATION, Fields, refused_method
 from slipstream.models.quantised import GROUP
 
 WHOLE_ROW = 0
-Packing = Literal["gptq", "awq", "packed", "int8"]
-_FORMATS: dict[str, Packing] = {"pack-quantized": "packed", "int-quantized": "int8"}  # of compressed-tensors
+Packing = Literal["gptq", "awq", "packed", "int8", "fp8"]
+_FORMATS: dict[str, Packing] = {  # of compressed-tensors
+    "pack-quantized": "packed",
+    "int-quantized": "int8",
+    "float-quantized": "fp8",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +34,9 @@ class QuantScheme:
     """`kinds` are those that products may have; which one it is, their shapes say."""
 
     packing: Packing
-    kinds: tuple[CodeKind, ...]
+    kinds: tuple[CodeKind, ...] = ()
     zero_shift: int = 0  # what is added to stored zero points
+    block: tuple[int, int] | None = None  # of FP8: outputs and inputs that share a scale, if it is blocks that do
 
 
 def scheme_from_hf(values: Mapping[str, Any], path: Path) -> QuantScheme | None:
@@ -100,6 +105,8 @@ def _compressed_tensors(fields: Fields) -> QuantScheme:
     for key in ("sparsity_config", "transform_config", "kv_cache_scheme"):
         if _says_something(fields.values.get(key)):
             raise _refused(fields, f"a {key}", "weights in whole numbers alone are")
+    if _FORMATS[form] == "fp8":
+        return QuantScheme("fp8", block=_compressed_block(fields, [group.get("weights") for group in groups.values()]))
     kinds = tuple(_compressed_kind(fields, group.get("weights")) for group in groups.values())
     return QuantScheme(_FORMATS[form], kinds)
 
@@ -123,8 +130,40 @@ def _compressed_kind(outer: Fields, weights: object) -> CodeKind:
     return CodeKind(8 if in_bytes else bits, _group(outer, size))
 
 
+def _compressed_block(outer: Fields, groups: Sequence[object]) -> tuple[int, int] | None:
+    blocks = set()
+    for weights in groups:
+        if not isinstance(weights, dict):
+            raise outer.wrong("weights", weights, "an object")
+        fields = Fields(outer.path, weights)
+        bits, kind, strategy = fields.integer("num_bits"), fields.text("type", "int"), fields.text("strategy", "tensor")
+        if kind != "float" or bits != 8 or strategy not in ("tensor", "channel", "block"):
+            what = f"weights of type {kind[:40]!r} in {bits} bits by {strategy[:40]!r}"
+            raise _refused(outer, what, "floats of 8 bits by tensor, channel and block are")
+        blocks.add(_block(fields, "block_structure"))
+    return next((block for block in blocks if block), None)
+
+
+def _fp8(fields: Fields) -> QuantScheme:
+    form = fields.text("fmt", "e4m3")
+    if form != "e4m3":
+        raise _refused(fields, f"the format {form[:40]!r}", "e4m3 is")
+    return QuantScheme("fp8", block=_block(fields, "weight_block_size"))
+
+
+def _block(fields: Fields, key: str) -> tuple[int, int] | None:
+    stated = fields.values.get(key)
+    if stated is None:
+        return None
+    if not isinstance(stated, list) or len(stated) != 2 or not all(type(size) is int and size > 0 for size in stated):
+        raise fields.wrong(key, stated, "two whole numbers")
+    return stated[0], stated[1]
+
+
 _READERS: dict[str, Callable[[Fields], QuantScheme]] = {
     "gptq": _gptq,
     "awq": _awq,
     "compressed-tensors": _compressed_tensors,
+    "fp8": _fp8,
+    "fbgemm_fp8": _fp8,
 }

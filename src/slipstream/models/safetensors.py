@@ -11,9 +11,8 @@ from slipstream.models.checkpoint import RawTensor
 from slipstream.models.config import DecoderConfig
 from slipstream.models.files import damage_in, read_config, read_json
 from slipstream.models.head_kinds import refuse_head
-from slipstream.models.hf_codes import CodedProduct
 from slipstream.models.hf_config import QUANTISATION, config_from_hf
-from slipstream.models.hf_products import coded_products, part_names, unused_biases
+from slipstream.models.hf_products import Product, coded_products, part_names, unused_biases
 from slipstream.models.hf_quantisation import scheme_from_hf
 from slipstream.models.quantised import QuantFormat, QuantisedTensor
 from slipstream.models.safetensors_file import StoredTensor, read_file_header
@@ -36,7 +35,7 @@ class FolderCheckpoint:
         config: DecoderConfig,
         tokenizer: Tokenizer,
         tensors: dict[str, StoredTensor],
-        products: dict[str, CodedProduct],
+        products: dict[str, Product],
     ) -> None:
         self.name = name
         self.path = path
@@ -44,7 +43,7 @@ class FolderCheckpoint:
         self.tokenizer = tokenizer
         self._tensors = tensors
         self._products = products  # those that are stored as codes
-        self._formats: dict[str, QuantFormat] = {}
+        self._formats: dict[str, QuantFormat | None] = {}
 
     def __contains__(self, tensor_name: str) -> bool:
         return tensor_name in self._tensors or tensor_name in self._products
@@ -101,7 +100,7 @@ def _open_folder(path: Path, name: str) -> FolderCheckpoint:
 
 
 def _check_stored(
-    tensors: dict[str, StoredTensor], products: dict[str, CodedProduct], config: DecoderConfig, path: Path
+    tensors: dict[str, StoredTensor], products: dict[str, Product], config: DecoderConfig, path: Path
 ) -> None:
     known = part_names(products) | unused_biases(tensors, config, products)
     shapes = {name: tensor.shape for name, tensor in tensors.items() if name not in known}

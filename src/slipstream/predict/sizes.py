@@ -37,6 +37,7 @@ class Sizes:
     format: str = ""
     kv_layers: tuple[KvLayers, ...] = ()  # empty: all layers keep keys and values of all KV heads
     kv_is_bound: bool = False  # the files do not say all about the cache: it may be smaller
+    is_fp8: bool = False
 
     @classmethod
     def of(cls, facts: ModelFacts) -> Sizes:
@@ -54,7 +55,7 @@ class Sizes:
             facts.name, facts.weight_bytes, facts.num_parameters or parameters_from(facts.weight_bytes),
             facts.num_layers, facts.num_kv_heads, facts.head_dim, facts.context_length or 0, facts.vocab_size or 0,
             facts.hidden_size or 0, facts.architecture or "", facts.format or "",
-            shape.layers if shape else (), shape.is_bound if shape else False,
+            shape.layers if shape else (), shape.is_bound if shape else False, facts.quantisation == "FP8",
         )  # fmt: skip
 
     @classmethod
@@ -65,8 +66,9 @@ class Sizes:
 
     @property
     def is_quantised(self) -> bool:
-        """Whether files have their weights as codes: 16 bits each and more are floats."""
-        return self.format in ("gguf", "safetensors") and self.weight_bytes * 8 < 10 * self.num_parameters
+        """Whether files have their weights as codes: 16 bits each and more are floats, and so is FP8."""
+        small = self.weight_bytes * 8 < 10 * self.num_parameters
+        return self.format in ("gguf", "safetensors") and small and not self.is_fp8
 
     @property
     def layers(self) -> tuple[KvLayers, ...]:

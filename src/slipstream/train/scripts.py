@@ -211,6 +211,7 @@ def task(writing: Writing) -> Script:
 def article(writing: Writing) -> Script:
     """Something to do with, or to ask about, a text as papers and pages have them, which is not kept itself."""
     opening, chance = writing.chance.choice(ARTICLES), writing.chance
+    # After a new line the opening is one of a text of its own, and not the end of a sentence.
     start = [*writing.form.start_of_text(), *writing.form.tokenizer.encode("\n" + opening)]
     written = yield writing.wanted(start, chance.choice(ARTICLE_TOKENS), chance.choice(_ARTICLE_TEMPERATURES))
     text = opening + writing.form.tokenizer.decode(written).rstrip()

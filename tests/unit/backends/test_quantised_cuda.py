@@ -15,10 +15,11 @@ pytest.importorskip("triton")
 import tiny_heads
 from contract import cuda_models, tiny_models
 from contract.emulated_codes import EmulatedKernels, weights_of
+from slipstream.backends.torch import load as torch_backend
 from slipstream.backends.torch.cpu import library
 from slipstream.backends.torch.cpu.ops import NativeOps
-from slipstream.backends.torch.cuda import quantised_ops
-from slipstream.backends.torch.cuda.quantised_layout import CodedLinear, pack_part, stored_bytes
+from slipstream.backends.torch.cuda import nvrtc, quantised_ops
+from slipstream.backends.torch.cuda.quantised_layout import CodedLinear, CodeLayout, pack_part, stored_bytes
 from slipstream.backends.torch.cuda.quantised_ops import QuantisedOps
 from slipstream.backends.torch.ops import Hidden, Norm
 from slipstream.core.protocols import ScoreRequest, prefill
@@ -155,3 +156,27 @@ def test_many_rows_are_multiplied_with_unpacked_weights_piece_by_piece(monkeypat
     expected = hidden.x + x @ floats.T + bias
     ops.add(x, ops.pack(parts, bias), hidden, Norm(torch.ones(117), 1e-5))
     np.testing.assert_allclose(hidden.x, expected, rtol=0, atol=1e-4)
+
+
+def test_without_a_compiler_weights_are_unpacked_and_the_reason_is_said(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def missing() -> None:
+        raise nvrtc.NvrtcError("NVRTC is not installed")
+
+    monkeypatch.setattr(nvrtc, "_nvrtc", missing)
+    assert not torch_backend._can_compile()
+    assert "NVRTC is not installed. Quantised weights are unpacked to 16 bits" in caplog.text
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
+def test_the_kernels_compile_without_a_gpu(architecture: str) -> None:
+    try:
+        nvrtc.nvrtc_version()
+    except nvrtc.NvrtcError:
+        pytest.skip("needs NVRTC (pip install nvidia-cuda-nvrtc)")
+    source = Path(nvrtc.__file__).with_name("quantised.cu").read_text()
+    layout = CodeLayout.of(BLOCK_KINDS[12].format, 256)
+    for defines in ({}, layout.defines):
+        options = [f"-D{name}={value}" for name, value in defines.items()]
+        assert nvrtc.compile_cubin(source, "quantised", architecture, options).startswith(b"\x7fELF")

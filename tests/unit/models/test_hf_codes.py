@@ -170,8 +170,9 @@ CONFIGS: dict[str, tuple[dict[str, object], type[ModelError], str]] = {
     "gemv": (changed("awq", version="gemv"), UnsupportedModelError, "gemv"),
     "awq without zero points": (changed("awq", zero_point=False), UnsupportedModelError, "no zero points"),
     "awq of 3 bits": (changed("awq", bits=3), UnsupportedModelError, "3 bits"),
-    "fp8": ({"quant_method": "fp8"}, UnsupportedModelError, "'fp8'.*another engine"),
-    "float-quantized": (changed("int8", format="float-quantized"), UnsupportedModelError, "float-quantized"),
+    "fp8": ({"quant_method": "fp8"}, DamagedModelError, "no quantised tensors"),
+    "float-quantized": (changed("int8", format="float-quantized"), UnsupportedModelError, "'int' in 8 bits by"),
+    "naive-quantized": (changed("int8", format="naive-quantized"), UnsupportedModelError, "naive-quantized"),
     "floats of 8 bits": (weights_changed("int8", type="float"), UnsupportedModelError, "'float' in 8 bits"),
     "by tensor": (weights_changed("int8", strategy="tensor"), UnsupportedModelError, "'tensor'"),
     "blocks": (weights_changed("packed", group_size=16), UnsupportedModelError, "groups of 16"),
@@ -183,7 +184,13 @@ CONFIGS: dict[str, tuple[dict[str, object], type[ModelError], str]] = {
     "method as a number": ({"quant_method": 3}, DamagedModelError, "quant_method"),
     "floats": (changed("awq"), DamagedModelError, "no quantised tensors"),
 }
-BASES = {"awq": "awq", "pack-quantized": "packed", "int-quantized": "int8", "float-quantized": "int8"}
+BASES = {
+    "awq": "awq",
+    "pack-quantized": "packed",
+    "int-quantized": "int8",
+    "float-quantized": "int8",
+    "naive-quantized": "int8",
+}
 
 
 @pytest.mark.parametrize("name", CONFIGS)

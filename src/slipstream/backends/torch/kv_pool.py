@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from slipstream.backends.torch.coded_cache import vector_width
 from slipstream.backends.torch.trail import Trail
 from slipstream.core.prefix import common_prefix
 from slipstream.errors import CapacityError
@@ -23,13 +24,16 @@ _MAX_REMEMBERED = 64  # closed prompts kept for reuse
 
 
 class KVPool:
-    """Pages of the cache. `keys[layer]` is [cells, kv_heads, head_dim], and a cell is page * PAGE_SIZE + offset."""
+    """Pages of the cache. `keys[layer]` is [cells, kv_heads, width], and a cell is page * PAGE_SIZE + offset.
+
+    The width is that of a head, or what `coded_cache` makes of it where the dtype is int8.
+    """
 
     def __init__(self, config: DecoderConfig, num_tokens: int, dtype: torch.dtype, device: torch.device) -> None:
         self.num_pages = max(1, -(-num_tokens // PAGE_SIZE))
         self.spare_page = self.num_pages  # for rows that only fill up a launch
         cells = (self.num_pages + 1) * PAGE_SIZE
-        shape = (config.num_layers, cells, config.num_kv_heads, config.head_dim)
+        shape = (config.num_layers, cells, config.num_kv_heads, vector_width(config.head_dim, dtype))
         self.keys = _zeros(shape, dtype, device)
         self.values = _zeros(shape, dtype, device)
         self._beside: list[torch.Tensor] = []  # caches of heads, in the same cells
@@ -39,8 +43,8 @@ class KVPool:
         self._open: dict[int, PooledSequence] = {}
 
     def add_cache(self, kv_heads: int, head_dim: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values [cells, kv_heads, head_dim] of one more layer, which a head has beside the model's own."""
-        shape = (self.keys.shape[1], kv_heads, head_dim)
+        """Keys and values [cells, kv_heads, width] of one more layer, which a head has beside the model's own."""
+        shape = (self.keys.shape[1], kv_heads, vector_width(head_dim, self.keys.dtype))
         keys, values = (_zeros(shape, self.keys.dtype, self.keys.device) for _ in range(2))
         self._beside += (keys, values)
         return keys, values

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from slipstream.backends.torch.batch import Batch
+from slipstream.backends.torch.coded_cache import TOGETHER
 from slipstream.backends.torch.cpu.library import FALLBACK_COST, kernels
 from slipstream.backends.torch.cpu.ops import NativeOps
 from slipstream.backends.torch.decoder import Decoder, load_decoder
@@ -24,6 +25,7 @@ from slipstream.backends.torch.options import DTYPES, TorchOptions, keeps_codes,
 from slipstream.backends.torch.reference import ReferenceOps
 from slipstream.core.protocols import ModelInfo
 from slipstream.core.turn import TURN
+from slipstream.errors import UsageError
 from slipstream.models.checkpoint import Checkpoint
 from slipstream.models.config import DecoderConfig
 from slipstream.models.tensors import expected_tensors
@@ -48,6 +50,7 @@ class _Setup:
     dtype: str
     context: int  # tokens of a stream, at most
     kv_tokens: int  # of all streams together
+    kv_dtype: torch.dtype  # int8: codes
     max_rows: int = MAX_ROWS  # of a forward
 
     @property
@@ -70,8 +73,9 @@ def load_model(
     graphed = device.type == "cuda" and _has_kernels(config)
     item_bytes, codes = DTYPES[dtype].itemsize, _keeps_codes(checkpoint, options, device, graphed)
     weights = weight_bytes(checkpoint, item_bytes, codes, device)
-    plan = plan_memory(checkpoint, weights, item_bytes, context, options.kv_tokens, device)
-    setup = _Setup(checkpoint.name, device, "int8" if codes else dtype, context, plan.kv_tokens)
+    kv_dtype = _kv_dtype(options, config, torch.float32 if device.type == "cpu" else DTYPES[dtype])
+    plan = plan_memory(checkpoint, weights, kv_dtype, context, options.kv_tokens, device)
+    setup = _Setup(checkpoint.name, device, "int8" if codes else dtype, context, plan.kv_tokens, kv_dtype)
     with explained(plan, device), torch.inference_mode(), _no_rounds_on(device):
         if device.type == "cuda":
             torch.cuda.set_device(device)
@@ -79,7 +83,7 @@ def load_model(
             return _load_graphed(checkpoint, setup, _graphed_ops(config, DTYPES[dtype], setup, options.exact), report)
         ops = _pick_ops(device, DTYPES[dtype], options.exact, codes)
         decoder = load_decoder(checkpoint, ops, device, setup.num_positions, report)
-        pool = KVPool(config, plan.kv_tokens, ops.activation_dtype, device)
+        pool = KVPool(config, plan.kv_tokens, kv_dtype, device)
 
         def runner(decoder: Decoder[Batch], pool: KVPool) -> Runner:
             return EagerRunner(decoder, pool, device)
@@ -102,16 +106,27 @@ def _keeps_codes(checkpoint: Checkpoint, options: TorchOptions, device: torch.de
 
 
 def _can_compile() -> bool:
-    from slipstream.backends.torch.cuda.nvrtc import Compiler, CompilerMissingError
+    from slipstream.backends.torch.cuda.nvrtc import NvrtcError, nvrtc_version
 
     try:
-        Compiler()
-    except CompilerMissingError as error:
+        nvrtc_version()
+    except NvrtcError as error:
         log.warning(
             "%s. Quantised weights are unpacked to 16 bits until then, which takes 3 to 4 times the memory", error
         )
         return False
     return True
+
+
+def _kv_dtype(options: TorchOptions, config: DecoderConfig, floats: torch.dtype) -> torch.dtype:
+    if options.kv_type == "auto":
+        return floats
+    if config.head_dim % TOGETHER:
+        raise UsageError(
+            f"kv_type {options.kv_type} takes {TOGETHER} numbers together, and the heads of this model have "
+            f"{config.head_dim}: leave it at auto"
+        )
+    return torch.int8
 
 
 def _pick_ops(device: torch.device, dtype: torch.dtype, exact: bool, codes: bool) -> Ops[Batch]:
@@ -147,7 +162,7 @@ def _load_graphed(checkpoint: Checkpoint, setup: _Setup, ops: TritonOps, report:
 
     device, exact = setup.device, ops.batch_invariant
     decoder = load_decoder(checkpoint, ops, device, setup.num_positions, lambda share: report(_READING * share))
-    pool = KVPool(checkpoint.config, setup.kv_tokens, ops.activation_dtype, device)
+    pool = KVPool(checkpoint.config, setup.kv_tokens, setup.kv_dtype, device)
     _measure_tilings(decoder, ops, pool, device)
     max_rows = MAX_SKINNY_ROWS if exact else MAX_ROWS
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
+from slipstream.backends.torch.coded_cache import vector_width
 from slipstream.backends.torch.kv_pool import PAGE_SIZE
 from slipstream.errors import CapacityError
 from slipstream.host import free_memory, ignores_memory
@@ -65,12 +66,17 @@ def _coded_bytes(form: QuantFormat, shape: Shape, device: torch.device) -> int:
 
 
 def plan_memory(
-    checkpoint: Checkpoint, weights: int, item_bytes: int, context: int, kv_tokens: int | None, device: torch.device
+    checkpoint: Checkpoint,
+    weights: int,
+    kv_dtype: torch.dtype,
+    context: int,
+    kv_tokens: int | None,
+    device: torch.device,
 ) -> MemoryPlan:
     """The cache gets a share of what the weights leave. Raises CapacityError if they don't fit."""
     config = checkpoint.config
-    cache_item = 4 if device.type == "cpu" else item_bytes
-    token_bytes = 2 * config.num_layers * config.num_kv_heads * config.head_dim * cache_item
+    vector_bytes = vector_width(config.head_dim, kv_dtype) * kv_dtype.itemsize
+    token_bytes = 2 * config.num_layers * config.num_kv_heads * vector_bytes
     free = free_bytes(device)
     workspace = _GPU_WORKSPACE if device.type == "cuda" else 0
     left = max(free - workspace - weights, 0)

@@ -92,8 +92,8 @@ class Layer:
 class LayerCache:
     """One layer of the KV pool."""
 
-    keys: torch.Tensor  # [cells, kv_heads, head_dim]
-    values: torch.Tensor  # [cells, kv_heads, head_dim]
+    keys: torch.Tensor  # [cells, kv_heads, head_dim], or codes as `coded_cache` has them
+    values: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +123,8 @@ class Stack:
 class StackCache:
     """Keys and values of all layers."""
 
-    keys: torch.Tensor  # [layers, cells, kv_heads, head_dim]
-    values: torch.Tensor  # [layers, cells, kv_heads, head_dim]
+    keys: torch.Tensor  # [layers, cells, kv_heads, head_dim], or codes
+    values: torch.Tensor
 
     def of(self, layer: int) -> LayerCache:
         return LayerCache(self.keys[layer], self.values[layer])

@@ -16,6 +16,7 @@ log = logging.getLogger("slipstream")
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 ACTIVATIONS = ("auto", "int8", "fp")
 _CODE_CAPABILITY = (8, 0)  # of the first GPUs whose tensor cores multiply 8-bit codes in groups of 32
+KV_TYPES = ("auto", "q8_0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +33,15 @@ class TorchOptions:
     # What a quantised weight is multiplied with: int8 (codes stay codes) or fp (they are unpacked to `dtype`).
     # auto: int8 where there are kernels for it and no dtype is asked for
     activations: str = "auto"
+    kv_type: str = "auto"  # of keys and values: auto (floats, those of the activations) or q8_0 (8 bits)
 
     def __post_init__(self) -> None:
         if self.dtype != "auto" and self.dtype not in DTYPES:
             raise UsageError(f"dtype {self.dtype!r} is unknown; expected auto, {', '.join(DTYPES)}")
         if self.activations not in ACTIVATIONS:
             raise UsageError(f"activations {self.activations!r} is unknown; expected {', '.join(ACTIVATIONS)}")
+        if self.kv_type not in KV_TYPES:
+            raise UsageError(f"kv_type {self.kv_type!r}: the torch backend has {', '.join(KV_TYPES)}")
         if self.activations == "int8" and self.dtype != "auto":
             raise UsageError(
                 f"activations int8 keep the weights as the file has them, and dtype {self.dtype} unpacks them: use one "

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from slipstream.backends.torch.batch import Batch
+from slipstream.backends.torch.coded_cache import read_cells, write_cells
 from slipstream.backends.torch.ops import (
     Features,
     Hidden,
@@ -89,8 +90,8 @@ class ReferenceOps(SmallSteps[Batch]):
         for part in (q, k):
             part.copy_(_rotated(part, cosine, sine))
         cells = batch.cell.long()
-        cache.keys[cells] = k.to(cache.keys.dtype)
-        cache.values[cells] = v.to(cache.values.dtype)
+        write_cells(cache.keys, cells, k)
+        write_cells(cache.values, cells, v)
 
     def attend(self, qkv: torch.Tensor, batch: Batch, config: DecoderConfig, cache: LayerCache) -> torch.Tensor:
         rows = len(qkv)
@@ -99,8 +100,10 @@ class ReferenceOps(SmallSteps[Batch]):
         group = config.num_heads // config.num_kv_heads
         for r in range(rows):
             cells = _keys_of(batch, r, config.sliding_window)
-            keys = cache.keys[cells].to(qkv.dtype).repeat_interleave(group, dim=1)  # [keys, heads, dim]
-            values = cache.values[cells].to(qkv.dtype).repeat_interleave(group, dim=1)
+            keys, values = (  # [keys, heads, dim]
+                read_cells(part, cells, config.head_dim).to(qkv.dtype).repeat_interleave(group, dim=1)
+                for part in (cache.keys, cache.values)
+            )
             scores = torch.einsum("hd,khd->hk", heads[r], keys).float() * config.head_dim**-0.5
             out[r] = torch.einsum("hk,khd->hd", scores.softmax(-1).to(qkv.dtype), values)
         return out.view(rows, -1)

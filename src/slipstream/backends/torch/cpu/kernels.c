@@ -38,18 +38,46 @@ typedef uint32_t uvec __attribute__((vector_size(4 * WIDTH)));
 typedef int32_t ivec __attribute__((vector_size(4 * WIDTH)));
 typedef uint16_t hvec __attribute__((vector_size(2 * WIDTH)));
 
-/* splat(a): a in all lanes. fused(sum, a, b): sum + a * b, rounded once where the processor can. */
+/* splat(a): a in all lanes. fused(sum, a, b): sum + a * b, rounded once where the processor can. widened(at): WIDTH
+ * bytes as floats; compilers left to themselves convert them one by one. */
 #if defined(__AVX512F__)
+#define HAS_WIDENED
 #include <immintrin.h>
 static inline vec splat(float a) { return (vec)_mm512_set1_ps(a); }
+static inline vec widened(const int8_t *at) {
+    return (vec)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)at)));
+}
 static inline vec fused(vec sum, vec a, vec b) { return (vec)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)sum); }
 #elif defined(__AVX__) && defined(__FMA__)
 #include <immintrin.h>
 static inline vec splat(float a) { return (vec)_mm256_set1_ps(a); }
+#ifdef __AVX2__
+#define HAS_WIDENED
+static inline vec widened(const int8_t *at) {
+    return (vec)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)at)));
+}
+#endif
 static inline vec fused(vec sum, vec a, vec b) { return (vec)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)sum); }
 #else
 static inline vec splat(float a) { return a - (vec){0}; } /* one instruction; a loop over the lanes is one for each */
 static inline vec fused(vec sum, vec a, vec b) { return sum + a * b; }
+#endif
+
+#if defined(__ARM_NEON) && defined(__aarch64__)
+#define HAS_WIDENED
+#include <arm_neon.h>
+static inline vec widened(const int8_t *at) {
+    int32_t four;
+    memcpy(&four, at, sizeof four);
+    return (vec)vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vcreate_s8((uint32_t)four)))));
+}
+#endif
+#ifndef HAS_WIDENED
+static inline vec widened(const int8_t *at) {
+    vec v;
+    for (int i = 0; i < WIDTH; i++) v[i] = at[i];
+    return v;
+}
 #endif
 
 /* sum += v * a, for the innermost loop: written so that the sums stay in registers. */
@@ -229,9 +257,59 @@ struct attention {
     int64_t heads, kv_heads, dim, window; /* window 0: a row sees everything */
     const float *cosine, *sine;           /* [positions, dim / 2] */
     const float *q_norm, *k_norm;         /* [dim], or none */
-    float *k_cache, *v_cache;             /* [cells, kv_heads, dim] */
+    char *k_cache, *v_cache;              /* [cells, kv_heads] vectors */
+    int64_t coded;                        /* how the cache has its vectors */
     float eps;
 };
+
+/* ---- vectors of the cache: `dim` floats, or `dim` codes of a byte and behind them a scale for each 32 of them ---- */
+
+#define CODED_TOGETHER 32
+#define ALIGNED_TO 16 /* bytes */
+
+static long vector_bytes(const struct attention *at) {
+    if (!at->coded) return at->dim * sizeof(float);
+    return (at->dim + at->dim / CODED_TOGETHER * sizeof(float) + ALIGNED_TO - 1) / ALIGNED_TO * ALIGNED_TO;
+}
+
+static inline __attribute__((always_inline)) float one_of(const char *vector, long i, const int coded) {
+    return coded ? (float)((const int8_t *)vector)[i] : ((const float *)vector)[i];
+}
+
+/* WIDTH codes or numbers from i on, a multiple of WIDTH. */
+static inline __attribute__((always_inline)) vec some_of(const char *vector, long i, const int coded) {
+    return coded ? widened((const int8_t *)vector + i) : load((const float *)vector + i);
+}
+
+/* What the numbers from i on are to be multiplied with. */
+static inline __attribute__((always_inline)) float scale_of(const char *vector, long i, long dim, const int coded) {
+    return coded ? ((const float *)(vector + dim))[i / CODED_TOGETHER] : 1.0f;
+}
+
+/* The largest of a group is code 127 or -127. A number that is not finite makes the scale NaN: who reads it will know. */
+static void encode(const float *from, long dim, char *vector) {
+    int8_t *codes = (int8_t *)vector;
+    float *scales = (float *)(vector + dim);
+    for (long g = 0; g < dim; g += CODED_TOGETHER) {
+        float top = 0.0f, poison = 0.0f;
+        for (long i = g; i < g + CODED_TOGETHER; i++) {
+            float size = fabsf(from[i]);
+            top = size > top ? size : top;
+            poison += from[i] * 0.0f;
+        }
+        float inverse = top > 0.0f && poison == 0.0f ? 127.0f / top : 0.0f;
+        for (long i = g; i < g + CODED_TOGETHER; i++) codes[i] = inverse > 0.0f ? (int8_t)rintf(from[i] * inverse) : 0;
+        scales[g / CODED_TOGETHER] = top / 127.0f + poison;
+    }
+}
+
+/* The keys or the values of one row go to their cell. */
+static void keep(const struct attention *at, const float *from, long cell, char *cache) {
+    long size = vector_bytes(at);
+    char *to = cache + cell * at->kv_heads * size;
+    if (!at->coded) memcpy(to, from, at->kv_heads * size);
+    else for (long h = 0; h < at->kv_heads; h++) encode(from + h * at->dim, at->dim, to + h * size);
+}
 
 /* Normalises (where q_norm is given) and rotates queries and keys of row r of qkv[rows, (heads + 2 kv_heads) * dim] in
  * place, and writes its keys and values into the cache. */
@@ -244,9 +322,8 @@ static void rope_write_row(const struct attention *at, const struct batch *batch
         if (norm) rms_norm_row(row + h * dim, norm, at->eps, dim, row + h * dim);
         rotate(row + h * dim, c, s, half);
     }
-    size_t bytes = sizeof(float) * kv_heads * dim;
-    memcpy(at->k_cache + (long)batch->cell[r] * kv_heads * dim, row + heads * dim, bytes);
-    memcpy(at->v_cache + (long)batch->cell[r] * kv_heads * dim, row + (heads + kv_heads) * dim, bytes);
+    keep(at, row + heads * dim, batch->cell[r], at->k_cache);
+    keep(at, row + (heads + kv_heads) * dim, batch->cell[r], at->v_cache);
 }
 
 void slip_rope_write(const struct attention *at, const struct batch *batch, float *qkv) {
@@ -265,26 +342,38 @@ static void list_cells(const struct batch *batch, long r, long first, long last,
     for (; j < last; j++) *cells++ = batch->extra[batch->extra_from[r] + j - prefix];
 }
 
+/* The vectors of one head: that of a cell is `stride` bytes behind that of the cell before. */
+struct vectors {
+    const char *first;
+    long stride, dim;
+};
+
 /* scores[j] = q . k[cell[j]]: four keys at a time, each with a sum of its own, so that four is as good as one. */
-static void score_keys(const float *q, const float *k, const int32_t *cells, long keys, long stride, long dim,
-                       float *scores) {
+static inline __attribute__((always_inline)) void score_keys(const float *q, const struct vectors *k, const int32_t *cells,
+                                                             long keys, float *scores, const int coded) {
+    long dim = k->dim, vectors = dim / WIDTH * WIDTH, span = coded ? CODED_TOGETHER : vectors;
     float scale = 1.0f / sqrtf((float)dim);
-    long vectors = dim / WIDTH * WIDTH;
     for (long j = 0; j < keys; j += 4) {
-        const float *row[4];
-        for (int n = 0; n < 4; n++) row[n] = k + cells[j + n < keys ? j + n : keys - 1] * stride;
-        vec s0 = {0}, s1 = {0}, s2 = {0}, s3 = {0};
-        for (long i = 0; i < vectors; i += WIDTH) {
-            vec a = load(q + i);
-            s0 = fused(s0, a, load(row[0] + i));
-            s1 = fused(s1, a, load(row[1] + i));
-            s2 = fused(s2, a, load(row[2] + i));
-            s3 = fused(s3, a, load(row[3] + i));
+        const char *row[4];
+        vec total[4] = {{0}, {0}, {0}, {0}};
+        for (int n = 0; n < 4; n++) row[n] = k->first + cells[j + n < keys ? j + n : keys - 1] * k->stride;
+        for (long g = 0; g < vectors; g += span) {
+            vec s0 = {0}, s1 = {0}, s2 = {0}, s3 = {0};
+            for (long i = g; i < g + span; i += WIDTH) {
+                vec a = load(q + i);
+                s0 = fused(s0, a, some_of(row[0], i, coded));
+                s1 = fused(s1, a, some_of(row[1], i, coded));
+                s2 = fused(s2, a, some_of(row[2], i, coded));
+                s3 = fused(s3, a, some_of(row[3], i, coded));
+            }
+            vec sums[4] = {s0, s1, s2, s3};
+            for (int n = 0; n < 4; n++)
+                total[n] = coded ? fused(total[n], sums[n], splat(scale_of(row[n], g, dim, coded))) : sums[n];
         }
-        float sum[4] = {sum_of(s0), sum_of(s1), sum_of(s2), sum_of(s3)};
         for (int n = 0; n < 4 && j + n < keys; n++) {
-            for (long i = vectors; i < dim; i++) sum[n] += q[i] * row[n][i];
-            scores[j + n] = sum[n] * scale;
+            float sum = sum_of(total[n]);
+            for (long i = vectors; i < dim; i++) sum += q[i] * one_of(row[n], i, coded); /* dim of codes: whole groups */
+            scores[j + n] = sum * scale;
         }
     }
 }
@@ -306,35 +395,43 @@ static float soften(float *scores, long keys) {
 }
 
 /* out = sum of weight[j] * v[cell[j]]: four vectors of the head at a time stay in registers. */
-static void mix(const float *weights, const int32_t *cells, long keys, const float *v, long stride, long dim,
-                float scale, float *out) {
-    long i = 0;
+static inline __attribute__((always_inline)) void mix(const float *weights, const int32_t *cells, long keys,
+                                                      const struct vectors *v, float scale, float *out, const int coded) {
+    long i = 0, dim = v->dim;
     for (; i + 4 * WIDTH <= dim; i += 4 * WIDTH) {
-        vec s0 = {0}, s1 = {0}, s2 = {0}, s3 = {0};
+        vec sums[4] = {{0}, {0}, {0}, {0}};
         for (long j = 0; j < keys; j++) {
-            const float *row = v + cells[j] * stride + i;
-            vec weight = splat(weights[j]);
-            s0 = fused(s0, load(row), weight);
-            s1 = fused(s1, load(row + WIDTH), weight);
-            s2 = fused(s2, load(row + 2 * WIDTH), weight);
-            s3 = fused(s3, load(row + 3 * WIDTH), weight);
+            const char *row = v->first + cells[j] * v->stride;
+            for (int n = 0; n < 4; n++) {
+                float weight = weights[j] * scale_of(row, i + n * WIDTH, dim, coded);
+                sums[n] = fused(sums[n], some_of(row, i + n * WIDTH, coded), splat(weight));
+            }
         }
-        store(out + i, s0 * splat(scale));
-        store(out + i + WIDTH, s1 * splat(scale));
-        store(out + i + 2 * WIDTH, s2 * splat(scale));
-        store(out + i + 3 * WIDTH, s3 * splat(scale));
+        for (int n = 0; n < 4; n++) store(out + i + n * WIDTH, sums[n] * splat(scale));
     }
     for (; i < dim; i++) {
         float sum = 0.0f;
-        for (long j = 0; j < keys; j++) sum += v[cells[j] * stride + i] * weights[j];
+        for (long j = 0; j < keys; j++) {
+            const char *row = v->first + cells[j] * v->stride;
+            sum += one_of(row, i, coded) * (weights[j] * scale_of(row, i, dim, coded));
+        }
         out[i] = sum * scale;
     }
+}
+
+/* out = the values that q finds by their keys. scores: room for as many floats as keys, up to a whole vector. */
+static inline __attribute__((always_inline)) void attend_one(const float *q, const struct vectors *k,
+                                                             const struct vectors *v, const int32_t *cells, long keys,
+                                                             float *scores, float *out, const int coded) {
+    score_keys(q, k, cells, keys, scores, coded);
+    float total = soften(scores, keys);
+    mix(scores, cells, keys, v, 1.0f / total, out, coded);
 }
 
 /* A thread's share of out[rows, heads * dim]. scratch: [threads, 2 * max_keys], max_keys a multiple of 16. */
 static void attend_share(const struct attention *at, const struct batch *batch, const float *qkv, long max_keys,
                          float *scratch, float *out) {
-    long heads = at->heads, dim = at->dim, stride = at->kv_heads * dim, group = heads / at->kv_heads;
+    long heads = at->heads, dim = at->dim, group = heads / at->kv_heads, size = vector_bytes(at);
     float *scores = scratch + (long)omp_get_thread_num() * 2 * max_keys;
     int32_t *cells = (int32_t *)(scores + max_keys);
     long listed = -1;
@@ -343,12 +440,13 @@ static void attend_share(const struct attention *at, const struct batch *batch, 
         for (long h = 0; h < heads; h++) {
             long last = batch->prefix[r] + batch->extra_from[r + 1] - batch->extra_from[r];
             long first = at->window && last > at->window ? last - at->window : 0, keys = last - first;
-            const float *q = qkv + r * (heads + 2 * at->kv_heads) * dim + h * dim, *k = at->k_cache + (h / group) * dim;
+            const float *q = qkv + r * (heads + 2 * at->kv_heads) * dim + h * dim;
+            struct vectors k = {at->k_cache + h / group * size, at->kv_heads * size, dim}, v = k;
+            v.first = at->v_cache + h / group * size;
             if (listed != r) list_cells(batch, listed = r, first, last, cells);
-            score_keys(q, k, cells, keys, stride, dim, scores);
-            float total = soften(scores, keys);
-            mix(scores, cells, keys, at->v_cache + (h / group) * dim, stride, dim, 1.0f / total,
-                out + (r * heads + h) * dim);
+            float *to = out + (r * heads + h) * dim;
+            if (at->coded) attend_one(q, &k, &v, cells, keys, scores, to, 1);
+            else attend_one(q, &k, &v, cells, keys, scores, to, 0);
         }
 }
 

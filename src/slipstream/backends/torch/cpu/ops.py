@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 
 from slipstream.backends.torch.batch import Batch
+from slipstream.backends.torch.coded_cache import is_coded
 from slipstream.backends.torch.cpu.weights import BLOCK, NativeLinear, NativePart, QuantPacker, pack_floats
 from slipstream.backends.torch.ops import (
     DraftLayer,
@@ -48,6 +49,7 @@ class _CAttention(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_int64) for name in ("heads", "kv_heads", "dim", "window")),
         *((name, ctypes.c_void_p) for name in ("cosine", "sine", "q_norm", "k_norm", "k_cache", "v_cache")),
+        ("coded", ctypes.c_int64),
         ("eps", ctypes.c_float),
     ]
 
@@ -241,5 +243,5 @@ def _c_attention(config: DecoderConfig, rope: RopeTable | None, norm: QKNorm | N
     norms = (norm.query.data_ptr(), norm.key.data_ptr()) if norm else (None, None)
     return _CAttention(
         config.num_heads, config.num_kv_heads, config.head_dim, config.sliding_window or 0, *rotation, *norms,
-        cache.keys.data_ptr(), cache.values.data_ptr(), config.norm_eps,
+        cache.keys.data_ptr(), cache.values.data_ptr(), is_coded(cache.keys), config.norm_eps,
     )  # fmt: skip

@@ -1,13 +1,18 @@
-"""CUDA C++ compiled at run time for the GPU that is there, by the compiler that torch brings; kept in the cache."""
+"""Kernels in CUDA C++: compiled at run time with NVRTC, which torch ships, and cached per GPU and version.
+
+A launch goes through the driver on torch's current stream, so a graph that is being captured takes it in.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import hashlib
 import logging
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -17,129 +22,169 @@ from slipstream.writing import OWNER_WRITES, write_whole
 
 log = logging.getLogger("slipstream")
 
-_VERSIONS = (13, 12, 11)
-_POINTER = ctypes.c_void_p
+Argument = torch.Tensor | int | float | ctypes.Structure  # a pointer, 32-bit numbers, or what is passed by value
+_MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 
-class CompilerMissingError(SlipstreamError):
-    """There is no compiler for GPU code, or it failed."""
+class NvrtcError(SlipstreamError):
+    """A kernel that can't be compiled, loaded or started here."""
 
 
-class Compiler:
-    """NVRTC, which needs no GPU."""
+class Kernel:
+    """A compiled kernel, loaded on the current device."""
 
-    def __init__(self) -> None:
-        """Raises CompilerMissingError."""
-        self._library = _found_library()
-        major, minor = ctypes.c_int(), ctypes.c_int()
-        self._check(self._library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)))
-        self.version = f"{major.value}.{minor.value}"
+    def __init__(self, cubin: bytes, name: str) -> None:
+        driver = _driver()
+        torch.cuda.current_stream()  # the device's context, made if it is not there
+        self._module, self._function = ctypes.c_void_p(), ctypes.c_void_p()
+        _check(driver.cuModuleLoadData(ctypes.byref(self._module), cubin), f"loading the kernel {name}")
+        found = driver.cuModuleGetFunction(ctypes.byref(self._function), self._module, name.encode())
+        _check(found, f"finding the kernel {name}")
+        self._name = name
+        self._shared_bytes = 0
 
-    def compile(self, source: bytes, options: Sequence[str]) -> bytes:
-        """The machine code. Raises CompilerMissingError with what the compiler says."""
-        library, program = self._library, _POINTER()
-        self._check(library.nvrtcCreateProgram(ctypes.byref(program), source, b"kernels.cu", 0, None, None))
-        try:
-            given = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
-            if library.nvrtcCompileProgram(program, len(options), given):
-                raise CompilerMissingError(f"GPU kernels do not compile: {self._log(program)}")
-            size = ctypes.c_size_t()
-            self._check(library.nvrtcGetCUBINSize(program, ctypes.byref(size)))
-            code = ctypes.create_string_buffer(size.value)
-            self._check(library.nvrtcGetCUBIN(program, code))
-            return code.raw
-        finally:
-            library.nvrtcDestroyProgram(ctypes.byref(program))
-
-    def _log(self, program: ctypes.c_void_p) -> str:
-        size = ctypes.c_size_t()
-        self._check(self._library.nvrtcGetProgramLogSize(program, ctypes.byref(size)))
-        text = ctypes.create_string_buffer(size.value)
-        self._check(self._library.nvrtcGetProgramLog(program, text))
-        return text.value.decode(errors="replace").strip()
-
-    def _check(self, code: int) -> None:
-        if code:
-            self._library.nvrtcGetErrorString.restype = ctypes.c_char_p
-            raise CompilerMissingError(f"NVRTC: {self._library.nvrtcGetErrorString(code).decode()}")
+    def launch(
+        self, grid: Sequence[int], block: Sequence[int], shared_bytes: int, arguments: Sequence[Argument],
+        cooperative: bool = False,
+    ) -> None:  # fmt: skip
+        """Starts it on torch's current stream. `cooperative`: all blocks run at once, or the launch fails."""
+        driver = _driver()
+        if shared_bytes > self._shared_bytes:
+            allowed = driver.cuFuncSetAttribute(self._function, _MAX_DYNAMIC_SHARED, shared_bytes)
+            _check(allowed, f"{shared_bytes} bytes of shared memory for the kernel {self._name}")
+            self._shared_bytes = shared_bytes
+        values = [_as_c(argument) for argument in arguments]
+        pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
+        sizes = [*_three(grid), *_three(block), shared_bytes]
+        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+        if cooperative:
+            status = driver.cuLaunchCooperativeKernel(self._function, *sizes, stream, pointers)
+        else:
+            status = driver.cuLaunchKernel(self._function, *sizes, stream, pointers, None)
+        _check(status, f"starting the kernel {self._name}")
 
 
-def _found_library() -> ctypes.CDLL:
-    """Torch's own copy. What it links is found by its path there, whatever version that is."""
-    own = Path(torch.__file__).parent / "lib" / "libcaffe2_nvrtc.so"
-    for name in (str(own), *(f"libnvrtc.so.{version}" for version in _VERSIONS), *_packaged(own.parents[2])):
-        try:
-            library = ctypes.CDLL(name)
-            library.nvrtcVersion  # noqa: B018
-        except (OSError, AttributeError):
-            continue
-        return library
-    raise CompilerMissingError("NVRTC, the compiler for GPU code, is missing: pip install nvidia-cuda-nvrtc")
+def compile(source: str, name: str, options: Sequence[str] = ()) -> Kernel:
+    """The kernel `name` (an extern "C" function) for the current GPU, from the cache or compiled. Raises NvrtcError."""
+    major, minor = torch.cuda.get_device_capability()
+    return Kernel(cached_cubin(source, name, f"sm_{major}{minor}{'a' if major >= 9 else ''}", options), name)
 
 
-def _packaged(packages: Path) -> list[str]:
-    return [str(path) for path in sorted(packages.glob("nvidia/*/lib/libnvrtc.so.*"), reverse=True)]
-
-
-class Module:
-    """Compiled kernels on a device, by name. Launched on torch's current stream, so graphs capture them."""
-
-    def __init__(self, source: bytes, defines: dict[str, int], device: torch.device) -> None:
-        """Raises CompilerMissingError."""
-        major, minor = torch.cuda.get_device_capability(device)
-        options = [f"--gpu-architecture=sm_{major}{minor}", "--std=c++17", *(f"-D{k}={v}" for k, v in defines.items())]
-        self._driver = ctypes.CDLL("libcuda.so.1")
-        self._module = _POINTER()
-        self._functions: dict[str, ctypes.c_void_p] = {}
-        torch.cuda.synchronize(device)  # torch's context is then the current one
-        self._check(self._driver.cuModuleLoadData(ctypes.byref(self._module), _compiled(source, options)))
-
-    def launch(self, name: str, grid: tuple[int, int], threads: int, arguments: Sequence[Any]) -> None:
-        """`arguments`: ctypes values, as the kernel takes them."""
-        addresses = (_POINTER * len(arguments))(*(ctypes.addressof(argument) for argument in arguments))
-        stream = _POINTER(torch.cuda.current_stream().cuda_stream)
-        self._check(
-            self._driver.cuLaunchKernel(self._function(name), *grid, 1, threads, 1, 1, 0, stream, addresses, None)
-        )
-
-    def _function(self, name: str) -> ctypes.c_void_p:
-        if name not in self._functions:
-            found = _POINTER()
-            self._check(self._driver.cuModuleGetFunction(ctypes.byref(found), self._module, name.encode()))
-            self._functions[name] = found
-        return self._functions[name]
-
-    def _check(self, code: int) -> None:
-        if code:
-            text = ctypes.c_char_p()
-            self._driver.cuGetErrorString(code, ctypes.byref(text))
-            raise RuntimeError(f"CUDA: {text.value.decode() if text.value else f'error {code}'}")
-
-
-def _compiled(source: bytes, options: Sequence[str]) -> bytes:
-    """From the cache if it is there: compiling takes seconds."""
-    compiler = Compiler()
-    identity = b"\0".join([source, " ".join(options).encode(), compiler.version.encode()])
-    name = f"gpu-{hashlib.sha256(identity).hexdigest()[:16]}"
-    if kept := _kept(name):
+def cached_cubin(source: str, name: str, architecture: str, options: Sequence[str] = ()) -> bytes:
+    """Code for an architecture. If the cache can't be used, it is compiled at every start."""
+    identity = "\0".join((source, architecture, nvrtc_version(), *options)).encode()
+    stem = f"{name}-{architecture}-{hashlib.sha256(identity).hexdigest()[:16]}"
+    kept = _kept(stem)
+    if kept is not None:
         return kept
-    code = compiler.compile(source, options)
+    log.info("compiling the GPU kernel %s (once per GPU and version)", name)
+    cubin = compile_cubin(source, name, architecture, options)
     try:
-        path = private_folder("kernels") / f"{name}-{hashlib.sha256(code).hexdigest()}.cubin"
-        write_whole(path, code, OWNER_WRITES)
+        path = private_folder("kernels") / f"{stem}-{hashlib.sha256(cubin).hexdigest()}.cubin"
+        write_whole(path, cubin, OWNER_WRITES)
     except (OSError, SlipstreamError) as error:
-        log.warning("the GPU kernels are compiled at every start, because they can't be cached: %s", error)
-    return code
+        log.warning("the GPU kernel %s is compiled at every start, because it can't be cached: %s", name, error)
+    return cubin
 
 
-def _kept(name: str) -> bytes | None:
-    """The code in the cache, if its bytes match the hash in its name and no other user can write it."""
+def compile_cubin(source: str, name: str, architecture: str, options: Sequence[str] = ()) -> bytes:
+    library = _nvrtc()
+    program = ctypes.c_void_p()
+    created = library.nvrtcCreateProgram(ctypes.byref(program), source.encode(), f"{name}.cu".encode(), 0, None, None)
+    _check_nvrtc(created, name)
+    try:
+        flags = [f"--gpu-architecture={architecture}", "--std=c++17", *options]
+        encoded = (ctypes.c_char_p * len(flags))(*(flag.encode() for flag in flags))
+        status = library.nvrtcCompileProgram(program, len(flags), encoded)
+        message = _text(library.nvrtcGetProgramLogSize, library.nvrtcGetProgramLog, program)
+        said = message.rstrip(b"\0").decode(errors="replace")
+        if status:
+            raise NvrtcError(f"the GPU kernel {name} can't be compiled: {said}")
+        log.debug("compiled %s: %s", name, said)
+        return _text(library.nvrtcGetCUBINSize, library.nvrtcGetCUBIN, program)
+    finally:
+        library.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def nvrtc_version() -> str:
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    _check_nvrtc(_nvrtc().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)), "version")
+    return f"{major.value}.{minor.value}"
+
+
+def _text(size_of: ctypes._NamedFuncPointer, read: ctypes._NamedFuncPointer, program: ctypes.c_void_p) -> bytes:
+    size = ctypes.c_size_t()
+    _check_nvrtc(size_of(program, ctypes.byref(size)), "the result's size")
+    data = ctypes.create_string_buffer(size.value)
+    _check_nvrtc(read(program, data), "the result")
+    return data.raw
+
+
+def _kept(stem: str) -> bytes | None:
+    """What the cache has, if its bytes match the hash in its name and no other user can write it."""
     try:
         folder = private_folder("kernels")
     except SlipstreamError:
         return None
-    for path in folder.glob(f"{name}-*.cubin"):
+    for path in folder.glob(f"{stem}-*.cubin"):
         data = read_private(path)
-        if data is not None and path.stem == f"{name}-{hashlib.sha256(data).hexdigest()}":
+        if data is not None and path.stem == f"{stem}-{hashlib.sha256(data).hexdigest()}":
             return data
+        log.warning("%s is damaged, or other users can write it: the GPU kernel is compiled again", path)
+        with suppress(OSError):
+            path.unlink()
     return None
+
+
+@functools.cache
+def _nvrtc() -> ctypes.CDLL:
+    tried = list(_libraries())
+    for candidate in tried:
+        with suppress(OSError):
+            if Path(candidate).is_absolute():  # beside the compiler, which asks for it by name alone
+                for part in Path(candidate).parent.glob("libnvrtc-builtins.so.*"):
+                    ctypes.CDLL(str(part))
+            return ctypes.CDLL(candidate)
+    raise NvrtcError(f"NVRTC, the CUDA compiler that torch ships, is not installed (looked for {', '.join(tried)})")
+
+
+def _libraries() -> Iterator[str]:
+    """Torch's packages first: their version is the one that torch was built with."""
+    major = (torch.version.cuda or "13").split(".")[0]
+    for entry in sys.path:
+        for path in sorted(Path(entry).resolve().glob(f"nvidia/*/lib/libnvrtc.so.{major}*")):
+            yield str(path)
+    yield f"libnvrtc.so.{major}"
+    yield "libnvrtc.so"
+
+
+@functools.cache
+def _driver() -> ctypes.CDLL:
+    try:
+        return ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        raise NvrtcError(f"the CUDA driver can't be loaded: {error}") from error
+
+
+def _as_c(argument: Argument) -> ctypes.c_void_p | ctypes.c_int | ctypes.c_float | ctypes.Structure:
+    if isinstance(argument, ctypes.Structure):
+        return argument
+    if isinstance(argument, torch.Tensor):
+        return ctypes.c_void_p(argument.data_ptr())
+    return ctypes.c_float(argument) if isinstance(argument, float) else ctypes.c_int(argument)
+
+
+def _three(sizes: Sequence[int]) -> list[int]:
+    return [*sizes, *([1] * (3 - len(sizes)))]
+
+
+def _check(status: int, doing: str) -> None:
+    if status:
+        text = ctypes.c_char_p()
+        _driver().cuGetErrorString(status, ctypes.byref(text))
+        raise NvrtcError(f"{doing} failed: {(text.value or b'').decode() or f'CUDA error {status}'}")
+
+
+def _check_nvrtc(status: int, doing: str) -> None:
+    if status:
+        raise NvrtcError(f"NVRTC failed ({doing}): error {status}")

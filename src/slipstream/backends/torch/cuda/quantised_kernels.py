@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Literal, Protocol
 
 import torch
 
-from slipstream.backends.torch.cuda.nvrtc import Module
+from slipstream.backends.torch.cuda.nvrtc import Argument, Kernel, cached_cubin
 from slipstream.backends.torch.cuda.quantised_layout import QUAD, TILE, CodedLinear, CodedPart, CodeLayout
 from slipstream.backends.torch.ops import Norm
 
@@ -88,23 +89,18 @@ class QuantisedKernels:
     """Results go to torch's current stream, so graphs capture them."""
 
     def __init__(self, device: torch.device) -> None:
-        """Raises CompilerMissingError."""
         self._device = device
-        self._source = files("slipstream.backends.torch.cuda").joinpath("quantised.cu").read_bytes()
-        self._acts = Module(self._source, {}, device)
-        self._modules: dict[CodeLayout, Module] = {}
+        self._source = files("slipstream.backends.torch.cuda").joinpath("quantised.cu").read_text()
+        self._code: dict[CodeLayout | None, bytes] = {}
+        self._kernels: dict[tuple[CodeLayout | None, str], Kernel] = {}
         self._enough_blocks = _FULL_DEVICE * torch.cuda.get_device_properties(device).multi_processor_count
 
     def quantise(self, x: torch.Tensor, source: Source, norm: Norm | None = None) -> CodedRows:
         inputs = x.shape[1] // (2 if source == "gated" else 1)
         rows = CodedRows.empty(len(x), inputs, self._device)
-        quads = rows.records.shape[1]
-        arguments = (
-            _POINTER(x.data_ptr()), _POINTER(norm.gain.data_ptr() if norm else None),
-            ctypes.c_float(norm.eps if norm else 0.0), _INT(inputs), _INT(quads), _INT(_SOURCES[source]),
-            _INT(rows.apart), _POINTER(rows.records.data_ptr()),
-        )  # fmt: skip
-        self._acts.launch("quantise_rows", (len(x), -(-quads // _QUADS_A_BLOCK)), _THREADS, arguments)
+        quads, gain, eps = rows.records.shape[1], norm.gain if norm else x, norm.eps if norm else 0.0
+        arguments = (x, gain, eps, inputs, quads, _SOURCES[source], rows.apart, rows.records)
+        self._launch(None, "quantise_rows", (len(x), -(-quads // _QUADS_A_BLOCK)), arguments)
         return rows
 
     def multiply(self, rows: CodedRows, weight: CodedLinear, out: torch.Tensor, add: bool = False) -> None:
@@ -113,26 +109,34 @@ class QuantisedKernels:
         for part in weight.parts:
             m = 1 if n == 1 and part.num_tiles < 2 * self._enough_blocks else 2
             outcome = _COutcome(out.data_ptr(), bias, rows.rows, out.shape[1], first, kind)
-            arguments = (_c_part(part), _POINTER(rows.records.data_ptr()), outcome)
             kernel, grid = f"product_{n}_{m}_{3 - rows.apart}", (-(-part.num_tiles // m), tiles // n)
-            self._module(part).launch(kernel, grid, _THREADS, arguments)
+            self._launch(part.layout, kernel, grid, (_c_part(part), rows.records, outcome))
             first += part.outputs
 
     def lookup(self, table: CodedPart, tokens: torch.Tensor) -> torch.Tensor:
         out = torch.empty(len(tokens), table.inputs, device=self._device)
-        arguments = (_c_part(table), _POINTER(tokens.data_ptr()), _INT(table.inputs), _POINTER(out.data_ptr()))
-        self._module(table).launch("embed", (len(tokens), -(-table.inputs // _THREADS)), _THREADS, arguments)
+        grid = (len(tokens), -(-table.inputs // _THREADS))
+        self._launch(table.layout, "embed", grid, (_c_part(table), tokens, table.inputs, out))
         return out
 
     def unpack(self, part: CodedPart, first: int, out: torch.Tensor) -> None:
-        arguments = (_c_part(part), _INT(first // TILE), _INT(part.inputs), _POINTER(out.data_ptr()))
         grid = (-(-len(out) // TILE), -(-part.num_quads // _QUADS_A_BLOCK))
-        self._module(part).launch("unpack", grid, _THREADS, arguments)
+        self._launch(part.layout, "unpack", grid, (_c_part(part), first // TILE, part.inputs, out))
 
-    def _module(self, part: CodedPart) -> Module:
-        if part.layout not in self._modules:
-            self._modules[part.layout] = Module(self._source, part.layout.defines, self._device)
-        return self._modules[part.layout]
+    def _launch(
+        self, layout: CodeLayout | None, name: str, grid: tuple[int, int], arguments: Sequence[Argument]
+    ) -> None:
+        """A kernel of a layout, or one for activations. Compiled and loaded when it is first needed."""
+        if (layout, name) not in self._kernels:
+            if layout not in self._code:
+                self._code[layout] = self._compiled(layout)
+            self._kernels[layout, name] = Kernel(self._code[layout], name)
+        self._kernels[layout, name].launch(grid, (_THREADS,), 0, arguments)
+
+    def _compiled(self, layout: CodeLayout | None) -> bytes:
+        major, minor = torch.cuda.get_device_capability(self._device)
+        defines = [f"-D{name}={value}" for name, value in layout.defines.items()] if layout else []
+        return cached_cubin(self._source, "quantised", f"sm_{major}{minor}", defines)
 
 
 def _c_part(part: CodedPart) -> _CCodedPart:
