@@ -14,7 +14,7 @@ import json
 import random
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from quantised_shapes import QuantisedShape, packed_once
 
 import slipstream
 from slipstream.backends.torch.load import load_model
@@ -103,6 +104,17 @@ class Remembering(FreeDrafter):
         if not self._branches or len(right) < 2 or tokens[0] == right[0] or budget < 3:
             return chain
         return DraftTree((*tokens, right[0], right[1]), (*chain.parents, ROOT, len(tokens)))
+
+
+def load_quantised(shape: str) -> LoadedModel:
+    """In Q4_K_M, with room for 8,192 tokens and a little."""
+    checkpoint = QuantisedShape(shape)
+    with packed_once():
+        loaded = load_model(checkpoint, TorchOptions(device="cuda", context_length=8192, kv_tokens=8192 + 2048))
+    torch.cuda.empty_cache()
+    model = LoadedModel(loaded, checkpoint.tokenizer)
+    freeze_loaded()
+    return model
 
 
 def load(shape: str, exact: bool = False) -> LoadedModel:
@@ -343,6 +355,50 @@ class Bench:
                 f"plain step ({plain['ms_per_round']:.2f} ms)"
             )
 
+    def quantised(self) -> None:
+        """Random weights in Q4_K_M: rows, plain decoding, free drafts, memory; then 70B alone and with drafts."""
+        self.report["quantised"] = {}
+        small, draft = load_quantised("llama-8b"), load_quantised("llama-1b")
+        self._quantised_alone("llama-8b", small)
+        self._quantised_drafts("llama-8b", small, {"free": Guesses(), "llama-1b": DraftModelDrafter(draft.model)})
+        large = load_quantised("llama-70b")
+        self._quantised_alone("llama-70b", large)
+        helpers = {"llama-8b": small, "llama-1b": draft}
+        self._quantised_drafts("llama-70b", large, {k: DraftModelDrafter(m.model) for k, m in helpers.items()})
+
+    def _quantised_alone(self, shape: str, model: LoadedModel) -> None:
+        config, plain = model.model._runner._decoder.config, decode(model, self.tokens)  # type: ignore[attr-defined]
+        embedding = model.model._runner._decoder.embedding.num_bytes  # type: ignore[attr-defined]
+        cache = 8192 * 2 * 2 * config.num_layers * config.num_kv_heads * config.head_dim
+        rows = {count: graph_ms(model, count) for count in (1, 2, 4, 8, 16, 32, 64)}
+        held = model.model.info.weight_bytes + embedding + cache
+        place = model.model.open([], 4096)
+        began = time.perf_counter()
+        prefill(model.model, place, prompt(2048))
+        read_s = time.perf_counter() - began
+        place.close()
+        self.report["quantised"][shape] = plain | {
+            "rows_ms": rows,
+            "held_bytes": held,
+            "prompt_tokens_per_s": 2048 / read_s,
+        }
+        self.say(
+            f"{shape} in Q4_K_M: {plain['tokens_per_s']:.0f} tok/s plain; {held / 1e9:.2f} GB of weights and 8k of "
+            f"cache; reads {2048 / read_s:.0f} tok/s of a prompt; rows "
+            + ", ".join(f"{count}: {ms:.2f} ms ({ms / rows[1]:.2f}x)" for count, ms in rows.items())
+        )
+
+    def _quantised_drafts(self, shape: str, model: LoadedModel, drafters: Mapping[str, Drafter]) -> None:
+        plain = self.report["quantised"][shape]["tokens_per_s"]
+        for name, drafter in drafters.items():
+            for acceptance in (0.7, 0.8):
+                run = decode(model, self.tokens, drafter, "fixed(4)", acceptance)
+                self.report["quantised"][f"{shape} + {name}, {acceptance}"] = run
+                self.say(
+                    f"{shape} + {name}, k=4, synthetic {acceptance}: {run['tokens_per_s']:.0f} tok/s, "
+                    f"{run['tokens_per_s'] / plain:.2f}x of plain"
+                )
+
     def pairs(self) -> None:
         """A 1B draft for 3B and 8B, as the policy drafts, at synthetic acceptance."""
         draft = self.model("llama-1b")
@@ -492,6 +548,7 @@ SECTIONS = [
     "streams",
     "heads",
     "pairs",
+    "quantised",
     "correctness",
     "exact",
     "real",

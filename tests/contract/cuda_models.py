@@ -8,8 +8,10 @@ from unittest import mock
 import torch
 
 from contract import tiny_models
+from contract.emulated_codes import EmulatedKernels
 from slipstream.backends.torch import load as torch_backend
 from slipstream.backends.torch.cuda.ops import TritonOps
+from slipstream.backends.torch.cuda.quantised_ops import QuantisedOps
 from slipstream.backends.torch.cuda.runner import CudaRunner
 from slipstream.backends.torch.cuda.tilings import Tilings
 from slipstream.backends.torch.decoder import load_decoder
@@ -33,11 +35,13 @@ def load_on_gpu(folder: Path, **options: object) -> TorchModel:
     return model
 
 
-def load_interpreted(folder: Path, max_rows: int = 512) -> TorchModel:
-    """The same kernels and the same bookkeeping on the CPU, in float32, without graphs."""
+def load_interpreted(folder: Path, max_rows: int = 512, codes: bool = False) -> TorchModel:
+    """The same kernels and the same bookkeeping on the CPU, in float32, without graphs. `codes`: weights stay codes."""
     checkpoint, device = open_checkpoint(folder), torch.device("cpu")
     with torch.inference_mode():
         ops = TritonOps(checkpoint.config, torch.float32, device, exact=True)
+        if codes:
+            ops = QuantisedOps(checkpoint.config, torch.float32, device, exact=True, kernels=EmulatedKernels())
         decoder = load_decoder(checkpoint, ops, device, _CONTEXT)
     pool = KVPool(checkpoint.config, 2048, torch.float32, device)
     setup = torch_backend._Setup(checkpoint.name, device, "fp32", _CONTEXT, 2048, max_rows)

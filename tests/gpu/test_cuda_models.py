@@ -13,7 +13,10 @@ if not torch.cuda.is_available():
     pytest.skip("needs a CUDA device", allow_module_level=True)
 
 from contract import cuda_models, nan_model, tiny_models
+from contract.emulated_codes import EmulatedKernels
 from contract.model_contract import ModelContract
+from slipstream.backends.torch.cuda.quantised_kernels import QuantisedKernels
+from slipstream.backends.torch.cuda.quantised_layout import CodedLinear, pack_part
 from slipstream.backends.torch.load import load_model
 from slipstream.backends.torch.model import TorchModel
 from slipstream.backends.torch.options import TorchOptions
@@ -24,8 +27,11 @@ from slipstream.drafters.model import DraftModelDrafter
 from slipstream.drafters.suffix import SuffixDrafter
 from slipstream.errors import CapacityError
 from slipstream.loading import LoadedModel
+from slipstream.models.quantised import QuantisedTensor
 from slipstream.models.shapes import RandomCheckpoint
 from slipstream.policy import make_policy
+from tiny_coded import CASES, save_both
+from unit.backends.test_quantised_cuda import WEIGHTS
 
 pytestmark = pytest.mark.gpu
 
@@ -64,6 +70,48 @@ class TestDefault(ModelContract):
     @classmethod
     def model(cls, folders: dict[str, Path]) -> TorchModel:
         return cuda_models.load_on_gpu(folders["llama3-scaled-tied"], dtype="fp32", kv_tokens=4096)
+
+
+class TestQuantised(ModelContract):
+    """The file's own codes, with 8-bit activations."""
+
+    num_seeds = 1
+
+    @pytest.fixture(
+        scope="class", params=[("llama", "Q4_0"), ("qwen2", "Q4_1"), ("qwen3", "Q5_0"), "awq", "int8 by row"]
+    )
+    @classmethod
+    def model(cls, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> TorchModel:
+        folder = tmp_path_factory.mktemp("quantised")
+        spec = request.param
+        path = (
+            tiny_models.save_quantised(*spec, folder) if isinstance(spec, tuple) else save_both(CASES[spec], folder)[0]
+        )
+        return cuda_models.load_on_gpu(path, exact=True, kv_tokens=4096)
+
+    def test_it_keeps_the_codes(self, model: TorchModel) -> None:
+        assert (model.info.dtype, model.info.batch_invariant) == ("int8", True)
+
+
+@pytest.mark.parametrize("weight", WEIGHTS.values(), ids=WEIGHTS)
+def test_products_with_codes_are_those_of_the_emulation_bit_for_bit(weight: QuantisedTensor) -> None:
+    """In any company; and so are tables and unpacked weights."""
+    torch.manual_seed(0)
+    device, x, emulated = torch.device("cuda", 0), torch.randn(75, weight.shape[1]), EmulatedKernels()
+    kernels, here, there = QuantisedKernels(device), pack_part(weight, torch.device("cpu")), pack_part(weight, device)
+    expected = torch.empty(75, weight.shape[0])
+    emulated.multiply(emulated.quantise(x, "plain"), CodedLinear.of([here], None), expected)
+    for rows in (1, 4, 5, 8, 9, 16, 20, 33, 64, 75):
+        out = torch.full((rows, weight.shape[0]), float("nan"), device=device)
+        kernels.multiply(kernels.quantise(x[:rows].to(device), "plain"), CodedLinear.of([there], None), out)
+        assert torch.equal(out.cpu(), expected[:rows])
+    ids = torch.tensor([0, 19, weight.shape[0] - 1], dtype=torch.int32)
+    assert torch.equal(kernels.lookup(there, ids.to(device)).cpu(), emulated.lookup(here, ids))
+    floats, on_device = (torch.zeros(weight.shape[0] - 16, weight.shape[1], dtype=torch.bfloat16) for _ in range(2))
+    emulated.unpack(here, 16, floats)
+    on_device = on_device.to(device)
+    kernels.unpack(there, 16, on_device)
+    assert torch.equal(on_device.cpu(), floats)
 
 
 @pytest.fixture(scope="module")

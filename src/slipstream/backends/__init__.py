@@ -98,9 +98,12 @@ def _torch_room(options: BackendOptions | None) -> BackendRoom:
     device = find_device(chosen.device)
     weight_bytes = DTYPES[pick_dtype(chosen.dtype, device)].itemsize
     free = free_bytes(device)
-    if device.type == "cuda":
-        return BackendRoom((free,), 0, weight_bytes)
-    return BackendRoom((), free, weight_bytes, keeps_codes(chosen, device))
+    codes = keeps_codes(chosen, device)
+    return (
+        BackendRoom((free,), 0, weight_bytes, codes)
+        if device.type == "cuda"
+        else BackendRoom((), free, weight_bytes, codes)
+    )
 
 
 def _llamacpp_options(machine: MachineOptions) -> LlamaCppOptions:

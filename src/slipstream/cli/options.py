@@ -68,7 +68,7 @@ OPTIONS: dict[str, OptionSpec | None] = {
     "gpu_layers": OptionSpec("--gpu-layers", "llamacpp: layers on the GPU; 0 none, -1 all.", "Machine"),
     "activations": OptionSpec(
         "--activations",
-        "torch on the CPU: numbers that quantised weights are multiplied with: auto, int8, or fp, which unpacks the "
+        "torch: numbers that quantised weights are multiplied with: auto, int8, or fp, which unpacks the "
         "weights (slower, more memory).",
         "Machine",
     ),

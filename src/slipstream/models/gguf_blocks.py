@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from slipstream.models.quantised import QuantFormat, QuantisedRows, QuantisedTensor
+from slipstream.models.quantised import Minimum, QuantFormat, QuantisedRows, QuantisedTensor
 
 Bytes = npt.NDArray[np.uint8]
 Split = Callable[[Bytes], QuantisedRows]  # blocks [number, bytes of a block] -> a row for each block
@@ -171,19 +172,25 @@ def _iq4_xs(blocks: Bytes) -> QuantisedRows:
     return QuantisedRows(codes, _signed(_with_high_bits(low, highs, 4), 32), supers=_super(blocks, 0))
 
 
+def _k_quant(bits: Literal[4, 8], group: Literal[16, 32], minimum: Minimum = "none", offset: int = 0) -> QuantFormat:
+    is_narrow = bits == 8 and (group == 16 or minimum == "stored")
+    return QuantFormat(bits, "bytes", group, minimum, offset, _K, half_supers=True, is_narrow=is_narrow)
+
+
 _K = 256
+_Q5_0, _Q5_1 = QuantFormat(8, "half", is_narrow=True), QuantFormat(8, "half", minimum="stored", is_narrow=True)
 _KINDS = (
     BlockKind(2, 32, 18, QuantFormat(4, "half", minimum="offset", offset=-8), _q4_0),
     BlockKind(3, 32, 20, QuantFormat(4, "half", minimum="stored"), _q4_1),
-    BlockKind(6, 32, 22, QuantFormat(8, "half"), _q5_0),
-    BlockKind(7, 32, 24, QuantFormat(8, "half", minimum="stored"), _q5_1),
+    BlockKind(6, 32, 22, _Q5_0, _q5_0),
+    BlockKind(7, 32, 24, _Q5_1, _q5_1),
     BlockKind(8, 32, 34, QuantFormat(8, "half"), _q8_0),
-    BlockKind(10, _K, 84, QuantFormat(4, "bytes", 16, "stored", super_inputs=_K), _q2_k),
-    BlockKind(11, _K, 110, QuantFormat(4, "bytes", 16, "offset", -4, super_inputs=_K), _q3_k),
-    BlockKind(12, _K, 144, QuantFormat(4, "bytes", 32, "stored", super_inputs=_K), _q4_k),
-    BlockKind(13, _K, 176, QuantFormat(8, "bytes", 32, "stored", super_inputs=_K), _q5_k),
-    BlockKind(14, _K, 210, QuantFormat(8, "bytes", 16, super_inputs=_K), _q6_k),
+    BlockKind(10, _K, 84, _k_quant(4, 16, "stored"), _q2_k),
+    BlockKind(11, _K, 110, _k_quant(4, 16, "offset", -4), _q3_k),
+    BlockKind(12, _K, 144, _k_quant(4, 32, "stored"), _q4_k),
+    BlockKind(13, _K, 176, _k_quant(8, 32, "stored"), _q5_k),
+    BlockKind(14, _K, 210, _k_quant(8, 16), _q6_k),
     BlockKind(20, 32, 18, QuantFormat(8, "half"), _iq4_nl),
-    BlockKind(23, _K, 136, QuantFormat(8, "bytes", 32, super_inputs=_K), _iq4_xs),
+    BlockKind(23, _K, 136, _k_quant(8, 32), _iq4_xs),
 )
 BLOCK_KINDS = {kind.type_id: kind for kind in _KINDS}

@@ -18,6 +18,7 @@ GROUP = 32  # inputs; the largest group that has a scale of its own
 Codes = npt.NDArray[np.uint8] | npt.NDArray[np.int8]
 Scales = npt.NDArray[np.float16] | npt.NDArray[np.int8]
 Floats = npt.NDArray[np.float32]
+Minimum = Literal["none", "stored", "offset"]  # offset: the scale times one number, for all groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +28,11 @@ class QuantFormat:
     bits: Literal[4, 8]  # of a code here; 4-bit codes are unsigned, 8-bit codes signed
     scale: Literal["half", "bytes"]  # half precision; or a whole number, times a float that `super_inputs` share
     group: Literal[16, 32] = 32  # inputs with a scale of their own
-    minimum: Literal["none", "stored", "offset"] = "none"  # offset: the scale times `offset`, for all groups
+    minimum: Minimum = "none"
     offset: int = 0
     super_inputs: int = 0  # inputs with a float in common; 0: there is none
+    half_supers: bool = False  # half precision holds these floats
+    is_narrow: bool = False  # 8-bit codes that are all from -32 to 31
 
     def stored_bytes(self, num_weights: int) -> int:
         """Bytes of so many weights in this format."""

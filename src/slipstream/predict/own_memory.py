@@ -9,18 +9,21 @@ from dataclasses import dataclass, replace
 
 from slipstream.models.builtin import BUILTIN_NAMES
 from slipstream.models.gguf_config import ARCHITECTURES
+from slipstream.predict.gpus import Gpu
 from slipstream.predict.machine import Machine
 from slipstream.predict.memory import MB, EngineMemory
 from slipstream.predict.sizes import Sizes
 
-# 2 bytes per weight on a GPU (bf16), 4 on the CPU if they are not quantised; there the cache is float32 too. Its cache
+# If they are not quantised, 2 bytes per weight on a GPU (bf16), 4 on the CPU; there the cache is float32 too. Its cache
 # keeps what is outside a window.
 TORCH = EngineMemory(
     "none", 600 * MB, 200 * MB, 512, 32, kv_types=("f16", "q8"), weight_bytes=2.0, cpu_weight_bytes=4.0,
-    keeps_codes=True, cpu_number_bytes=4.0, keeps_windows=False, vendors=("nvidia", "amd"), package="torch",
+    keeps_codes=True, gpu_keeps_codes=True, cpu_number_bytes=4.0, keeps_windows=False, vendors=("nvidia", "amd"),
+    package="torch",
 )  # fmt: skip
 # A window that drops old tokens could not be rewound, so Slipstream has llama.cpp keep the whole context.
 LLAMA_CPP = EngineMemory("layers", 450 * MB, 0, 512, 512, keeps_windows=False, package="llama_cpp")
+CODE_CAPABILITY = 8.0
 BACKENDS = {"torch": TORCH, "llamacpp": LLAMA_CPP}
 
 
@@ -34,11 +37,24 @@ class OwnEngine:
 
 def own_engine(backend: str, weight_bytes: float | None, *, keeps_codes: bool, offloads: bool) -> OwnEngine:
     """The engine with a backend that is known, and weights of this many bytes; None: as stored."""
-    held = {"weight_bytes": weight_bytes, "cpu_weight_bytes": weight_bytes, "keeps_codes": keeps_codes}
-    return OwnEngine(replace(BACKENDS[backend], **held, offloads=offloads))  # type: ignore[arg-type]
+    held = {"weight_bytes": weight_bytes, "cpu_weight_bytes": weight_bytes}
+    codes = {"keeps_codes": keeps_codes, "gpu_keeps_codes": keeps_codes}
+    return OwnEngine(replace(BACKENDS[backend], **held, **codes, offloads=offloads))  # type: ignore[arg-type]
 
 
 def _chosen(sizes: Sizes, machine: Machine | None) -> EngineMemory:
+    engine = _backend(sizes, machine)
+    if engine is TORCH and machine and not all(_multiplies_codes(gpu) for gpu in machine.gpus):
+        return replace(engine, gpu_keeps_codes=False)
+    return engine
+
+
+def _multiplies_codes(gpu: Gpu) -> bool:
+    """Its tensor cores multiply 8-bit codes; an unknown one is taken to be recent."""
+    return gpu.vendor == "nvidia" and (gpu.compute_capability or CODE_CAPABILITY) >= CODE_CAPABILITY
+
+
+def _backend(sizes: Sizes, machine: Machine | None) -> EngineMemory:
     if sizes.format != "gguf" or sizes.name in BUILTIN_NAMES:
         return TORCH
     torch_runs_it = sizes.architecture in ARCHITECTURES

@@ -58,11 +58,15 @@ def test_without_kernels_the_decoder_runs_in_plain_torch(
     assert ops.batch_invariant
 
 
-def test_codes_are_kept_on_the_cpu_unless_a_type_is_asked_for() -> None:
+def test_codes_are_kept_unless_a_type_is_asked_for_or_the_gpu_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
     assert keeps_codes(TorchOptions(), cpu) and keeps_codes(TorchOptions(activations="int8"), cpu)
     assert not keeps_codes(TorchOptions(activations="fp"), cpu)
     assert not keeps_codes(TorchOptions(dtype="fp32"), cpu)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 6))
+    assert keeps_codes(TorchOptions(), gpu)
+    assert not keeps_codes(TorchOptions(activations="fp"), gpu)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
     assert not keeps_codes(TorchOptions(), gpu)
 
 

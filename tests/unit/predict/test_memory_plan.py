@@ -11,7 +11,7 @@ from slipstream.errors import UsageError
 from slipstream.predict.forecast import Forecast, forecast
 from slipstream.predict.gpus import Gpu, parse_nvidia_smi
 from slipstream.predict.machine import Machine
-from slipstream.predict.memory import GIB, MemoryPlacement, MemoryRoom, Need, check, plan
+from slipstream.predict.memory import GIB, GPU_CODES_SHARE, MemoryPlacement, MemoryRoom, Need, check, plan
 from slipstream.predict.packages import InstalledPackage
 from slipstream.predict.sizes import KvType, Sizes
 from slipstream.tasks.options import PlanOptions
@@ -261,7 +261,10 @@ def test_slipstream_uses_a_gpu_that_its_packages_see() -> None:
         PC, torch=InstalledPackage("2.9", "CUDA 12.8", True), llama_cpp=InstalledPackage("0.3", None, False)
     )
     blind = replace(seeing, torch=InstalledPackage("2.9+cpu", None, False))
-    assert on(seeing, small, engine="slipstream").memory.held("target weights") == 2 * small.num_parameters
+    held = on(seeing, small, engine="slipstream").memory.held("target weights")
+    assert held == int(GPU_CODES_SHARE * small.weight_bytes)  # quantised weights stay codes
+    old = replace(seeing, gpus=tuple(replace(gpu, compute_capability=7.5) for gpu in seeing.gpus))
+    assert on(old, small, engine="slipstream").memory.held("target weights") == 2 * small.num_parameters
     made = on(blind, small, engine="slipstream").memory
     assert not made.gpus and made.held("target weights") == int(1.15 * small.weight_bytes)  # codes, on the CPU
     folder = on(blind, replace(small, format="safetensors"), engine="slipstream").memory

@@ -70,16 +70,17 @@ def load_model(
         torch.set_num_threads(options.threads)
     config = checkpoint.config
     context = config.usable_context(options.context_length)
-    item_bytes, codes = DTYPES[dtype].itemsize, _keeps_codes(checkpoint, options, device)
-    weights = weight_bytes(checkpoint, item_bytes, codes)
+    graphed = device.type == "cuda" and _has_kernels(config)
+    item_bytes, codes = DTYPES[dtype].itemsize, _keeps_codes(checkpoint, options, device, graphed)
+    weights = weight_bytes(checkpoint, item_bytes, codes, device)
     kv_dtype = _kv_dtype(options, config, torch.float32 if device.type == "cpu" else DTYPES[dtype])
     plan = plan_memory(checkpoint, weights, kv_dtype, context, options.kv_tokens, device)
     setup = _Setup(checkpoint.name, device, "int8" if codes else dtype, context, plan.kv_tokens, kv_dtype)
     with explained(plan, device), torch.inference_mode(), _no_rounds_on(device):
         if device.type == "cuda":
             torch.cuda.set_device(device)
-        if device.type == "cuda" and _has_kernels(config):
-            return _load_graphed(checkpoint, setup, options.exact, report)
+        if graphed:
+            return _load_graphed(checkpoint, setup, _graphed_ops(config, DTYPES[dtype], setup, options.exact), report)
         ops = _pick_ops(device, DTYPES[dtype], options.exact, codes)
         decoder = load_decoder(checkpoint, ops, device, setup.num_positions, report)
         pool = KVPool(config, plan.kv_tokens, kv_dtype, device)
@@ -95,11 +96,26 @@ def _no_rounds_on(device: torch.device) -> AbstractContextManager[None]:
     return TURN.taken() if device.type == "cuda" else nullcontext()
 
 
-def _keeps_codes(checkpoint: Checkpoint, options: TorchOptions, device: torch.device) -> bool:
+def _keeps_codes(checkpoint: Checkpoint, options: TorchOptions, device: torch.device, graphed: bool) -> bool:
     """Whether there are quantised weights, and kernels that multiply with their codes."""
-    if not keeps_codes(options, device) or kernels() is None:
+    if not keeps_codes(options, device):
         return False
-    return any(checkpoint.quant_format(name) for name in expected_tensors(checkpoint.config))
+    if not any(checkpoint.quant_format(name) for name in expected_tensors(checkpoint.config)):
+        return False
+    return kernels() is not None if device.type == "cpu" else graphed and _can_compile()
+
+
+def _can_compile() -> bool:
+    from slipstream.backends.torch.cuda.nvrtc import NvrtcError, nvrtc_version
+
+    try:
+        nvrtc_version()
+    except NvrtcError as error:
+        log.warning(
+            "%s. Quantised weights are unpacked to 16 bits until then, which takes 3 to 4 times the memory", error
+        )
+        return False
+    return True
 
 
 def _kv_dtype(options: TorchOptions, config: DecoderConfig, floats: torch.dtype) -> torch.dtype:
@@ -130,13 +146,21 @@ def _has_kernels(config: DecoderConfig) -> bool:
     return True
 
 
-def _load_graphed(checkpoint: Checkpoint, setup: _Setup, exact: bool, report: Report) -> TorchModel:
-    from slipstream.backends.torch.cuda.linear import MAX_SKINNY_ROWS
+def _graphed_ops(config: DecoderConfig, dtype: torch.dtype, setup: _Setup, exact: bool) -> TritonOps:
     from slipstream.backends.torch.cuda.ops import TritonOps
+    from slipstream.backends.torch.cuda.quantised_kernels import QuantisedKernels
+    from slipstream.backends.torch.cuda.quantised_ops import QuantisedOps
+
+    if setup.dtype == "int8":
+        return QuantisedOps(config, dtype, setup.device, exact, QuantisedKernels(setup.device))
+    return TritonOps(config, dtype, setup.device, exact)
+
+
+def _load_graphed(checkpoint: Checkpoint, setup: _Setup, ops: TritonOps, report: Report) -> TorchModel:
+    from slipstream.backends.torch.cuda.linear import MAX_SKINNY_ROWS
     from slipstream.backends.torch.cuda.runner import CudaRunner
 
-    device = setup.device
-    ops = TritonOps(checkpoint.config, DTYPES[setup.dtype], device, exact)
+    device, exact = setup.device, ops.batch_invariant
     decoder = load_decoder(checkpoint, ops, device, setup.num_positions, lambda share: report(_READING * share))
     pool = KVPool(checkpoint.config, setup.kv_tokens, setup.kv_dtype, device)
     _measure_tilings(decoder, ops, pool, device)

@@ -14,7 +14,8 @@ from slipstream.backends.torch.kv_pool import PAGE_SIZE
 from slipstream.errors import CapacityError
 from slipstream.host import free_memory, ignores_memory
 from slipstream.models.checkpoint import Checkpoint
-from slipstream.models.tensors import expected_tensors
+from slipstream.models.quantised import QuantFormat
+from slipstream.models.tensors import Shape, expected_tensors
 
 _STREAMS = 32  # a typical load, in addition to one stream of the whole context
 _TOKENS_A_STREAM = 1024
@@ -47,13 +48,21 @@ class MemoryPlan:
         )
 
 
-def weight_bytes(checkpoint: Checkpoint, item_bytes: int, keeps_codes: bool) -> int:
+def weight_bytes(checkpoint: Checkpoint, item_bytes: int, keeps_codes: bool, device: torch.device) -> int:
     """Bytes of all weights when they are loaded, but for the ends of blocks."""
     total = 0
     for name, shape in expected_tensors(checkpoint.config).items():
         form = checkpoint.quant_format(name) if keeps_codes else None
-        total += form.stored_bytes(math.prod(shape)) if form else item_bytes * math.prod(shape)
+        total += _coded_bytes(form, shape, device) if form else item_bytes * math.prod(shape)
     return total
+
+
+def _coded_bytes(form: QuantFormat, shape: Shape, device: torch.device) -> int:
+    if device.type == "cpu":
+        return form.stored_bytes(math.prod(shape))
+    from slipstream.backends.torch.cuda.quantised_layout import stored_bytes
+
+    return stored_bytes(form, (shape[0], shape[1]))
 
 
 def plan_memory(

@@ -15,6 +15,7 @@ log = logging.getLogger("slipstream")
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 ACTIVATIONS = ("auto", "int8", "fp")
+_CODE_CAPABILITY = (8, 0)  # of the first GPUs whose tensor cores multiply 8-bit codes in groups of 32
 KV_TYPES = ("auto", "q8_0")
 
 
@@ -29,7 +30,7 @@ class TorchOptions:
     kv_tokens: int | None = None  # tokens of all streams together that the cache holds
     exact: bool = False  # logits with the same bits regardless of other rows, if the kernels don't ensure that anyway
     threads: int | None = None
-    # What a quantised weight is multiplied with: int8 (codes stay codes; CPU) or fp (they are unpacked to `dtype`).
+    # What a quantised weight is multiplied with: int8 (codes stay codes) or fp (they are unpacked to `dtype`).
     # auto: int8 where there are kernels for it and no dtype is asked for
     activations: str = "auto"
     kv_type: str = "auto"  # of keys and values: auto (floats, those of the activations) or q8_0 (8 bits)
@@ -96,4 +97,6 @@ def pick_dtype(name: str, device: torch.device) -> str:
 
 def keeps_codes(options: TorchOptions, device: torch.device) -> bool:
     """Whether quantised weights stay as the file has them."""
-    return options.activations != "fp" and options.dtype == "auto" and device.type == "cpu"
+    if options.activations == "fp" or options.dtype != "auto":
+        return False
+    return device.type == "cpu" or torch.cuda.get_device_capability(device) >= _CODE_CAPABILITY

@@ -115,8 +115,9 @@ class HeadBucket(Bucket):
         rows, width = x.shape
         both = torch.empty(rows, 2 * width, dtype=x.dtype, device=x.device)
         squares = torch.empty(3, rows, dtype=torch.int64, device=x.device)
+        table, tokens = ops.table_of(w.embedding, self.batch.tokens)
         inputs_kernel[(rows,)](
-            self.batch.tokens, w.embedding.data, x, w.embedding_norm.gain, w.hidden_norm.gain, both, squares, width,
+            tokens, table, x, w.embedding_norm.gain, w.hidden_norm.gain, both, squares, width,
             w.hidden_norm.eps, UNIT=SQUARES_UNIT, KEEPS_NORMED=config.norm_before_residual,
             BLOCK=triton.next_power_of_2(width), num_warps=4,
         )  # fmt: skip

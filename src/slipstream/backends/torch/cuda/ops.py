@@ -46,11 +46,16 @@ class TritonOps:
         self.activation_dtype = dtype
         self.batch_invariant = exact  # the model then never takes more rows than the skinny kernels do
         self.tilings = Tilings(device)
+        self._device = device
         self._config = config
         qkv_outputs = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
         self._many = ReferenceOps(dtype)
         self._skinny = SkinnyProducts(dtype, device, max(config.hidden_size, qkv_outputs), 2 * config.num_layers + 1)
         self._attention = PagedAttention(config, dtype, device, MAX_TILES)
+
+    def for_head(self, config: DecoderConfig) -> TritonOps:
+        """Those of a draft head with such a layer. Its weights are floats."""
+        return TritonOps(config, self.activation_dtype, self._device, self.batch_invariant)
 
     def pack(self, weight: Weight | Sequence[Weight], bias: torch.Tensor | None = None) -> Linear:
         weight = joined(weight)
@@ -64,6 +69,10 @@ class TritonOps:
         if len(tokens) > MAX_SKINNY_ROWS:
             return Hidden(F.embedding(tokens, table.data))
         return self._skinny.embed(table, tokens, then)
+
+    def table_of(self, table: Linear, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """A table of floats, and where in it the rows of these tokens are."""
+        return table.data, tokens
 
     def layers(
         self, hidden: Hidden, stack: Stack, batch: CudaBatch, cache: StackCache, features: Features | None

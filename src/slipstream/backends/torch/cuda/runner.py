@@ -7,7 +7,7 @@ the end of the graph.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import numpy as np
@@ -104,8 +104,9 @@ class CudaRunner:
         if self._head is None:
             self._use_device()
             config, own = check_head_for(checkpoint, self._decoder.config), self._decoder.ops
-            weights = load_head(checkpoint, config, self._decoder, self._device)
-            ops = TritonOps(config.layer, own.activation_dtype, self._device, own.batch_invariant)
+            assert isinstance(own, TritonOps)
+            ops = own.for_head(config.layer)
+            weights = load_head(checkpoint, config, replace(self._decoder, ops=ops), self._device)
             self._head = CudaHead(checkpoint, weights, ops, self._pool, self._device)
             self._feature_layers = config.feature_layers
             self._run_ahead.forget()
