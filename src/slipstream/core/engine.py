@@ -33,7 +33,6 @@ from slipstream.errors import CapacityError, ContextFullError, NonFiniteLogitsEr
 log = logging.getLogger("slipstream")
 
 Messages = Sequence[Mapping[str, Any]]
-DEFAULT_CHUNK = 256  # prompt tokens a stream feeds in one round: bounds memory, and what others wait
 _INHERIT: Literal["inherit"] = "inherit"
 _DRAFTER_PARTS = ("name", "is_free", "begin", "propose", "observe", "end")
 
@@ -99,20 +98,23 @@ class Engine:
         policy: Policy | None = None,
         *,
         max_streams: int = 32,
-        prefill_chunk: int = DEFAULT_CHUNK,
+        prefill_chunk: int | None = None,
         max_stall_s: float | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """`max_stall_s`: seconds of a round up to which prompts are read while other streams decode; None: no limit."""
-        if max_streams < 1 or prefill_chunk < 1:
-            raise UsageError(f"max_streams {max_streams}, prefill_chunk {prefill_chunk}: expected 1 or more")
+        """`max_stall_s`: seconds of a round up to which prompts are read while other streams decode; None: no limit.
+        `prefill_chunk`: prompt tokens a stream feeds in one round; None: what keeps the target's device busy.
+        """
+        chunk = target.info.prompt_rows if prefill_chunk is None else prefill_chunk
+        if max_streams < 1 or chunk < 1:
+            raise UsageError(f"max_streams {max_streams}, prefill_chunk {chunk}: expected 1 or more")
         self.target = target
         self.tokenizer = tokenizer
         self.drafter = drafter
         self.policy = policy or PlainPolicy()
         self.stats = Stats()
         self._max_streams = max_streams
-        self._chunk = min(prefill_chunk, target.info.max_rows)
+        self._chunk = min(chunk, target.info.max_rows)
         self._submitted: deque[Stream] = deque()  # by any thread; the next round lets them join those that wait
         self._waiting: deque[Stream] = deque()
         self._active: list[Stream] = []

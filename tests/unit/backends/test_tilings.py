@@ -35,8 +35,8 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def chosen() -> Tiling:
     new = Tilings(torch.device("cuda"))
-    new.measure("gate", [WEIGHT], lambda: lambda weight, tiling: None)
-    return new.of("gate", WEIGHT)
+    new.measure("gate", [WEIGHT], 1, lambda: lambda weight, tiling: None)
+    return new.of("gate", WEIGHT, 1)
 
 
 def test_the_second_process_measures_nothing(store: Path) -> None:
@@ -82,8 +82,8 @@ def test_a_cache_that_cannot_be_made_is_said_once(
     monkeypatch.setenv("SLIPSTREAM_CACHE", str(tmp_path / "file" / "cache"))
     new = Tilings(torch.device("cuda"))
     for kind in ("gate", "add"):
-        new.measure(kind, [WEIGHT], lambda: lambda weight, tiling: None)
-    assert new.of("gate", WEIGHT) == BEST
+        new.measure(kind, [WEIGHT], 1, lambda: lambda weight, tiling: None)
+    assert new.of("gate", WEIGHT, 1) == BEST
     assert len(caplog.records) == 1 and "SLIPSTREAM_CACHE" in caplog.text
 
 

@@ -22,20 +22,19 @@ from slipstream.backends.torch.model import Cuts, Runner, TorchModel
 from slipstream.backends.torch.ops import LayerCache, Ops
 from slipstream.backends.torch.options import DTYPES, TorchOptions, keeps_codes, pick_device, pick_dtype
 from slipstream.backends.torch.reference import ReferenceOps
-from slipstream.core.protocols import ModelInfo
+from slipstream.core.protocols import DEFAULT_PROMPT_ROWS, ModelInfo
 from slipstream.core.turn import TURN
 from slipstream.models.checkpoint import Checkpoint
 from slipstream.models.config import DecoderConfig
 from slipstream.models.tensors import expected_tensors
 
 if TYPE_CHECKING:
-    from slipstream.backends.torch.cuda.batch import CudaBatch
+    from slipstream.backends.torch.cuda.batch import DeviceRows
     from slipstream.backends.torch.cuda.ops import TritonOps
 
 log = logging.getLogger("slipstream")
 
 Report = Callable[[float], None]
-MAX_ROWS = 512
 _READING = 0.7  # share of the loading time, if graphs are captured afterwards
 
 
@@ -48,7 +47,8 @@ class _Setup:
     dtype: str
     context: int  # tokens of a stream, at most
     kv_tokens: int  # of all streams together
-    max_rows: int = MAX_ROWS  # of a forward
+    max_rows: int  # of a forward
+    prompt_rows: int  # of it that a prompt needs to keep the device busy
 
     @property
     def num_positions(self) -> int:
@@ -70,7 +70,8 @@ def load_model(
     item_bytes, codes = DTYPES[dtype].itemsize, _keeps_codes(checkpoint, options, device)
     weights = weight_bytes(checkpoint, item_bytes, codes)
     plan = plan_memory(checkpoint, weights, item_bytes, context, options.kv_tokens, device)
-    setup = _Setup(checkpoint.name, device, "int8" if codes else dtype, context, plan.kv_tokens)
+    rows = (plan.max_rows, plan.max_rows if device.type == "cuda" else DEFAULT_PROMPT_ROWS)
+    setup = _Setup(checkpoint.name, device, "int8" if codes else dtype, context, plan.kv_tokens, *rows)
     with explained(plan, device), torch.inference_mode(), _no_rounds_on(device):
         if device.type == "cuda":
             torch.cuda.set_device(device)
@@ -116,26 +117,27 @@ def _has_kernels(config: DecoderConfig) -> bool:
 
 
 def _load_graphed(checkpoint: Checkpoint, setup: _Setup, exact: bool, report: Report) -> TorchModel:
-    from slipstream.backends.torch.cuda.linear import MAX_SKINNY_ROWS
+    from slipstream.backends.torch.cuda.linear import MAX_ROWS
     from slipstream.backends.torch.cuda.ops import TritonOps
     from slipstream.backends.torch.cuda.runner import CudaRunner
 
     device = setup.device
-    ops = TritonOps(checkpoint.config, DTYPES[setup.dtype], device, exact)
+    if exact:  # no more rows than have the same bits in any company
+        setup = replace(setup, max_rows=MAX_ROWS, prompt_rows=MAX_ROWS)
+    ops = TritonOps(checkpoint.config, DTYPES[setup.dtype], device, exact, setup.max_rows)
     decoder = load_decoder(checkpoint, ops, device, setup.num_positions, lambda share: report(_READING * share))
     pool = KVPool(checkpoint.config, setup.kv_tokens, ops.activation_dtype, device)
     _measure_tilings(decoder, ops, pool, device)
-    max_rows = MAX_SKINNY_ROWS if exact else MAX_ROWS
 
-    def runner(decoder: Decoder[CudaBatch], pool: KVPool) -> Runner:
-        graphs = CudaRunner(decoder, pool, max_rows, device)
+    def runner(decoder: Decoder[DeviceRows], pool: KVPool) -> Runner:
+        graphs = CudaRunner(decoder, pool, setup.max_rows, device)
         graphs.warm_up(lambda share: report(_READING + (1 - _READING) * share))
         return graphs
 
-    return _model(replace(setup, max_rows=max_rows), decoder, pool, runner)
+    return _model(setup, decoder, pool, runner)
 
 
-def _measure_tilings(decoder: Decoder[CudaBatch], ops: TritonOps, pool: KVPool, device: torch.device) -> None:
+def _measure_tilings(decoder: Decoder[DeviceRows], ops: TritonOps, pool: KVPool, device: torch.device) -> None:
     from slipstream.backends.torch.cuda.bucket import make_batch
 
     layers, cache = decoder.layers, LayerCache(pool.keys[0], pool.values[0])
@@ -146,9 +148,10 @@ def _measure_tilings(decoder: Decoder[CudaBatch], ops: TritonOps, pool: KVPool, 
         ("add", [layer.down for layer in layers]),
         ("logits", [decoder.head]),
     ]
-    batch = make_batch(decoder.config, pool, 1, len(decoder.rope.cosine), device)  # one row, as most steps have
-    batch.fill([])  # it goes to the spare page
-    ops.measure(products, batch, decoder.rope, cache)
+    for rows in (1, 64, 192):  # one row, as most steps have; and as many streams have
+        batch = make_batch(decoder.config, pool, rows, len(decoder.rope.cosine), device)
+        batch.fill([])  # they go to the spare page
+        ops.measure(products, batch, decoder.rope, cache)
 
 
 def _model(
@@ -169,6 +172,7 @@ def _model(
         runs_ahead=runner.runs_ahead,
         num_readable=decoder.embedding.outputs,
         decoding_rows=runner.decoding_rows,
+        prompt_rows=setup.prompt_rows,
     )
 
     def first_layers(count: int) -> TorchModel:

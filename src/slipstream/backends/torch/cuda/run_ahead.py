@@ -47,10 +47,10 @@ class _UnderWay:
 
 
 class RunAhead:
-    def __init__(self, context_length: int, device: torch.device) -> None:
+    def __init__(self, context_length: int, max_streams: int, device: torch.device) -> None:
         self._context_length = context_length
         self._under_way: _UnderWay | None = None
-        self._hosts = [torch.zeros(64, dtype=torch.int32, pin_memory=device.type == "cuda") for _ in range(2)]
+        self._hosts = [torch.zeros(max_streams, dtype=torch.int32, pin_memory=device.type == "cuda") for _ in range(2)]
 
     def warm_up(self, bucket: TargetBucket) -> None:
         self._follow(bucket, 0)
@@ -117,7 +117,7 @@ class RunAhead:
         batch = bucket.batch
         follow_kernel[(1,)](
             bucket.chooser.chosen, batch.tokens, batch.position, batch.slot, batch.tiles, streams,
-            CAPACITY=batch.capacity, num_warps=1,
+            CAPACITY=triton.next_power_of_2(batch.capacity), num_warps=1,
         )  # fmt: skip
 
     def _make_room(self, part: SequenceRows) -> None:

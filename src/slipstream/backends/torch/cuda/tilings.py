@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import triton
 
-from slipstream.backends.torch.cuda.linear import Tiling
+from slipstream.backends.torch.cuda.linear import MAX_ROWS, Tiling
 from slipstream.backends.torch.ops import Linear
 from slipstream.cache import private_folder, read_private
 from slipstream.errors import SlipstreamError
@@ -41,6 +41,26 @@ CANDIDATES: dict[str, tuple[Tiling, ...]] = {
     ),
     "logits": (Tiling(64, 128, 5), Tiling(128, 128, 4), Tiling(64, 256, 3, tma=True)),
 }
+_W4 = {"warps": 4, "block_r": 64}
+_W8 = {"warps": 8, "block_r": 64}
+_W8R = {"warps": 8, "block_r": 128}
+# For more than 32 rows: their tiles have more arithmetic to a byte of weights. How sums are shared is not theirs to
+# choose: it is that of few rows, so that a row has the same bits in any company.
+WIDE: dict[str, tuple[Tiling, ...]] = {
+    "qkv": (Tiling(32, 64, 4, **_W4), Tiling(32, 128, 3, **_W4), Tiling(64, 64, 4, **_W8), Tiling(64, 64, 3, **_W8R)),
+    "project": (Tiling(64, 64, 4, **_W4), Tiling(128, 64, 4, **_W8), Tiling(128, 64, 4, **_W8R)),
+    "gate": (Tiling(64, 64, 4, **_W4), Tiling(128, 64, 4, **_W8), Tiling(128, 64, 4, **_W8R)),
+    "add": (
+        Tiling(64, 64, 4, **_W4),
+        Tiling(32, 128, 4, **_W4),
+        Tiling(64, 128, 3, **_W4),
+        Tiling(128, 64, 4, **_W8),
+        Tiling(128, 64, 4, **_W8R),
+    ),
+    "logits": (Tiling(64, 128, 3, **_W4), Tiling(128, 64, 4, **_W8), Tiling(128, 64, 4, **_W8R)),
+}
+_WIDE_ROWS = (64, MAX_ROWS)  # up to so many rows a wide tiling is measured for
+NARROW_ROWS = 32
 _REPEATS = 15
 _SPREAD_BYTES = 600_000_000  # weights that one measurement goes through: more than the L2 cache holds
 
@@ -53,17 +73,28 @@ class Tilings:
         self._device = device
         self._keeps = True  # until the cache can't be written
 
-    def of(self, kind: str, weight: Linear) -> Tiling:
-        return self._known.get(_key(kind, weight), CANDIDATES[kind][0])
+    def of(self, kind: str, weight: Linear, rows: int) -> Tiling:
+        narrow = self._known.get(_key(kind, weight), CANDIDATES[kind][0])
+        if rows <= NARROW_ROWS:
+            return narrow
+        wide = self._known.get(_key(kind, weight, _size(rows), narrow.split), WIDE[kind][0])
+        return wide.like(narrow, weight.inputs, weight.data.element_size())
 
-    def measure(self, kind: str, weights: Sequence[Linear], trial: Callable[[], Trial]) -> None:
-        """Chooses for one product, given its weights of all layers. Takes seconds, the first time."""
-        key = _key(kind, weights[0])
+    def measure(self, kind: str, weights: Sequence[Linear], rows: int, trial: Callable[[], Trial]) -> None:
+        """Chooses for one product of so many rows, given its weights of all layers. Takes seconds, the first time.
+
+        Few rows have to be measured before many: these sum as those do.
+        """
+        weight = weights[0]
+        key, candidates = _key(kind, weight), CANDIDATES[kind]
+        if rows > NARROW_ROWS:
+            key, candidates = _key(kind, weight, _size(rows), self.of(kind, weight, 1).split), WIDE[kind]
         found = self._remembered().get(key)
-        tiling = next((known for known in CANDIDATES[kind] if asdict(known) == found), None)
+        tiling = next((known for known in candidates if asdict(known) == found), None)
         if tiling is None:
-            run = trial()
-            tiling = min(CANDIDATES[kind], key=lambda candidate: _seconds(run, weights, candidate))
+            run, narrow, item = trial(), self.of(kind, weight, 1), weight.data.element_size()
+            tilings = {c: c if rows <= NARROW_ROWS else c.like(narrow, weight.inputs, item) for c in candidates}
+            tiling = min(tilings, key=lambda candidate: _seconds(run, weights, tilings[candidate]))
             log.debug("%s: %s", key, tiling)
             self._remember(key, tiling)
         self._known[key] = tiling
@@ -92,8 +123,13 @@ class Tilings:
         return private_folder("tilings") / f"{gpu}-triton-{triton.__version__}.json"
 
 
-def _key(kind: str, weight: Linear) -> str:
-    return f"{kind} {weight.outputs}x{weight.inputs} {weight.data.dtype}".replace("torch.", "")
+def _key(kind: str, weight: Linear, rows: int = 0, split: int = 0) -> str:
+    name = f"{kind} {weight.outputs}x{weight.inputs} {weight.data.dtype}".replace("torch.", "")
+    return f"{name}, to {rows} rows, split {split}" if rows else name
+
+
+def _size(rows: int) -> int:
+    return next(size for size in _WIDE_ROWS if rows <= size)
 
 
 def _seconds(run: Trial, weights: Sequence[Linear], tiling: Tiling) -> float:
