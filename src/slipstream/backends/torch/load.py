@@ -139,6 +139,7 @@ def _load_graphed(checkpoint: Checkpoint, setup: _Setup, exact: bool, report: Re
 
 def _measure_tilings(decoder: Decoder[DeviceRows], ops: TritonOps, pool: KVPool, device: torch.device) -> None:
     from slipstream.backends.torch.cuda.bucket import make_batch
+    from slipstream.backends.torch.cuda.tilings import WIDE
 
     layers, cache = decoder.layers, LayerCache(pool.keys[0], pool.values[0])
     products = [
@@ -148,7 +149,7 @@ def _measure_tilings(decoder: Decoder[DeviceRows], ops: TritonOps, pool: KVPool,
         ("add", [layer.down for layer in layers]),
         ("logits", [decoder.head]),
     ]
-    for rows in (1, 64, 192):  # one row, as most steps have; and as many streams have
+    for rows in (1, *WIDE):  # one row, as most steps have; and as many as streams and drafts have
         batch = make_batch(decoder.config, pool, rows, len(decoder.rope.cosine), device)
         batch.fill([])  # they go to the spare page
         ops.measure(products, batch, decoder.rope, cache)

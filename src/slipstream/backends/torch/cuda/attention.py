@@ -27,7 +27,7 @@ from slipstream.backends.torch.cuda.batch import (
     TILE_TAIL_FROM,
     DeviceRows,
 )
-from slipstream.backends.torch.cuda.linear import finite_value
+from slipstream.backends.torch.cuda.linear import finite_value, rotated
 from slipstream.backends.torch.cuda.prompt_attention import PromptAttention
 from slipstream.backends.torch.kv_pool import PAGE_SIZE
 from slipstream.backends.torch.ops import LayerCache, QKNorm, RopeTable
@@ -84,8 +84,8 @@ def rope_write_kernel(
     angle = tl.load(position + row).to(tl.int64) * (D // 2) + d
     c = tl.load(cosine + angle, mask=d < D // 2, other=0.0)[None, :]
     s = tl.load(sine + angle, mask=d < D // 2, other=0.0)[None, :]
-    low_out = tl.where(is_value, a, a * c - b * s)
-    high_out = tl.where(is_value, b, b * c + a * s)
+    low_out = tl.where(is_value, a, rotated(a, -b, c, s))
+    high_out = tl.where(is_value, b, rotated(b, a, c, s))
     is_query = inside & (head < HEADS)[:, None]
     tl.store(at, low_out.to(qkv.dtype.element_ty), mask=is_query)
     tl.store(at + D // 2, high_out.to(qkv.dtype.element_ty), mask=is_query)

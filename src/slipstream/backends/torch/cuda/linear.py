@@ -39,12 +39,12 @@ class Tiling:
     split: int = 1
     tma: bool = False  # weights come through the tensor memory accelerator
     warps: int = 4
-    block_r: int | None = None  # rows of a tile; None: all of them, up to 64
+    block_r: int = 64  # rows of a tile, at most
     share: int | None = None  # inputs of one of the programs that share them; None: equal shares of whole tiles
 
     def rows(self, rows: int) -> int:
         """Rows of a tile, as a power of two."""
-        return self.block_r or next(block for block in (16, 32, 64) if rows <= block)
+        return min(self.block_r, max(16, triton.next_power_of_2(rows)))
 
     def inputs_of_program(self, inputs: int) -> int:
         return self.share or triton.cdiv(inputs // self.block_k, self.split) * self.block_k
@@ -87,6 +87,12 @@ def finite_value(x):
     """
     largest: tl.constexpr = 65504.0 if x.dtype == tl.float16 else 3.3e38
     return tl.where(x == x, tl.minimum(tl.maximum(x, -largest), largest), 0.0).to(x.dtype)
+
+
+@triton.jit
+def rotated(x, other, cosine, sine):
+    """x * cosine + other * sine, rounded in the same places wherever it is computed."""
+    return tl.fma(x, cosine, other * sine)
 
 
 @triton.jit
@@ -268,8 +274,9 @@ def qkv_kernel(
         low += tl.load(bias + n, mask=in_n, other=0.0)[None, :]
         high += tl.load(bias + n + half, mask=in_n, other=0.0)[None, :]
     dtype = queries.dtype.element_ty
-    low_out = (low.to(dtype).to(tl.float32) * c - high.to(dtype).to(tl.float32) * s).to(dtype)
-    high_out = (high.to(dtype).to(tl.float32) * c + low.to(dtype).to(tl.float32) * s).to(dtype)
+    low, high = low.to(dtype).to(tl.float32), high.to(dtype).to(tl.float32)
+    low_out = rotated(low, -high, c, s).to(dtype)
+    high_out = rotated(high, low, c, s).to(dtype)
     query_at = queries + r[:, None].to(tl.int64) * (HEADS * D) + n[None, :]
     is_query = inside & (head < HEADS)[None, :]
     tl.store(query_at, low_out, mask=is_query)

@@ -12,7 +12,7 @@ from slipstream.backends.torch.cuda.attention import PagedAttention
 from slipstream.backends.torch.cuda.batch import CudaBatch, DeviceRows
 from slipstream.backends.torch.cuda.linear import MAX_ROWS, SkinnyProducts, Tiling
 from slipstream.backends.torch.cuda.many import ManyRows
-from slipstream.backends.torch.cuda.tilings import Tilings, Trial
+from slipstream.backends.torch.cuda.tilings import NARROW_ROWS, Tilings, Trial
 from slipstream.backends.torch.ops import (
     Features,
     Hidden,
@@ -73,13 +73,14 @@ class TritonOps:
         self, hidden: Hidden, norm: Norm, weight: Linear, qk_norm: QKNorm | None, rope: RopeTable, batch: DeviceRows,
         config: DecoderConfig, cache: LayerCache,
     ) -> torch.Tensor:  # fmt: skip
-        if hidden.scaled is not None and qk_norm is None:
-            tiling = self._tiling("qkv", weight, hidden)
-            return self._skinny.qkv(hidden, norm, weight, batch, config, rope, cache, tiling)
+        kind = "project" if qk_norm else "qkv"
         if hidden.scaled is None:
             qkv = self._many.linear(self._many.norm(hidden.x, norm), weight)
-        else:  # a norm over whole heads: not before they are complete
-            qkv = self._skinny.normed(hidden, norm, weight, self._tiling("project", weight, hidden))
+        elif qk_norm or len(hidden.x) > NARROW_ROWS:  # a norm over whole heads: not before they are complete
+            qkv = self._skinny.normed(hidden, norm, weight, self._tiling(kind, weight, hidden))
+        else:
+            tiling = self._tiling(kind, weight, hidden)
+            return self._skinny.qkv(hidden, norm, weight, batch, config, rope, cache, tiling)
         self._attention.rope_write(qkv, batch, rope, qk_norm, cache)
         return qkv
 
@@ -127,7 +128,7 @@ class TritonOps:
             hidden = Hidden(x, x, squares)
             if kind == "add":
                 self._skinny.add(x, weight, Hidden(stream, torch.empty_like(stream), squares), norm, tiling)
-            elif kind == "qkv":
+            elif kind == "qkv" and rows <= NARROW_ROWS:
                 self._skinny.qkv(hidden, norm, weight, batch, self._config, rope, cache, tiling)
             else:
                 self._skinny.normed(hidden, norm, weight, tiling, kind == "gate", kind == "logits")
