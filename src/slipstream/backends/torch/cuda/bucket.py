@@ -24,7 +24,7 @@ WARM_ROWS = 512  # of the first long forward
 log = logging.getLogger("slipstream")
 
 
-class Forward(ABC):
+class ForwardPass(ABC):
     """A forward, and the choice of a token after each row that has logits."""
 
     def __init__(self, chooser: Chooser) -> None:
@@ -50,7 +50,7 @@ class Forward(ABC):
             self.chooser.choose(logits)
 
 
-class Bucket(Forward):
+class Bucket(ForwardPass):
     """A forward for up to so many rows: its buffers, and its graph once it was captured."""
 
     def __init__(self, batch: CudaBatch, chooser: Chooser) -> None:
@@ -118,7 +118,7 @@ class TargetBucket(Bucket):
         return self._features.out[: sum(part.num_rows for part in parts)].clone()
 
 
-class LongForward(Forward):
+class LongForward(ForwardPass):
     """The forward of a whole model over any number of rows, with logits for those that were asked for. Uncaptured."""
 
     def __init__(

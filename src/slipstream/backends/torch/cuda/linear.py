@@ -44,10 +44,10 @@ class Tiling:
 
     def rows(self, rows: int) -> int:
         """Rows of a tile, as a power of two."""
-        return min(self.block_r, max(16, triton.next_power_of_2(rows)))
+        return min(self.block_r, max(16, 1 << (rows - 1).bit_length()))
 
     def inputs_of_program(self, inputs: int) -> int:
-        return self.share or triton.cdiv(inputs // self.block_k, self.split) * self.block_k
+        return self.share or -(-(inputs // self.block_k) // self.split) * self.block_k
 
     def like(self, other: Tiling, inputs: int, item_bytes: int) -> Tiling:
         """The same with the sums of another tiling: those of a row then have the same bits."""

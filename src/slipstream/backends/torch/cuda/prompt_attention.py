@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
@@ -22,66 +23,6 @@ from slipstream.models.config import DecoderConfig
 BLOCK_FIELDS = ("row", "rows", "position", "key_from")
 BLOCK_SIZE = tl.constexpr(len(BLOCK_FIELDS))
 _LOG2_E = 1.4426950408889634
-
-
-@triton.jit
-def gather_kernel(
-    keys,  # [cells, kv_heads, D]
-    values,
-    pages,  # int32
-    out,  # [2, pages * PAGE, kv_heads, BLOCK_D]: keys, then values; zeros from D on
-    KV_HEADS: tl.constexpr,
-    D: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    PAGE: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """Programs: pages, parts of a page, keys and values."""
-    r = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)  # heads of all cells of the page
-    d = tl.arange(0, BLOCK_D)
-    inside = (r < PAGE * KV_HEADS)[:, None]
-    source = tl.load(pages + tl.program_id(0)).to(tl.int64) * (PAGE * KV_HEADS * D) + r[:, None] * D + d[None, :]
-    pool = keys if tl.program_id(2) == 0 else values
-    found = tl.load(pool + source, mask=inside & (d < D)[None, :], other=0.0)
-    place = tl.program_id(2).to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
-    tl.store(out + place * (PAGE * KV_HEADS * BLOCK_D) + r[:, None] * BLOCK_D + d[None, :], found, mask=inside)
-
-
-@triton.jit
-def _attend_keys(
-    state, q, keys, values, key_from, begin, end, last, own, kv_head, scale,
-    KV_HEADS: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_KEYS: tl.constexpr, WINDOW: tl.constexpr,
-    MASKED: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
-    """The softmax so far, `state`, with the keys [begin, end). Not MASKED: every row sees all of them."""
-    peak, weight, total = state
-    column = tl.arange(0, BLOCK_KEYS)
-    for start in tl.range(begin, end, BLOCK_KEYS, num_stages=STAGES):
-        p = start + column
-        at = (key_from + tl.minimum(p, last)).to(tl.int64) * (KV_HEADS * BLOCK_D) + kv_head * BLOCK_D
-        if TMA:
-            k = keys.load([key_from + start, kv_head * BLOCK_D]).T
-        else:
-            k = tl.load(keys + at[None, :] + tl.arange(0, BLOCK_D)[:, None])
-        score = tl.dot(q, k, input_precision=PRECISION)
-        if MASKED:
-            seen = p[None, :] <= own[:, None]
-            if WINDOW > 0:
-                seen = seen & (p[None, :] > own[:, None] - WINDOW)
-            score = tl.where(seen, score, float("-inf"))
-        new_peak = tl.maximum(peak, tl.max(score, 1) * scale)
-        safe = tl.where(new_peak == float("-inf"), 0.0, new_peak) if MASKED else new_peak
-        shrink = tl.exp2(peak - safe)
-        part = tl.exp2(score * scale - safe[:, None])
-        weight = weight * shrink + tl.sum(part, 1)
-        total = total * shrink[:, None]
-        if TMA:
-            v = values.load([key_from + start, kv_head * BLOCK_D])
-        else:
-            v = tl.load(values + at[:, None] + tl.arange(0, BLOCK_D)[None, :])
-        total = tl.dot(part.to(v.dtype), v, total, input_precision=PRECISION)
-        peak = new_peak
-    return peak, weight, total
 
 
 @triton.jit
@@ -122,23 +63,41 @@ def prompt_attend_kernel(
     own = tl.where(is_query, first + m // GROUP, -1)
     q = tl.load(queries + row[:, None] * query_stride + head[:, None] * D + d[None, :], mask=wanted, other=0.0)
 
-    state = (
-        tl.full([BLOCK_M], float("-inf"), tl.float32),
-        tl.zeros([BLOCK_M], tl.float32),
-        tl.zeros([BLOCK_M, BLOCK_D], tl.float32),
-    )
+    peak = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    weight = tl.zeros([BLOCK_M], tl.float32)
+    total = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    column = tl.arange(0, BLOCK_KEYS)
+    oldest = 0
+    common = (first + 1) // BLOCK_KEYS * BLOCK_KEYS  # keys before it are seen by all rows
     if WINDOW > 0:
-        begin = tl.maximum(first - WINDOW + 1, 0) // BLOCK_KEYS * BLOCK_KEYS
-    else:  # the keys that all rows see, then those around the diagonal
-        begin = (first + 1) // BLOCK_KEYS * BLOCK_KEYS
-        state = _attend_keys(
-            state, q, keys, values, key_from, 0, begin, last, own, kv_head, scale,
-            KV_HEADS, BLOCK_D, BLOCK_KEYS, WINDOW, False, TMA, PRECISION, STAGES,
-        )  # fmt: skip
-    _, weight, total = _attend_keys(
-        state, q, keys, values, key_from, begin, last + 1, last, own, kv_head, scale,
-        KV_HEADS, BLOCK_D, BLOCK_KEYS, WINDOW, True, TMA, PRECISION, STAGES,
-    )  # fmt: skip
+        oldest = tl.maximum(first - WINDOW + 1, 0) // BLOCK_KEYS * BLOCK_KEYS
+        common = oldest
+    for masked in tl.static_range(2):  # the keys that all rows see, then those around the diagonal
+        begin = common if masked else oldest
+        end = last + 1 if masked else common
+        for start in tl.range(begin, end, BLOCK_KEYS, num_stages=STAGES):
+            p = start + column
+            at = (key_from + tl.minimum(p, last)).to(tl.int64) * (KV_HEADS * BLOCK_D) + kv_head * BLOCK_D
+            k = keys.load([key_from + start, kv_head * BLOCK_D]).T if TMA else tl.load(keys + at[None, :] + d[:, None])
+            score = tl.dot(q, k, input_precision=PRECISION)
+            if masked:
+                seen = p[None, :] <= own[:, None]
+                if WINDOW > 0:
+                    seen = seen & (p[None, :] > own[:, None] - WINDOW)
+                score = tl.where(seen, score, float("-inf"))
+            new_peak = tl.maximum(peak, tl.max(score, 1) * scale)
+            safe = tl.where(new_peak == float("-inf"), 0.0, new_peak) if masked else new_peak
+            shrink = tl.exp2(peak - safe)
+            part = tl.exp2(score * scale - safe[:, None])
+            weight = weight * shrink + tl.sum(part, 1)
+            total = total * shrink[:, None]
+            v = (
+                values.load([key_from + start, kv_head * BLOCK_D])
+                if TMA
+                else tl.load(values + at[:, None] + d[None, :])
+            )
+            total = tl.dot(part.to(v.dtype), v, total, input_precision=PRECISION)
+            peak = new_peak
     total = total / tl.where(is_query, weight, 1.0)[:, None]
     tl.store(out + row[:, None] * (HEADS * D) + head[:, None] * D + d[None, :], total.to(out.dtype.element_ty), wanted)
 
@@ -199,14 +158,14 @@ class PromptAttention:
         )  # fmt: skip
 
     def _gathered(self, blocks: Blocks, cache: LayerCache) -> Sequence[torch.Tensor | TensorDescriptor]:
-        """Keys and values of the sequences, each in one piece."""
-        heads, d, width, count = self._config.num_kv_heads, self._config.head_dim, self._width, blocks.num_pages
-        both = torch.empty(2, count * PAGE_SIZE, heads * width, dtype=cache.keys.dtype, device=cache.keys.device)
-        rows = max(1, min(PAGE_SIZE * heads, 8192 // width))  # of a program: 16 KB of bf16
-        gather_kernel[(count, triton.cdiv(PAGE_SIZE * heads, rows), 2)](
-            cache.keys, cache.values, blocks.pages, both, KV_HEADS=heads, D=d, BLOCK_D=width, PAGE=PAGE_SIZE,
-            BLOCK=triton.next_power_of_2(rows), num_warps=4,
-        )  # fmt: skip
+        """Keys and values of the sequences, each in one piece [keys, kv_heads * BLOCK_D]."""
+        heads, d, pages = self._config.num_kv_heads, self._config.head_dim, blocks.pages[: blocks.num_pages]
+        both = []
+        for pool in (cache.keys, cache.values):
+            own = pool.view(-1, PAGE_SIZE * heads * d).index_select(0, pages)
+            if d != self._width:
+                own = F.pad(own.view(-1, d), (0, self._width - d))
+            both.append(own.view(-1, heads * self._width))
         if not self._has_tma:
-            return both[0], both[1]
-        return [TensorDescriptor.from_tensor(half, [self._shape.block_keys, width]) for half in (both[0], both[1])]
+            return both
+        return [TensorDescriptor.from_tensor(own, [self._shape.block_keys, self._width]) for own in both]

@@ -160,4 +160,4 @@ def _asked(requests: Sequence[ScoreRequest], steps: int) -> list[RowChoice | Non
     """How the rows choose so many steps later. Nothing where all are greedy."""
     if all(request.sampling is None or request.sampling.is_greedy for request in requests):
         return []
-    return [r.sampling and RowChoice(r.sampling, r.position + steps) for r in requests]
+    return [RowChoice(r.sampling, r.position + steps) if r.sampling else None for r in requests]

@@ -16,7 +16,7 @@ import torch
 
 from slipstream.backends.torch.batch import SequenceRows, note_features
 from slipstream.backends.torch.cuda.batch import DeviceRows
-from slipstream.backends.torch.cuda.bucket import Forward, LongForward, TargetBucket
+from slipstream.backends.torch.cuda.bucket import ForwardPass, LongForward, TargetBucket
 from slipstream.backends.torch.cuda.choose import RowChoice, can_choose
 from slipstream.backends.torch.cuda.draft_loop import DraftLoop
 from slipstream.backends.torch.cuda.head import CudaHead
@@ -164,7 +164,7 @@ class CudaRunner:
 
 
 def _chosen(
-    forward: Forward, requests: Sequence[ScoreRequest], outputs: Sequence[slice], num_rows: int
+    forward: ForwardPass, requests: Sequence[ScoreRequest], outputs: Sequence[slice], num_rows: int
 ) -> list[Scores]:
     """What was chosen in a forward. Waits for it."""
     forward.narrow([(r.sampling, at) for r, at in zip(requests, outputs, strict=True) if r.sampling])
