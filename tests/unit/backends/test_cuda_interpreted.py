@@ -37,7 +37,7 @@ def opened(models: tuple[Model, Model], tokens: list[int]) -> list[KVSequence]:
 
 
 def test_logits_and_choices_are_those_of_plain_torch(pair: tuple[Model, Model]) -> None:
-    tokens = np.random.default_rng(0).integers(96, size=70).tolist()  # more than the skinny kernels take at once
+    tokens = np.random.default_rng(0).integers(96, size=36).tolist()  # more than a page
     long, short = opened(pair, tokens), opened(pair, [])
     scores = [
         model.score([ScoreRequest(a, [9], TREE, Sampling()), ScoreRequest(b, [1, 2, 3], CHAIN, SAMPLED, position=5)])
@@ -52,6 +52,27 @@ def test_logits_and_choices_are_those_of_plain_torch(pair: tuple[Model, Model]) 
     ]
     for place in (*long, *short):
         place.close()
+
+
+def test_more_rows_than_a_graph_has_read_like_plain_torch(tmp_path: Path) -> None:
+    """Two prompts, one with a draft that branches, and a stream that decodes, in one forward; then all go on."""
+    folder = cuda_models.save("llama3-scaled-tied", tmp_path)
+    tokens = np.random.default_rng(0).integers(96, size=190).tolist()
+    rows = []
+    for model in (cuda_models.load_interpreted(folder), tiny_models.load_reference(folder)):
+        places = [model.open([], 300) for _ in range(3)]
+        prefill(model, places[0], tokens[:9])
+        requests = [(tokens, DraftTree((1, 2, 3), (-1, 0, 0))), ([5], DraftTree()), (tokens[:80], DraftTree())]
+        assert sum(len(pending) + len(tree) for pending, tree in requests) > 256
+        scores = model.score([ScoreRequest(place, *request) for place, request in zip(places, requests, strict=True)])
+        rows.append(
+            [s.row(n).copy() for s, (_, tree) in zip(scores, requests, strict=True) for n in range(-1, len(tree))]
+        )
+        places[0].commit((0, 2))
+        for place in places[1:]:
+            place.commit()
+        rows[-1] += [s.row(ROOT).copy() for s in model.score([ScoreRequest(place, [7]) for place in places])]
+    np.testing.assert_allclose(*map(np.stack, rows), rtol=0, atol=1e-4)
 
 
 def test_a_kept_side_branch_reads_like_plain_text(pair: tuple[Model, Model]) -> None:
