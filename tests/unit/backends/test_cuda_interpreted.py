@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -12,10 +13,14 @@ pytest.importorskip("triton")
 
 from contract import cuda_models, nan_model, tiny_models
 from slipstream.backends.torch.cuda.batch import chunk_keys
+from slipstream.backends.torch.cuda.bucket import TargetBucket
 from slipstream.backends.torch.cuda.choose import Chooser, RowChoice, narrowed
+from slipstream.core.engine import Engine
 from slipstream.core.protocols import ExtendRequest, KVSequence, Model, ScoreRequest, prefill
 from slipstream.core.sampling import Sampling, sample
+from slipstream.core.stream import Limits
 from slipstream.core.tree import ROOT, DraftTree
+from slipstream.models import open_checkpoint
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu runs the same kernels on the GPU")
 TREE = DraftTree((1, 2, 3, 4, 5, 6, 7), (-1, 0, 1, 0, 3, -1, 5))
@@ -73,6 +78,24 @@ def test_more_rows_than_a_graph_has_read_like_plain_torch(tmp_path: Path) -> Non
             place.commit()
         rows[-1] += [s.row(ROOT).copy() for s in model.score([ScoreRequest(place, [7]) for place in places])]
     np.testing.assert_allclose(*map(np.stack, rows), rtol=0, atol=1e-4)
+
+
+def test_running_ahead_gives_the_text_of_plain_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Two streams of different lengths, past the end of a page; a third joins, which ends what is under way."""
+    event = mock.Mock(return_value=mock.Mock(spec=["record", "synchronize"]))
+    monkeypatch.setattr(TargetBucket, "is_captured", True)  # as with graphs: the interpreter runs them step by step
+    monkeypatch.setattr(torch.cuda, "Event", event)
+    folder = cuda_models.save("llama3-scaled-tied", tmp_path)
+    tokenizer, answers = open_checkpoint(folder).tokenizer, []
+    for model in (cuda_models.load_interpreted(folder), tiny_models.load_reference(folder)):
+        engine = Engine(model, tokenizer)
+        running = [engine.generate([3] * (26 + i), Sampling(), Limits(7 + i, ignore_eos=True)) for i in range(2)]
+        for _ in range(4):
+            engine.step()
+        running.append(engine.generate([5, 6], Sampling(temperature=0.9, seed=3), Limits(4, ignore_eos=True)))
+        answers.append([g.result().tokens for g in running])
+    assert answers[0] == answers[1]
+    assert event.call_count >= 5  # rounds whose next one was started, or could have been
 
 
 def test_a_kept_side_branch_reads_like_plain_text(pair: tuple[Model, Model]) -> None:
