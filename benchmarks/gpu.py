@@ -2,9 +2,10 @@
 
     python benchmarks/gpu.py [--only plain,rows,…] [--tokens 256] [--real smollm2-135m] [--json FILE]
 
-Models are random weights in the shapes of Llama 3 (1B, 3B, 8B), bf16; acceptance is by decree where it says synthetic.
+Models are random weights in the shapes of Llama 3 and Qwen 2.5, bf16; acceptance is by decree where it says synthetic.
 Everything else is the real engine on the real kernels. `real` holds a real model's text on the GPU against its text on
-the CPU in float32. The whole takes under 8 minutes on an H200.
+the CPU in float32. Figures are medians; `spread` is the lowest and the highest of the repeats. The whole takes about 10
+minutes on an H200.
 """
 
 from __future__ import annotations
@@ -48,7 +49,10 @@ from slipstream.policy import make_policy
 
 PROMPT_TOKENS = 256
 ROWS = (1, 2, 4, 8, 16, 32)
-STREAMS = (1, 2, 4, 8, 16, 32)
+STREAMS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+PROMPTS = (512, 2048, 8192, 16_384)
+SHAPES = ("qwen-0.5b", "qwen-1.5b", "llama-3b", "qwen-3b", "qwen-7b")
+BURST = (256, 128, 128)  # requests, all at once; tokens of each prompt and of each answer
 Report = dict[str, Any]
 Answers = dict[tuple[int, ...], list[int]]  # by prompt
 
@@ -119,7 +123,7 @@ def load_quantised(shape: str) -> LoadedModel:
 
 def load(shape: str, exact: bool = False) -> LoadedModel:
     checkpoint = RandomCheckpoint(shape)
-    options = TorchOptions(device="cuda", dtype="bf16", context_length=20_000, kv_tokens=60_000, exact=exact)
+    options = TorchOptions(device="cuda", dtype="bf16", context_length=20_000, kv_tokens=130_000, exact=exact)
     model = LoadedModel(load_model(checkpoint, options), checkpoint.tokenizer)
     freeze_loaded()
     return model
@@ -179,7 +183,10 @@ def decode(
         if answers is not None:
             answers |= {tuple(prompt(seed=i)): g.stream.tokens[PROMPT_TOKENS:] for i, g in enumerate(running)}
     model.model.forget_prompts()
-    return {key: statistics.median(run[key] for run in seen) for key in seen[0]}
+    speeds = [run["tokens_per_s"] for run in seen]
+    return {key: statistics.median(run[key] for run in seen) for key in seen[0]} | {
+        "spread": (min(speeds), max(speeds))
+    }
 
 
 def graph_ms(model: LoadedModel, rows: int) -> float:
@@ -243,7 +250,7 @@ class Bench:
         from slipstream.backends.torch.decoder import load_decoder
         from slipstream.backends.torch.eager import EagerRunner
         from slipstream.backends.torch.kv_pool import KVPool
-        from slipstream.backends.torch.load import _model
+        from slipstream.backends.torch.load import _model, _Setup
         from slipstream.backends.torch.reference import ReferenceOps
 
         checkpoint, device = RandomCheckpoint("llama-1b"), torch.device("cuda", 0)
@@ -256,7 +263,7 @@ class Bench:
         def eager(decoder: Any, pool: KVPool) -> EagerRunner:
             return EagerRunner(decoder, pool, device)
 
-        truth = _model("reference", decoder, pool, "fp32", 4096, 512, device, eager)
+        truth = _model(_Setup("reference", device, "fp32", 4096, 4096, 512, 512), decoder, pool, eager)
         mine = self.model("llama-1b").model
         tree = DraftTree((11, 12, 13, 14, 15), (-1, 0, 1, 0, 3))
         worst = 0.0
@@ -434,14 +441,64 @@ class Bench:
             cells = "  ".join(f"{c.rows}: {c.seconds * 1e3:.2f} ms ({c.over_one:.2f}x)" for c in costs)
             self.say(f"8B rows at {context}: {cells}")
 
+    def prompts(self) -> None:
+        """Milliseconds from a prompt to its first token."""
+        model = self.model("llama-8b")
+        engine = slipstream.load(model, drafter="none", max_streams=1)
+        self.report["prompts"] = {}
+        for length in PROMPTS:
+            times = []
+            for seed in range(6):  # the first is not counted
+                began = time.perf_counter()
+                engine.generate(prompt(length, seed), Sampling(), Limits(max_tokens=1, ignore_eos=True)).result()
+                times.append((time.perf_counter() - began) * 1e3)
+                model.model.forget_prompts()
+            median, spread = statistics.median(times[1:]), (min(times[1:]), max(times[1:]))
+            self.report["prompts"][length] = {"ms": median, "spread": spread}
+            self.say(f"8B, prompt of {length}: {median:.1f} ms ({spread[0]:.1f} to {spread[1]:.1f})")
+
+    def burst(self) -> None:
+        """Many requests at once, until the last is answered: reading prompts is part of it."""
+        count, prompt_tokens, tokens = BURST
+        model, speeds = self.model("llama-8b"), []
+        for turn in range(4):  # the first is not counted
+            engine = slipstream.load(model, drafter="none", max_streams=count)
+            limits, began = Limits(max_tokens=tokens, ignore_eos=True), time.perf_counter()
+            running = [
+                engine.generate(prompt(prompt_tokens, turn * count + i), Sampling(), limits) for i in range(count)
+            ]
+            while engine.step():
+                pass
+            speeds.append(sum(len(g.tokens) for g in running) / (time.perf_counter() - began))
+            model.model.forget_prompts()
+        median, spread = statistics.median(speeds[1:]), (min(speeds[1:]), max(speeds[1:]))
+        self.report["burst"] = {"tokens_per_s": median, "spread": spread}
+        self.say(f"8B, {count} requests at once: {median:.0f} tok/s ({spread[0]:.0f} to {spread[1]:.0f})")
+
+    def shapes(self) -> None:
+        """Other shapes: plain, and with free drafts of four tokens, synthetic acceptance 0.8."""
+        self.report["shapes"] = {}
+        for shape in SHAPES:
+            model = load(shape)
+            plain = decode(model, self.tokens)
+            free = decode(model, self.tokens, Guesses(), "fixed(4)", 0.8)
+            limit = self.report["read_bytes_per_s"] / model.model.info.weight_bytes
+            self.report["shapes"][shape] = {"plain": plain, "free": free, "limit": limit}
+            self.say(
+                f"{shape}: plain {plain['tokens_per_s']:.0f} tok/s ({plain['spread'][0]:.0f} to "
+                f"{plain['spread'][1]:.0f}), {plain['tokens_per_s'] / limit:.0%} of the limit; free drafts "
+                f"{free['tokens_per_s']:.0f} tok/s"
+            )
+
     def streams(self) -> None:
         """Throughput of many streams, plain and as the policy drafts, with free drafts of which so many are right."""
         model = self.model("llama-8b")
         self.report["streams"] = []
         for count in STREAMS:
             texts: Answers = {}
-            plain = decode(model, 128, streams=count, answers=texts)["tokens_per_s"]
-            row = {"streams": count, "plain": plain}
+            run = decode(model, 128, streams=count, answers=texts)
+            plain = run["tokens_per_s"]
+            row = {"streams": count, "plain": plain, "lowest": run["spread"][0], "highest": run["spread"][1]}
             for right in (0.0, 0.2, 0.8):
                 again: Answers = {}
                 drafter = Remembering(texts, 1 - right, branches=False)
@@ -545,7 +602,10 @@ SECTIONS = [
     "kernels",
     "speculative",
     "rows",
+    "prompts",
     "streams",
+    "burst",
+    "shapes",
     "heads",
     "pairs",
     "quantised",

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 # Rows that are measured before the first answer, as far as there is time; with more of it where a device runs ahead.
-_FIRST_SIZES = {False: (1, 4, 8, 2), True: (1, 4, 8, 2, 16, 32, 64)}
+_FIRST_SIZES = {False: (1, 4, 8, 2), True: (1, 4, 8, 2, 16, 32, 64, 128, 192, 256)}
 _MEASURING_S = 0.6
 _HEAD_SIZES = (1, 2, 4, 8)
 WITH_OWN_HEAD = "chained:suffix,head"  # text that repeats costs nothing to draft; what is new, the head drafts

@@ -39,10 +39,11 @@ def load_interpreted(folder: Path, max_rows: int = 512, codes: bool = False) -> 
     """The same kernels and the same bookkeeping on the CPU, in float32, without graphs. `codes`: weights stay codes."""
     checkpoint, device = open_checkpoint(folder), torch.device("cpu")
     with torch.inference_mode():
-        ops = TritonOps(checkpoint.config, torch.float32, device, exact=True)
+        ops = TritonOps(checkpoint.config, torch.float32, device, exact=True, max_rows=max_rows)
         if codes:
-            ops = QuantisedOps(checkpoint.config, torch.float32, device, exact=True, kernels=EmulatedKernels())
+            kernels = EmulatedKernels()
+            ops = QuantisedOps(checkpoint.config, torch.float32, device, exact=True, max_rows=max_rows, kernels=kernels)
         decoder = load_decoder(checkpoint, ops, device, _CONTEXT)
     pool = KVPool(checkpoint.config, 2048, torch.float32, device)
-    setup = torch_backend._Setup(checkpoint.name, device, "fp32", _CONTEXT, 2048, max_rows)
+    setup = torch_backend._Setup(checkpoint.name, device, "fp32", _CONTEXT, 2048, torch.float32, max_rows, max_rows)
     return torch_backend._model(setup, decoder, pool, lambda decoder, pool: CudaRunner(decoder, pool, max_rows, device))

@@ -27,13 +27,12 @@ from slipstream.core.stream import Drafter, Limits, Observation, Offer, RequestO
 from slipstream.core.text import TextAssembler, TokenDecoder
 from slipstream.core.tree import EMPTY_TREE, ROOT, DraftTree
 from slipstream.core.turn import TURN
-from slipstream.core.verify import VERIFIERS, SamplingState, Verdict, Verifier
+from slipstream.core.verify import VERIFIERS, Verdict, Verifier
 from slipstream.errors import CapacityError, ContextFullError, NonFiniteLogitsError, SlipstreamError, UsageError
 
 log = logging.getLogger("slipstream")
 
 Messages = Sequence[Mapping[str, Any]]
-DEFAULT_CHUNK = 256  # prompt tokens a stream feeds in one round: bounds memory, and what others wait
 _INHERIT: Literal["inherit"] = "inherit"
 _DRAFTER_PARTS = ("name", "is_free", "begin", "propose", "observe", "end")
 
@@ -58,13 +57,10 @@ class _Turn:
     stream: Stream
     sequence: KVSequence
     pending: list[int]
-    chooses: bool  # the pending tokens reach the end of the stream, so the target chooses the next one
+    is_prefill: bool
+    chooses: bool = True  # the pending tokens reach the end of the stream, so the target chooses the next one
     tree: DraftTree = EMPTY_TREE  # the draft that is scored
     offers: Sequence[Offer] = ()  # of which it was made
-
-    @property
-    def is_prefill(self) -> bool:
-        return len(self.pending) > 1 or not self.chooses
 
     @property
     def num_rows(self) -> int:
@@ -73,14 +69,14 @@ class _Turn:
     def request(self, next_is_plain: bool) -> ScoreRequest:
         """Where nothing is chosen, how to choose is left open. `next_is_plain`: even if the stream has a drafter."""
         stream = self.stream
-        is_plain = not self.is_prefill and not self.tree
+        is_plain = not self.is_prefill and not self.tree and (next_is_plain or stream.drafter is None)
         return ScoreRequest(
             self.sequence,
             self.pending,
             self.tree,
             stream.sampling if self.chooses and not stream.needs_logits else None,
             stream.num_answer_tokens,
-            continues=is_plain and stream.goes_on_plainly and (next_is_plain or stream.drafter is None),
+            is_plain and stream.goes_on_plainly,
         )
 
 
@@ -99,20 +95,23 @@ class Engine:
         policy: Policy | None = None,
         *,
         max_streams: int = 32,
-        prefill_chunk: int = DEFAULT_CHUNK,
+        prefill_chunk: int | None = None,
         max_stall_s: float | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """`max_stall_s`: seconds of a round up to which prompts are read while other streams decode; None: no limit."""
-        if max_streams < 1 or prefill_chunk < 1:
-            raise UsageError(f"max_streams {max_streams}, prefill_chunk {prefill_chunk}: expected 1 or more")
+        """`max_stall_s`: seconds of a round up to which prompts are read while other streams decode; None: no limit.
+        `prefill_chunk`: prompt tokens a stream feeds in one round; None: what keeps the target's device busy.
+        """
+        chunk = target.info.prompt_rows if prefill_chunk is None else prefill_chunk
+        if max_streams < 1 or chunk < 1:
+            raise UsageError(f"max_streams {max_streams}, prefill_chunk {chunk}: expected 1 or more")
         self.target = target
         self.tokenizer = tokenizer
         self.drafter = drafter
         self.policy = policy or PlainPolicy()
         self.stats = Stats()
         self._max_streams = max_streams
-        self._chunk = min(prefill_chunk, target.info.max_rows)
+        self._chunk = min(chunk, target.info.max_rows)
         self._submitted: deque[Stream] = deque()  # by any thread; the next round lets them join those that wait
         self._waiting: deque[Stream] = deque()
         self._active: list[Stream] = []
@@ -265,22 +264,23 @@ class Engine:
         scoring = self._clock()
         requests = [turn.request(draft.next_is_plain) for turn in turns]
         for turn in turns:
-            if turn.chooses and (constraint := turn.stream.options.constraint):
+            if (constraint := turn.stream.options.constraint) and turn.chooses:
                 constraint.prepare(turn.stream.answer, turn.tree)
         scores = self.target.score(requests)
         score_s = self._clock() - scoring
-        if any(turn.is_prefill for turn in turns):
-            self._pace.record(sum(turn.num_rows for turn in turns), score_s)
+        num_rows, has_prefill = sum(turn.num_rows for turn in turns), len(view.streams) < len(turns)
+        if has_prefill:
+            self._pace.record(num_rows, score_s)
         observations = self._commit(turns, scores)
         gains = [self._receive(o) for o in observations]
         self._drafters.observe(observations)
         outcome = RoundOutcome(
-            rows=sum(t.num_rows for t in turns),
+            rows=num_rows,
             num_streams=len(turns),
             draft_s=draft.draft_s,
             score_s=score_s,
             total_s=self._clock() - started,
-            has_prefill=any(t.is_prefill for t in turns),
+            has_prefill=has_prefill,
             was_announced=view.is_announced,
             observations=observations,
             plan=draft.plan,
@@ -294,20 +294,29 @@ class Engine:
         """Decoding streams first, then prompt chunks for as many rows as are left, and as don't hold up the others."""
         rows_left = self.target.info.max_rows
         turns: list[_Turn] = []
-        for stream in sorted(self._active, key=lambda s: len(s.pending) > 1):
-            if len(stream.pending) > 1 and turns and not turns[-1].is_prefill:  # the first prompt beside other streams
-                rows_left = min(rows_left, self._pace.rows(rows_left))
-            pending = stream.pending[: min(self._chunk, rows_left)]
-            if not pending:
-                break
+        prompts: list[Stream] = []
+        for stream in self._active:
             assert stream.sequence is not None
-            rows_left -= len(pending)
-            turns.append(_Turn(stream, stream.sequence, pending, len(pending) == len(stream.pending)))
+            if stream.num_unread > 1:
+                prompts.append(stream)
+            elif len(turns) < rows_left:
+                turns.append(_Turn(stream, stream.sequence, stream.tokens[-1:], is_prefill=False))
+        rows_left -= len(turns)
+        if turns and prompts:
+            rows_left = min(rows_left, self._pace.rows(rows_left))
+        for stream in prompts:
+            assert stream.sequence is not None
+            if not rows_left:
+                break
+            start, count = stream.sequence.length, min(self._chunk, rows_left, stream.num_unread)
+            pending, is_last = stream.tokens[start : start + count], count == stream.num_unread
+            turns.append(_Turn(stream, stream.sequence, pending, is_prefill=True, chooses=is_last))
+            rows_left -= count
         return turns
 
     def _view(self, turns: list[_Turn]) -> RoundView:
         streams = [t.stream for t in turns if not t.is_prefill]
-        info, num_rows = self.target.info, sum(t.num_rows for t in turns)
+        info, num_rows = self.target.info, sum(len(t.pending) for t in turns)
         max_rows = info.max_rows if len(streams) < len(turns) else info.decoding_rows or info.max_rows
         return RoundView(
             streams,
@@ -337,11 +346,7 @@ class Engine:
 
     def _verify(self, turn: _Turn, scores: Scores) -> Observation:
         stream = turn.stream
-        verdict = stream.verifier.verify(
-            turn.tree,
-            scores,
-            SamplingState(stream.sampling, stream.history, stream.num_answer_tokens, stream.options.constraint),
-        )
+        verdict = stream.verifier.verify(turn.tree, scores, stream.sampling_state())
         logprobs = () if stream.options.num_logprobs is None else self._logprobs(turn, scores, verdict)
         turn.sequence.commit(verdict.path)
         return Observation(stream, turn.tree, verdict, turn.offers, logprobs)
@@ -385,27 +390,23 @@ class Engine:
         """Enters the round into the stats of each stream, at an equal share of its seconds. Reading a prompt is no
         decoding: its seconds are counted apart."""
         share_s = 1.0 / outcome.num_streams
-        drafting_s = outcome.drafting_s
-        rest_s = outcome.total_s - outcome.score_s - drafting_s
-        prefilled = {turn.stream.id: turn.stream for turn in turns if turn.is_prefill}
-        for stream in prefilled.values():
-            for stats in (stream.stats, self.stats):
-                stats.prefill_s += outcome.score_s * share_s
+        prefilled = {turn.stream.id for turn in turns if turn.is_prefill}
+        for turn in turns if prefilled else ():
+            if turn.is_prefill:
+                for stats in (turn.stream.stats, self.stats):
+                    stats.prefill_s += outcome.score_s * share_s
+        plain = _record(outcome, EMPTY_TREE, 0, 1, share_s)  # that of most streams
+        num_plain = 0
         for o, gained in zip(outcome.observations, gains, strict=True):
-            accepted = min(len(o.verdict.path), gained)
+            if not o.scored and gained == 1 and o.stream.id not in prefilled:
+                o.stream.stats.add(plain)
+                num_plain += 1
+                continue
             decoding_s = 0.0 if o.stream.id in prefilled else share_s
-            record = RoundRecord(
-                num_drafted=len(o.scored),
-                num_accepted=accepted,
-                num_tokens=gained,
-                drafted_depth=max(o.scored.depths(), default=0),
-                accepted_depth=accepted,
-                draft_s=drafting_s * decoding_s,
-                score_s=outcome.score_s * decoding_s,
-                rest_s=rest_s * decoding_s,
-            )
+            record = _record(outcome, o.scored, min(len(o.verdict.path), gained), gained, decoding_s)
             o.stream.stats.add(record)
             self.stats.add(record)
+        self.stats.add(plain, num_plain)
 
     # -- joining and leaving --------------------------------------------------------------------------------------
 
@@ -467,6 +468,21 @@ class Engine:
         self.stats.num_prompt_tokens += stream.stats.num_prompt_tokens
         self.stats.num_reused += stream.stats.num_reused
         self.stats.drafter_error = self.stats.drafter_error or stream.stats.drafter_error
+
+
+def _record(outcome: RoundOutcome, tree: DraftTree, accepted: int, gained: int, share_s: float) -> RoundRecord:
+    """One stream's part of a round. `share_s`: of its seconds."""
+    rest_s = outcome.total_s - outcome.score_s - outcome.drafting_s
+    return RoundRecord(
+        num_drafted=len(tree),
+        num_accepted=accepted,
+        num_tokens=gained,
+        drafted_depth=max(tree.depths(), default=0),
+        accepted_depth=accepted,
+        draft_s=outcome.drafting_s * share_s,
+        score_s=outcome.score_s * share_s,
+        rest_s=rest_s * share_s,
+    )
 
 
 def _end(turns: Iterable[_Turn], error: BaseException) -> None:

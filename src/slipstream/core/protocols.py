@@ -17,6 +17,7 @@ from slipstream.core.sampling import Sampling
 from slipstream.core.tree import EMPTY_TREE, DraftTree
 
 Logits = npt.NDArray[np.float32]
+DEFAULT_PROMPT_ROWS = 256  # enough for a CPU: bounds memory, and what other streams wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ class ModelInfo:
     runs_ahead: bool = False  # a request that `continues` is started before it is made
     num_readable: int | None = None  # token ids it can read, if it can generate only some of them
     decoding_rows: int | None = None  # maximum rows of a decoding step; more use the slower path for prompts
+    prompt_rows: int = DEFAULT_PROMPT_ROWS  # of one prompt in a forward pass: more don't make reading it faster
 
     def can_read(self, token: int) -> bool:
         return 0 <= token < (self.num_readable or self.vocab_size)

@@ -48,18 +48,23 @@ class Stats:
     drafter_error: str | None = None
     policy_error: str | None = None  # of a whole engine
 
-    def add(self, record: RoundRecord) -> None:
-        self.rounds += 1
-        self.num_tokens += record.num_tokens
-        self.num_drafted += record.num_drafted
-        self.num_accepted += record.num_accepted
-        self.draft_s += record.draft_s
-        self.score_s += record.score_s
-        self.rest_s += record.rest_s
+    def add(self, record: RoundRecord, times: int = 1) -> None:
+        """`times`: for so many streams whose round went alike."""
+        self.rounds += times
+        self.num_tokens += record.num_tokens * times
+        self.draft_s += record.draft_s * times
+        self.score_s += record.score_s * times
+        self.rest_s += record.rest_s * times
+        if record.num_drafted:
+            self._add_draft(record, times)
+
+    def _add_draft(self, record: RoundRecord, times: int) -> None:
+        self.num_drafted += record.num_drafted * times
+        self.num_accepted += record.num_accepted * times
         for depth in range(1, record.drafted_depth + 1):
-            self.drafted_at[depth] += 1
+            self.drafted_at[depth] += times
         for depth in range(1, record.accepted_depth + 1):
-            self.accepted_at[depth] += 1
+            self.accepted_at[depth] += times
 
     @property
     def acceptance_rate(self) -> float:

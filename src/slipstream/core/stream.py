@@ -16,7 +16,7 @@ from slipstream.core.sampling import History, Sampling
 from slipstream.core.stats import Stats
 from slipstream.core.text import TextAssembler
 from slipstream.core.tree import ROOT, DraftTree
-from slipstream.core.verify import Constraint, Verdict, Verifier
+from slipstream.core.verify import Constraint, SamplingState, Verdict, Verifier
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
 _ids = itertools.count()
@@ -117,9 +117,13 @@ class Stream:
         self.least_chance = 0.0  # of a drafted token to be worth its time, as the policy sees it
         self.verifier = verifier
         self.history = History(prompt)
+        self._sampling_state = SamplingState(sampling, self.history, 0, options.constraint)
         self.stats = Stats(num_prompt_tokens=len(prompt))
         self.finish_reason: FinishReason | None = None
         self.error: BaseException | None = None
+        # Whether the host has to see the logits of every token, so that a device can't choose alone.
+        self.needs_logits = options.num_logprobs is not None or options.constraint is not None
+        self._uses_history = sampling.uses_history
         self.sequence: KVSequence | None = None  # set while the stream has a place in the target's cache
         self.outbox: deque[Token] = deque()
         self._assembler = assembler
@@ -144,14 +148,20 @@ class Stream:
         return self.tokens[self.sequence.length if self.sequence else 0 :]
 
     @property
-    def goes_on_plainly(self) -> bool:
-        """Whether, as far as can be known, a token will follow the next one that is just the target's choice."""
-        return self.verifier.couples and self.num_answer_tokens + 1 < self.max_answer_tokens and not self.needs_logits
+    def num_unread(self) -> int:
+        """How many are `pending`."""
+        return len(self.tokens) - (self.sequence.length if self.sequence else 0)
+
+    def sampling_state(self) -> SamplingState:
+        """How the next token is chosen. One object, whose position moves on."""
+        self._sampling_state.position = len(self.tokens) - self.prompt_length
+        return self._sampling_state
 
     @property
-    def needs_logits(self) -> bool:
-        """Whether the host has to see the logits of every token, so that a device can't choose alone."""
-        return self.options.num_logprobs is not None or self.options.constraint is not None
+    def goes_on_plainly(self) -> bool:
+        """Whether, as far as can be known, a token will follow the next one that is just the target's choice."""
+        room = self.max_answer_tokens + self.prompt_length - len(self.tokens)
+        return room > 1 and not self.needs_logits and self.verifier.couples
 
     def receive(
         self,
@@ -163,7 +173,7 @@ class Stream:
     ) -> None:
         """Takes the next token into the answer, releases its text, and finishes where the limits say so."""
         self.tokens.append(token)
-        if self.sampling.uses_history:
+        if self._uses_history:
             self.history.extend((token,))
         ends = token in self.limits.stop_tokens or (token in end_tokens and not self.limits.ignore_eos)
         text = "" if ends else self._assembler.push(token)
@@ -212,6 +222,8 @@ class Observation:
 
     def sources(self) -> list[TokenSource | None]:
         """Who drafted each of the verdict's tokens: the first that offered it. None for the target's own."""
+        if not self.verdict.path:
+            return [None]
         found: list[TokenSource | None] = []
         places: list[int | None] = [ROOT] * len(self.offers)  # of the path so far in each offer; None: not in it
         for node in self.verdict.path:

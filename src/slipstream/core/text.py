@@ -27,6 +27,8 @@ class TextAssembler:
         """Text that can be released now. Sets `stopped` when a stop string is complete; nothing after it is
         released.
         """
+        if not self._stops:
+            return self._decoder.push(token)
         self._held += self._decoder.push(token)
         ends = [at for stop in self._stops if (at := self._held.find(stop)) >= 0]
         if ends:

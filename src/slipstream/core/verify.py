@@ -82,7 +82,7 @@ def verify_matching(tree: DraftTree, scores: Scores, choice: SamplingState) -> V
             token = _own_token(tree, scores, choice, node, len(path))
         except NonFiniteLogitsError as error:
             return _up_to(tree, path, error)
-        child = tree.child(node, token)
+        child = tree.child(node, token) if tree else None
         if child is None:
             return Verdict(tuple(path), token)
         path.append(child)

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Mapping
 
 from slipstream.core.policy import PolicyReport, RoundOutcome, RoundView
-from slipstream.core.stream import Stream, stops_early
+from slipstream.core.stream import Observation, Stream, stops_early
 from slipstream.core.team import members_of
+from slipstream.core.tree import ROOT, DraftTree
 from slipstream.errors import UsageError
 from slipstream.policy.auto_plan import AutoPlan
 from slipstream.policy.constants import MAX_DRAFT
@@ -66,11 +67,21 @@ class AutoPolicy:
                 if drafter.is_free:
                     self._free.add(drafter.name)
                 tree = plan.offers.of_stream(o.stream).get(drafter.name)
+                if tree is not None:
+                    self._learn_recovery(o, drafter.name, tree)
                 if tree or (tree is not None and not drafter.is_free):
                     self._last_drafter = drafter.name
                     judged = tree if o.stream.verifier.judges_unscored else o.scored
                     acceptance = self._known.drafters[drafter.name].acceptance
                     acceptance.observe(judged, o.verdict.tokens(o.scored), recent, ended_early=stops_early(drafter))
+
+    def _learn_recovery(self, o: Observation, drafter: str, tree: DraftTree) -> None:
+        """What a drafter offers where its last draft was wrong from the start."""
+        was_right = self._known.streams[o.stream.id].was_right
+        is_right = tree.child(ROOT, o.verdict.tokens(o.scored)[0]) is not None
+        if was_right.get(drafter) is False:
+            self._known.drafters[drafter].add_recovery(is_right)
+        was_right[drafter] = is_right
 
     def _learn_drafting(self, plan: AutoPlan, outcome: RoundOutcome) -> None:
         known, asked = self._known, Counter[str]()

@@ -199,14 +199,14 @@ class AutoPlan:
     def _is_worth_waiting(self) -> bool:
         """Whether to wait for the next round, so that drafts can be scored in it, instead of letting the device start.
 
-        This round already gives the first offered token, so the gain is in the tokens after it. The host also has to
-        wait for the round after the next.
+        This round already gives the first offered token, so the gain is in the tokens after it, and in what is offered
+        instead where it is wrong. The host also has to wait for the round after the next.
         """
         times = self._known.times
         if not times.is_ahead_known:
             return False
         back_s = times.seconds(len(self.view.streams)) + self._drafting_s - self.plain.seconds
-        _, chances = self.offers.ranked(-CAUTION, self.view.max_nodes, min_depth=2) if self.offers else ([], [])
+        chances = self.offers.expected_next(-CAUTION, self.view.max_nodes) if self.offers else []
         if self._best_prefix(self.plain, chances, 0, back_s).size:
             return True
         return any(self._worthwhile_draft(group) for group in self._groups if not group.is_cut_later)

@@ -20,6 +20,10 @@ class DrafterState:
     times: DraftTimes = field(default_factory=DraftTimes)
     worth: float = 0.0  # recent plain rounds saved per request
     rounds_since: int = 0  # it was asked
+    recovery: float = 0.0  # how often, after a first token that was wrong or missing, the next draft's is right
+
+    def add_recovery(self, is_right: bool) -> None:
+        self.recovery = MEMORY * self.recovery + (1 - MEMORY) * is_right
 
     def add_worth(self, gained: float) -> None:
         self.worth = MEMORY * self.worth + (1 - MEMORY) * gained
@@ -30,6 +34,7 @@ class StreamState:
     recent: AcceptanceRecord = field(default_factory=AcceptanceRecord)  # recent first tokens of drafts
     read_to: dict[str, int] = field(default_factory=dict)  # by drafter: the stream's length when it was asked last
     num_scored: int = 0  # drafted tokens of the last draft
+    was_right: dict[str, bool] = field(default_factory=dict)  # by drafter: the first token of its last draft
 
 
 @dataclass(slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from slipstream.core.stream import Drafter, Observation, Stream
 from slipstream.core.tree import EMPTY_TREE, ROOT, DraftTree, TreeBuilder
@@ -20,6 +20,7 @@ class Offers:
         self._merged: list[DraftTree] = []  # the trees of all drafters merged, if they may be cut
         self._nodes: list[tuple[int, int]] = []  # stream and node of all of them
         self._chances: list[Chance] = []  # of each
+        self._recovery: list[float] = []  # by stream: the chance that a draft goes on rightly after a wrong one
         self._selected: dict[int, list[int]] = {}  # by stream: places in `_nodes`
 
     def add(self, stream: Stream, drafter: Drafter, tree: DraftTree) -> None:
@@ -47,7 +48,7 @@ class Offers:
 
     def weigh(self, known: Knowledge) -> None:
         """Computes the probabilities of all nodes that may be cut."""
-        self._merged, self._nodes, self._chances = [], [], []
+        self._merged, self._nodes, self._chances, self._recovery = [], [], [], []
         for i, (stream, trees) in enumerate(zip(self._streams, self._trees, strict=True)):
             offered = {name: tree for name, tree in trees.items() if tree} if stream.verifier.judges_unscored else {}
             recent = known.streams[stream.id].recent
@@ -57,27 +58,54 @@ class Offers:
             else:
                 tree, merged = next(iter(offered.values()), EMPTY_TREE), next(iter(chances.values()), [])
             self._merged.append(tree)
+            self._recovery.append(self._recovery_of(offered, known))
             self._nodes += [(i, node) for node in range(len(tree))]
             self._chances += merged
 
-    def ranked(self, z: float, limit: int, min_depth: int = 1) -> tuple[list[int], list[float]]:
-        """Places of the `limit` likeliest nodes from this depth on, most likely first, and their probabilities at the
-        quantile `z`. Parents come before children.
+    def _recovery_of(self, offered: Iterable[str], known: Knowledge) -> float:
+        """One stream alone is not waited for: its next draft is right or wrong, and the wait is then lost whole. Over
+        many streams the mean is what comes."""
+        if len(self._streams) == 1:
+            return 0.0
+        return max((known.drafters[name].recovery for name in offered), default=0.0)
+
+    def ranked(self, z: float, limit: int) -> tuple[list[int], list[float]]:
+        """Places of the `limit` likeliest nodes, most likely first, and their probabilities at the quantile `z`.
+        Parents come before children.
         """
-        places: Iterable[int] = range(len(self._chances))
-        if min_depth > 1:
-            places = (p for p, (i, node) in enumerate(self._nodes) if self._merged[i].depths()[node] >= min_depth)
-        order = sorted(places, key=self._chances.__getitem__, reverse=True)[:limit]  # stable, also in reverse
+        order = sorted(range(len(self._chances)), key=self._chances.__getitem__, reverse=True)[:limit]  # stable
         if not z:
             return order, [self._chances[place].p for place in order]
         values: dict[int, float] = {}
-        for place in order:  # no node's is higher than its parent's
-            i, node = self._nodes[place]
-            parent = self._merged[i].parents[node]
-            above = 1.0 if parent == ROOT else values.get(place - node + parent, 1.0)
-            values[place] = min(above, self._chances[place].quantile(z))
+        for place in order:
+            values[place] = self._bounded(place, z, values)
         order.sort(key=values.__getitem__, reverse=True)
         return order, [values[place] for place in order]
+
+    def _bounded(self, place: int, z: float, values: Mapping[int, float]) -> float:
+        """The quantile of a node: no node's is higher than its parent's, which is in `values`."""
+        i, node = self._nodes[place]
+        parent = self._merged[i].parents[node]
+        above = 1.0 if parent == ROOT else values.get(place - node + parent, 1.0)
+        return min(above, self._chances[place].quantile(z))
+
+    def expected_next(self, z: float, limit: int) -> list[float]:
+        """The `limit` highest chances of tokens that the round after this one could score, if this one gives the first
+        token of each draft alone. What is now in second place is then in first; and where the first token is wrong,
+        the drafter may offer something else that is right.
+        """
+        values: dict[int, float] = {}
+        expected: list[float] = []
+        for place, (i, node) in enumerate(self._nodes):
+            tree = self._merged[i]
+            values[place] = self._bounded(place, z, values)
+            depth = tree.depths()[node]
+            if depth == 2:
+                wrong = 1 - values[place - node + tree.parents[node]]
+                expected.append(values[place] + wrong * self._recovery[i])
+            elif depth > 2:
+                expected.append(values[place])
+        return sorted(expected, reverse=True)[:limit]
 
     # -- the selection ----------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -12,10 +13,14 @@ pytest.importorskip("triton")
 
 from contract import cuda_models, nan_model, tiny_models
 from slipstream.backends.torch.cuda.batch import chunk_keys
+from slipstream.backends.torch.cuda.bucket import TargetBucket
 from slipstream.backends.torch.cuda.choose import Chooser, RowChoice, narrowed
+from slipstream.core.engine import Engine
 from slipstream.core.protocols import ExtendRequest, KVSequence, Model, ScoreRequest, prefill
 from slipstream.core.sampling import Sampling, sample
+from slipstream.core.stream import Limits
 from slipstream.core.tree import ROOT, DraftTree
+from slipstream.models import open_checkpoint
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu runs the same kernels on the GPU")
 TREE = DraftTree((1, 2, 3, 4, 5, 6, 7), (-1, 0, 1, 0, 3, -1, 5))
@@ -37,7 +42,7 @@ def opened(models: tuple[Model, Model], tokens: list[int]) -> list[KVSequence]:
 
 
 def test_logits_and_choices_are_those_of_plain_torch(pair: tuple[Model, Model]) -> None:
-    tokens = np.random.default_rng(0).integers(96, size=70).tolist()  # more than the skinny kernels take at once
+    tokens = np.random.default_rng(0).integers(96, size=36).tolist()  # more than a page
     long, short = opened(pair, tokens), opened(pair, [])
     scores = [
         model.score([ScoreRequest(a, [9], TREE, Sampling()), ScoreRequest(b, [1, 2, 3], CHAIN, SAMPLED, position=5)])
@@ -52,6 +57,45 @@ def test_logits_and_choices_are_those_of_plain_torch(pair: tuple[Model, Model]) 
     ]
     for place in (*long, *short):
         place.close()
+
+
+def test_more_rows_than_a_graph_has_read_like_plain_torch(tmp_path: Path) -> None:
+    """Two prompts, one with a draft that branches, and a stream that decodes, in one forward; then all go on."""
+    folder = cuda_models.save("llama3-scaled-tied", tmp_path)
+    tokens = np.random.default_rng(0).integers(96, size=190).tolist()
+    rows = []
+    for model in (cuda_models.load_interpreted(folder), tiny_models.load_reference(folder)):
+        places = [model.open([], 300) for _ in range(3)]
+        prefill(model, places[0], tokens[:9])
+        requests = [(tokens, DraftTree((1, 2, 3), (-1, 0, 0))), ([5], DraftTree()), (tokens[:80], DraftTree())]
+        assert sum(len(pending) + len(tree) for pending, tree in requests) > 256
+        scores = model.score([ScoreRequest(place, *request) for place, request in zip(places, requests, strict=True)])
+        rows.append(
+            [s.row(n).copy() for s, (_, tree) in zip(scores, requests, strict=True) for n in range(-1, len(tree))]
+        )
+        places[0].commit((0, 2))
+        for place in places[1:]:
+            place.commit()
+        rows[-1] += [s.row(ROOT).copy() for s in model.score([ScoreRequest(place, [7]) for place in places])]
+    np.testing.assert_allclose(*map(np.stack, rows), rtol=0, atol=1e-4)
+
+
+def test_running_ahead_gives_the_text_of_plain_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Two streams of different lengths, past the end of a page; a third joins, which ends what is under way."""
+    event = mock.Mock(return_value=mock.Mock(spec=["record", "synchronize"]))
+    monkeypatch.setattr(TargetBucket, "is_captured", True)  # as with graphs: the interpreter runs them step by step
+    monkeypatch.setattr(torch.cuda, "Event", event)
+    folder = cuda_models.save("llama3-scaled-tied", tmp_path)
+    tokenizer, answers = open_checkpoint(folder).tokenizer, []
+    for model in (cuda_models.load_interpreted(folder), tiny_models.load_reference(folder)):
+        engine = Engine(model, tokenizer)
+        running = [engine.generate([3] * (26 + i), Sampling(), Limits(7 + i, ignore_eos=True)) for i in range(2)]
+        for _ in range(4):
+            engine.step()
+        running.append(engine.generate([5, 6], Sampling(temperature=0.9, seed=3), Limits(4, ignore_eos=True)))
+        answers.append([g.result().tokens for g in running])
+    assert answers[0] == answers[1]
+    assert event.call_count >= 5  # rounds whose next one was started, or could have been
 
 
 def test_a_kept_side_branch_reads_like_plain_text(pair: tuple[Model, Model]) -> None:
@@ -102,7 +146,7 @@ def test_the_device_chooses_what_the_host_would(temperature: float) -> None:
     chooser.ask([RowChoice(s, 11 + i) for i, s in enumerate(settings)])
     chooser.choose(torch.from_numpy(logits))
     expected = [sample(row, s, 11 + i) for i, (row, s) in enumerate(zip(logits, settings, strict=True))]
-    assert chooser.read()[:3] == expected
+    assert chooser.read(3) == expected
     chances = chooser.chosen[1, :3].view(torch.float32).numpy()
     softmax = torch.from_numpy(logits).softmax(-1).numpy()
     np.testing.assert_allclose(chances, [p[t] for p, t in zip(softmax, expected, strict=True)], rtol=1e-4)
@@ -132,7 +176,7 @@ def test_the_device_says_where_logits_are_no_numbers(value: float, temperature: 
     chooser = Chooser(4, logits.shape[1], torch.device("cpu"))
     chooser.ask([RowChoice(Sampling(temperature=temperature), i) for i in range(4)])
     chooser.choose(torch.from_numpy(logits))
-    assert [token < 0 for token in chooser.read()] == [False, True, True, False]
+    assert [token < 0 for token in chooser.read(len(logits))] == [False, True, True, False]
 
 
 @pytest.mark.parametrize(

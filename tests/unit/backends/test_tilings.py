@@ -12,7 +12,7 @@ pytest.importorskip("triton")
 
 from slipstream.backends.torch.cuda import tilings
 from slipstream.backends.torch.cuda.linear import Tiling
-from slipstream.backends.torch.cuda.tilings import CANDIDATES, Tilings
+from slipstream.backends.torch.cuda.tilings import CANDIDATES, WIDE, Tilings
 from slipstream.backends.torch.ops import Linear
 
 WEIGHT = Linear(torch.zeros(64, 32), 64, 32)
@@ -35,13 +35,36 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def chosen() -> Tiling:
     new = Tilings(torch.device("cuda"))
-    new.measure("gate", [WEIGHT], lambda: lambda weight, tiling: None)
-    return new.of("gate", WEIGHT)
+    new.measure("gate", [WEIGHT], 1, lambda: lambda weight, tiling: None)
+    return new.of("gate", WEIGHT, 1)
 
 
 def test_the_second_process_measures_nothing(store: Path) -> None:
     assert chosen() == BEST and len(measured) == len(CANDIDATES["gate"])
     assert chosen() == BEST and len(measured) == len(CANDIDATES["gate"])
+
+
+@pytest.mark.parametrize("rows", [17, 64, 100, 256])
+@pytest.mark.parametrize("inputs", [4096, 896, 4864, 14336])
+def test_many_rows_are_summed_as_one_is(rows: int, inputs: int) -> None:
+    """Else their bits would differ: the inputs are shared between as many programs, and cut in the same places."""
+    weight = Linear(torch.zeros(64, inputs, dtype=torch.bfloat16), 64, inputs)
+    for narrow in CANDIDATES["add"]:
+        known = Tilings(torch.device("cuda"))
+        known._known[tilings._key("add", weight)] = narrow
+        one, many = (known.of("add", weight, n).fitted(inputs, 2, False, 64) for n in (1, rows))
+        assert many.split == one.split
+        assert many.inputs_of_program(inputs) == one.inputs_of_program(inputs)
+        assert inputs % many.block_k == 0 and many.inputs_of_program(inputs) % many.block_k == 0
+
+
+def test_what_is_measured_for_many_rows_is_kept_apart() -> None:
+    new = Tilings(torch.device("cuda"))
+    for rows in (1, 64, 256):
+        new.measure("gate", [WEIGHT], rows, lambda: lambda weight, tiling: None)
+    assert new.of("gate", WEIGHT, 16) == BEST
+    assert len(new._known) == 3
+    assert new.of("gate", WEIGHT, 150).block_n == WIDE[256][0].block_n
 
 
 KEY = "gate 64x32 float32"
@@ -82,8 +105,8 @@ def test_a_cache_that_cannot_be_made_is_said_once(
     monkeypatch.setenv("SLIPSTREAM_CACHE", str(tmp_path / "file" / "cache"))
     new = Tilings(torch.device("cuda"))
     for kind in ("gate", "add"):
-        new.measure(kind, [WEIGHT], lambda: lambda weight, tiling: None)
-    assert new.of("gate", WEIGHT) == BEST
+        new.measure(kind, [WEIGHT], 1, lambda: lambda weight, tiling: None)
+    assert new.of("gate", WEIGHT, 1) == BEST
     assert len(caplog.records) == 1 and "SLIPSTREAM_CACHE" in caplog.text
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -118,6 +119,19 @@ def test_prompts_are_fed_in_chunks(chunk):
     assert answer.tokens == plain_tokens(model.logits, prompt, Sampling(), 1)
     assert max(model.rows_by_score) == min(chunk, 21)
     assert answer.stats.target_forwards == -(-21 // chunk)
+
+
+def test_a_prompt_is_fed_in_as_many_rows_as_keep_the_device_busy():
+    model = FakeModel()
+    model.info = replace(model.info, prompt_rows=13)
+    answers = [make_engine(model, prefill_chunk=None).generate([3] * 30, limits=Limits(1)).result()]
+    assert max(model.rows_by_score) == 13
+    engine = make_engine(model, prefill_chunk=None)
+    answers += [engine.generate([3] * 10, limits=Limits(1)) for _ in range(3)]
+    while engine.step():
+        pass
+    assert model.rows_by_score[-1] == 30  # several prompts in one forward
+    assert all(answer.tokens == answers[0].tokens for answer in answers)
 
 
 def test_nothing_is_drafted_before_the_prompt_is_read():

@@ -40,7 +40,7 @@ class Batch:
         return len(self.tokens)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SequenceRows:
     """One sequence's share of a forward: tokens to append from position `start` on, and the draft after them."""
 

@@ -5,7 +5,7 @@ needed.
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 
 import numpy as np
@@ -41,6 +41,8 @@ class KVPool:
         self._users = [0] * self.num_pages
         self._remembered: OrderedDict[int, PooledSequence] = OrderedDict()  # closed, oldest first
         self._open: dict[int, PooledSequence] = {}
+        self.num_promised = 0  # pages that open sequences may still ask for
+        self._num_reclaimable: int | None = None  # pages that only remembered sequences use; None: to be counted
 
     def add_cache(self, kv_heads: int, head_dim: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values [cells, kv_heads, width] of one more layer, which a head has beside the model's own."""
@@ -66,15 +68,18 @@ class KVPool:
         source, shared = self._longest_prefix(tokens)
         if source is not None and shared:
             sequence.adopt(source, shared)
-        self._open[id(sequence)] = sequence
-        return sequence
+        return self._opened(sequence)
 
     def fork(self, source: PooledSequence) -> PooledSequence:
         if self._unpromised() < _BRANCH_PAGES + 1:  # one for its copy of the last page
             raise CapacityError("the KV cache has no room for another branch")
         sequence = PooledSequence(self, _pages(source.length) + _BRANCH_PAGES, remember=False)
         sequence.adopt(source, source.length)
+        return self._opened(sequence)
+
+    def _opened(self, sequence: PooledSequence) -> PooledSequence:
         self._open[id(sequence)] = sequence
+        sequence.open()
         return sequence
 
     def close(self, sequence: PooledSequence) -> None:
@@ -82,6 +87,8 @@ class KVPool:
         if self._open.pop(id(sequence), None) is None:
             return
         sequence.rewind(sequence.length)  # room taken for drafts goes back
+        sequence.promise_nothing()
+        self._num_reclaimable = None
         if sequence.remember and sequence.length:
             self._remembered[id(sequence)] = sequence
         else:
@@ -99,9 +106,11 @@ class KVPool:
         return len(self._open)
 
     def _longest_prefix(self, tokens: list[int]) -> tuple[PooledSequence | None, int]:
-        best, longest = None, 0
+        best, longest, wanted = None, 0, tokens[:-1]
         for sequence in (*self._remembered.values(), *self._open.values()):
-            shared = common_prefix(sequence.tokens, tokens[:-1])
+            if sequence.tokens[:1] != wanted[:1]:
+                continue
+            shared = common_prefix(sequence.tokens, wanted)
             if shared > longest:
                 best, longest = sequence, shared
         return best, longest
@@ -119,16 +128,19 @@ class KVPool:
 
     def share_page(self, page: int) -> None:
         self._users[page] += 1
+        self._num_reclaimable = None
 
     def drop_page(self, page: int) -> None:
         self._users[page] -= 1
+        self._num_reclaimable = None
         if self._users[page] == 0:
             self._free.append(page)
 
+    def is_shared(self, page: int) -> bool:
+        return self._users[page] > 1
+
     def own_page(self, page: int) -> int:
-        """The page itself if no other sequence uses it, else a copy."""
-        if self._users[page] == 1:
-            return page
+        """A copy of a page that another sequence uses too, which is given up."""
         copy = self.take_page()
         self.move([page * PAGE_SIZE + i for i in range(PAGE_SIZE)], [copy * PAGE_SIZE + i for i in range(PAGE_SIZE)])
         self.drop_page(page)
@@ -144,15 +156,12 @@ class KVPool:
 
     def _unpromised(self) -> int:
         """Pages that no open sequence has or has reserved."""
-        promised = sum(s.pages_promised for s in self._open.values())
-        return len(self._free) + self._reclaimable() - promised
+        if self._num_reclaimable is None:
+            self._num_reclaimable = self._reclaimable()
+        return len(self._free) + self._num_reclaimable - self.num_promised
 
     def _reclaimable(self) -> int:
-        """Pages that only remembered sequences use."""
-        uses: dict[int, int] = {}
-        for sequence in self._remembered.values():
-            for page in sequence.pages:
-                uses[page] = uses.get(page, 0) + 1
+        uses = Counter(page for sequence in self._remembered.values() for page in sequence.pages)
         return sum(self._users[page] == count for page, count in uses.items())
 
     def _forget_oldest(self) -> None:
@@ -169,6 +178,9 @@ class PooledSequence:
         self._reserved_pages = reserved_pages
         self.tokens: list[int] = []
         self.pages: list[int] = []
+        self.pages_version = 0  # changes with `pages`
+        self._is_open = False
+        self._num_promised = 0  # pages it may still ask for, while it is open
         self._scored: tuple[list[int], tuple[int, ...]] | None = None  # pending and draft tokens of the last score
         self.trail: Trail | None = None  # what a head that follows it has to read
         self.head_length = 0  # tokens whose keys and values the head's cache has
@@ -182,10 +194,20 @@ class PooledSequence:
         """Whether a head reads what the target computes for it."""
         return self.trail is not None
 
-    @property
-    def pages_promised(self) -> int:
-        """Pages it may still ask for; one more where its last page is shared and will be copied."""
-        return max(0, self._reserved_pages - len(self.pages)) + (1 if self.pages else 0)
+    def open(self) -> None:
+        self._is_open = True
+        self._pages_changed()
+
+    def promise_nothing(self) -> None:
+        self._is_open = False
+        self._pages_changed()
+
+    def _pages_changed(self) -> None:
+        """Counts the pages it may still ask for; one more where its last page is shared and will be copied."""
+        self.pages_version += 1
+        before = self._num_promised
+        self._num_promised = max(0, self._reserved_pages - len(self.pages)) + bool(self.pages) if self._is_open else 0
+        self._pool.num_promised += self._num_promised - before
 
     def cell(self, position: int) -> int:
         return self.pages[position // PAGE_SIZE] * PAGE_SIZE + position % PAGE_SIZE
@@ -205,11 +227,14 @@ class PooledSequence:
 
     def make_room(self, count: int) -> None:
         """Pages of its own for `count` more tokens."""
-        first = self.length // PAGE_SIZE
-        for index in range(first, len(self.pages)):
-            self.pages[index] = self._pool.own_page(self.pages[index])
-        while len(self.pages) < _pages(self.length + count):
-            self.pages.append(self._pool.take_page())
+        length, pages, pool = len(self.tokens), self.pages, self._pool
+        for index in range(length // PAGE_SIZE, len(pages)):
+            if pool.is_shared(pages[index]):
+                pages[index] = pool.own_page(pages[index])
+                self._pages_changed()
+        while len(pages) * PAGE_SIZE < length + count:
+            pages.append(pool.take_page())
+            self._pages_changed()
 
     def keep(self, tokens: Sequence[int]) -> None:
         """Adds tokens whose keys and values are already written."""
@@ -220,12 +245,13 @@ class PooledSequence:
         if self._scored is None:
             raise RuntimeError("commit without a score before it")
         pending, draft = self._scored
-        base = self.length + len(pending)
-        moves = [(base + node, base + i) for i, node in enumerate(path) if node != i]
-        if moves:
-            self._pool.move([self.cell(source) for source, _ in moves], [self.cell(target) for _, target in moves])
+        if path:
+            base = self.length + len(pending)
+            moves = [(base + node, base + i) for i, node in enumerate(path) if node != i]
+            if moves:
+                self._pool.move([self.cell(source) for source, _ in moves], [self.cell(target) for _, target in moves])
         self.tokens += pending
-        self.tokens += (draft[node] for node in path)
+        self.tokens += [draft[node] for node in path]
         if self.trail is not None:
             self.trail.keep(len(pending), path)
         self._scored = None
@@ -241,6 +267,7 @@ class PooledSequence:
         for page in self.pages[_pages(length) :]:
             self._pool.drop_page(page)
         del self.pages[_pages(length) :]
+        self._pages_changed()
 
     def fork(self) -> PooledSequence:
         return self._pool.fork(self)
@@ -252,6 +279,7 @@ class PooledSequence:
         for page in self.pages:
             self._pool.drop_page(page)
         self.pages, self.tokens = [], []
+        self._pages_changed()
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:

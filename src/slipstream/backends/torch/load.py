@@ -18,12 +18,12 @@ from slipstream.backends.torch.cpu.ops import NativeOps
 from slipstream.backends.torch.decoder import Decoder, load_decoder
 from slipstream.backends.torch.eager import EagerRunner
 from slipstream.backends.torch.kv_pool import PAGE_SIZE, KVPool
-from slipstream.backends.torch.memory import explained, plan_memory, weight_bytes
+from slipstream.backends.torch.memory import CacheNeed, explained, plan_memory, weight_bytes
 from slipstream.backends.torch.model import Cuts, Runner, TorchModel
 from slipstream.backends.torch.ops import LayerCache, Ops
 from slipstream.backends.torch.options import DTYPES, TorchOptions, keeps_codes, pick_device, pick_dtype
 from slipstream.backends.torch.reference import ReferenceOps
-from slipstream.core.protocols import ModelInfo
+from slipstream.core.protocols import DEFAULT_PROMPT_ROWS, ModelInfo
 from slipstream.core.turn import TURN
 from slipstream.errors import UsageError
 from slipstream.models.checkpoint import Checkpoint
@@ -31,13 +31,12 @@ from slipstream.models.config import DecoderConfig
 from slipstream.models.tensors import expected_tensors
 
 if TYPE_CHECKING:
-    from slipstream.backends.torch.cuda.batch import CudaBatch
+    from slipstream.backends.torch.cuda.batch import DeviceRows
     from slipstream.backends.torch.cuda.ops import TritonOps
 
 log = logging.getLogger("slipstream")
 
 Report = Callable[[float], None]
-MAX_ROWS = 512
 _READING = 0.7  # share of the loading time, if graphs are captured afterwards
 
 
@@ -51,7 +50,8 @@ class _Setup:
     context: int  # tokens of a stream, at most
     kv_tokens: int  # of all streams together
     kv_dtype: torch.dtype  # int8: codes
-    max_rows: int = MAX_ROWS  # of a forward
+    max_rows: int  # of a forward
+    prompt_rows: int  # of it that a prompt needs to keep the device busy
 
     @property
     def num_positions(self) -> int:
@@ -73,14 +73,16 @@ def load_model(
     graphed = device.type == "cuda" and _has_kernels(config)
     item_bytes, codes = DTYPES[dtype].itemsize, _keeps_codes(checkpoint, options, device, graphed)
     weights = weight_bytes(checkpoint, item_bytes, codes, device)
-    kv_dtype = _kv_dtype(options, config, torch.float32 if device.type == "cpu" else DTYPES[dtype])
-    plan = plan_memory(checkpoint, weights, kv_dtype, context, options.kv_tokens, device)
-    setup = _Setup(checkpoint.name, device, "int8" if codes else dtype, context, plan.kv_tokens, kv_dtype)
+    kv_dtype = _kv_dtype(options, config, device, DTYPES[dtype])
+    cache = CacheNeed(kv_dtype, options.kv_tokens)
+    plan = plan_memory(checkpoint, weights, 4 if codes else item_bytes, context, cache, device)
+    rows = (plan.max_rows, plan.max_rows if device.type == "cuda" else DEFAULT_PROMPT_ROWS)
+    setup = _Setup(checkpoint.name, device, "int8" if codes else dtype, context, plan.kv_tokens, kv_dtype, *rows)
     with explained(plan, device), torch.inference_mode(), _no_rounds_on(device):
         if device.type == "cuda":
             torch.cuda.set_device(device)
         if graphed:
-            return _load_graphed(checkpoint, setup, _graphed_ops(config, DTYPES[dtype], setup, options.exact), report)
+            return _load_graphed(checkpoint, setup, DTYPES[dtype], options.exact, report)
         ops = _pick_ops(device, DTYPES[dtype], options.exact, codes)
         decoder = load_decoder(checkpoint, ops, device, setup.num_positions, report)
         pool = KVPool(config, plan.kv_tokens, kv_dtype, device)
@@ -118,9 +120,11 @@ def _can_compile() -> bool:
     return True
 
 
-def _kv_dtype(options: TorchOptions, config: DecoderConfig, floats: torch.dtype) -> torch.dtype:
+def _kv_dtype(options: TorchOptions, config: DecoderConfig, device: torch.device, floats: torch.dtype) -> torch.dtype:
     if options.kv_type == "auto":
-        return floats
+        return torch.float32 if device.type == "cpu" else floats
+    if device.type == "cuda":
+        raise UsageError(f"kv_type {options.kv_type} runs on CPUs alone: leave it at auto, or use --backend llamacpp")
     if config.head_dim % TOGETHER:
         raise UsageError(
             f"kv_type {options.kv_type} takes {TOGETHER} numbers together, and the heads of this model have "
@@ -152,30 +156,34 @@ def _graphed_ops(config: DecoderConfig, dtype: torch.dtype, setup: _Setup, exact
     from slipstream.backends.torch.cuda.quantised_ops import QuantisedOps
 
     if setup.dtype == "int8":
-        return QuantisedOps(config, dtype, setup.device, exact, QuantisedKernels(setup.device))
-    return TritonOps(config, dtype, setup.device, exact)
+        kernels = QuantisedKernels(setup.device)
+        return QuantisedOps(config, dtype, setup.device, exact, setup.max_rows, kernels)
+    return TritonOps(config, dtype, setup.device, exact, setup.max_rows)
 
 
-def _load_graphed(checkpoint: Checkpoint, setup: _Setup, ops: TritonOps, report: Report) -> TorchModel:
-    from slipstream.backends.torch.cuda.linear import MAX_SKINNY_ROWS
+def _load_graphed(checkpoint: Checkpoint, setup: _Setup, dtype: torch.dtype, exact: bool, report: Report) -> TorchModel:
+    from slipstream.backends.torch.cuda.linear import MAX_ROWS
     from slipstream.backends.torch.cuda.runner import CudaRunner
 
-    device, exact = setup.device, ops.batch_invariant
+    device = setup.device
+    if exact:  # no more rows than have the same bits in any company
+        setup = replace(setup, max_rows=MAX_ROWS, prompt_rows=MAX_ROWS)
+    ops = _graphed_ops(checkpoint.config, dtype, setup, exact)
     decoder = load_decoder(checkpoint, ops, device, setup.num_positions, lambda share: report(_READING * share))
     pool = KVPool(checkpoint.config, setup.kv_tokens, setup.kv_dtype, device)
     _measure_tilings(decoder, ops, pool, device)
-    max_rows = MAX_SKINNY_ROWS if exact else MAX_ROWS
 
-    def runner(decoder: Decoder[CudaBatch], pool: KVPool) -> Runner:
-        graphs = CudaRunner(decoder, pool, max_rows, device)
+    def runner(decoder: Decoder[DeviceRows], pool: KVPool) -> Runner:
+        graphs = CudaRunner(decoder, pool, setup.max_rows, device)
         graphs.warm_up(lambda share: report(_READING + (1 - _READING) * share))
         return graphs
 
-    return _model(replace(setup, max_rows=max_rows), decoder, pool, runner)
+    return _model(setup, decoder, pool, runner)
 
 
-def _measure_tilings(decoder: Decoder[CudaBatch], ops: TritonOps, pool: KVPool, device: torch.device) -> None:
+def _measure_tilings(decoder: Decoder[DeviceRows], ops: TritonOps, pool: KVPool, device: torch.device) -> None:
     from slipstream.backends.torch.cuda.bucket import make_batch
+    from slipstream.backends.torch.cuda.tilings import WIDE
 
     layers, cache = decoder.layers, LayerCache(pool.keys[0], pool.values[0])
     products = [
@@ -185,9 +193,10 @@ def _measure_tilings(decoder: Decoder[CudaBatch], ops: TritonOps, pool: KVPool, 
         ("add", [layer.down for layer in layers]),
         ("logits", [decoder.head]),
     ]
-    batch = make_batch(decoder.config, pool, 1, len(decoder.rope.cosine), device)  # one row, as most steps have
-    batch.fill([])  # it goes to the spare page
-    ops.measure(products, batch, decoder.rope, cache)
+    for rows in (1, *WIDE):  # one row, as most steps have; and as many as streams and drafts have
+        batch = make_batch(decoder.config, pool, rows, len(decoder.rope.cosine), device)
+        batch.fill([])  # they go to the spare page
+        ops.measure(products, batch, decoder.rope, cache)
 
 
 def _model(
@@ -208,6 +217,7 @@ def _model(
         runs_ahead=runner.runs_ahead,
         num_readable=decoder.embedding.outputs,
         decoding_rows=runner.decoding_rows,
+        prompt_rows=setup.prompt_rows,
     )
 
     def first_layers(count: int) -> TorchModel:

@@ -14,12 +14,16 @@ from slipstream.backends.torch.kv_pool import PAGE_SIZE
 from slipstream.errors import CapacityError
 from slipstream.host import free_memory, ignores_memory
 from slipstream.models.checkpoint import Checkpoint
+from slipstream.models.config import DecoderConfig
 from slipstream.models.quantised import QuantFormat
 from slipstream.models.tensors import Shape, expected_tensors
 
 _STREAMS = 32  # a typical load, in addition to one stream of the whole context
 _TOKENS_A_STREAM = 1024
-_GPU_WORKSPACE = 700 << 20  # scratch of the kernels, buffers and graphs
+_GPU_WORKSPACE = 1100 << 20  # scratch of the kernels, buffers, and graphs with their logits
+_ROWS = {"cpu": 512, "cuda": 8192}  # of a forward at most: more make it no faster
+_LEAST_ROWS = 512
+_ACTIVATIONS_SHARE = 0.02  # of free memory, for the rows of a forward
 _CACHE_SHARE = {
     "cpu": 0.25,
     "cuda": 0.5,
@@ -35,6 +39,7 @@ class MemoryPlan:
     kv_tokens: int
     workspace_bytes: int
     free_bytes: int
+    max_rows: int  # of a forward
 
     @property
     def total_bytes(self) -> int:
@@ -65,28 +70,52 @@ def _coded_bytes(form: QuantFormat, shape: Shape, device: torch.device) -> int:
     return stored_bytes(form, (shape[0], shape[1]))
 
 
+@dataclass(frozen=True, slots=True)
+class CacheNeed:
+    """What keys and values are kept in."""
+
+    dtype: torch.dtype  # int8: codes
+    num_tokens: int | None = None  # None: as many as fit
+
+    def token_bytes(self, config: DecoderConfig) -> int:
+        vector_bytes = vector_width(config.head_dim, self.dtype) * self.dtype.itemsize
+        return 2 * config.num_layers * config.num_kv_heads * vector_bytes
+
+
 def plan_memory(
-    checkpoint: Checkpoint,
-    weights: int,
-    kv_dtype: torch.dtype,
-    context: int,
-    kv_tokens: int | None,
-    device: torch.device,
+    checkpoint: Checkpoint, weights: int, item_bytes: int, context: int, cache: CacheNeed, device: torch.device
 ) -> MemoryPlan:
-    """The cache gets a share of what the weights leave. Raises CapacityError if they don't fit."""
+    """The cache gets a share of what the weights leave. Raises CapacityError if they don't fit.
+
+    `item_bytes`: of an activation.
+    """
     config = checkpoint.config
-    vector_bytes = vector_width(config.head_dim, kv_dtype) * kv_dtype.itemsize
-    token_bytes = 2 * config.num_layers * config.num_kv_heads * vector_bytes
+    token_bytes = cache.token_bytes(config)
     free = free_bytes(device)
-    workspace = _GPU_WORKSPACE if device.type == "cuda" else 0
+    rows = _affordable_rows(config, item_bytes, free, device)
+    workspace = _GPU_WORKSPACE + rows * _row_bytes(config, item_bytes) if device.type == "cuda" else 0
     left = max(free - workspace - weights, 0)
     wanted = max(context, _STREAMS * _TOKENS_A_STREAM) + PAGE_SIZE * _STREAMS
     affordable = int(left * _CACHE_SHARE[device.type]) // token_bytes
-    tokens = kv_tokens or max(min(wanted, affordable), 2 * PAGE_SIZE)
-    plan = MemoryPlan(checkpoint.name, weights, token_bytes, tokens, workspace, free)
+    tokens = cache.num_tokens or max(min(wanted, affordable), 2 * PAGE_SIZE)
+    plan = MemoryPlan(
+        checkpoint.name, weights, token_bytes, tokens, workspace, free, min(rows, max(tokens, _LEAST_ROWS))
+    )
     if plan.total_bytes > free and not ignores_memory():
         raise CapacityError(_refusal(plan, device))
     return plan
+
+
+def _affordable_rows(config: DecoderConfig, item_bytes: int, free: int, device: torch.device) -> int:
+    rows = _ROWS[device.type]
+    while rows > _LEAST_ROWS and rows * _row_bytes(config, item_bytes) > _ACTIVATIONS_SHARE * free:
+        rows //= 2
+    return rows
+
+
+def _row_bytes(config: DecoderConfig, item_bytes: int) -> int:
+    """Of one row of a forward, at its widest: residual stream, its norm, gates, ups, and their product."""
+    return (2 * config.hidden_size + 3 * config.intermediate_size) * item_bytes
 
 
 @contextmanager

@@ -61,6 +61,7 @@ class TorchModel:
         nonfinite_weight: Callable[[], str | None],
     ) -> None:
         self._info = info
+        self._num_readable = info.num_readable or info.vocab_size
         self._pool = pool
         self._runner = runner
         self._cuts = cuts
@@ -94,8 +95,11 @@ class TorchModel:
                 f"{rows} rows"
             )
         for request in requests:
-            self._check([*request.pending, *request.tree.tokens])
-            depth = max(request.tree.depths(), default=0) if request.tree else 0
+            self._check(request.pending)
+            depth = 0
+            if request.tree:
+                self._check(request.tree.tokens)
+                depth = max(request.tree.depths())
             self._check_length(request.sequence, len(request.pending) + depth)
         parts = []
         for request in requests:
@@ -140,8 +144,8 @@ class TorchModel:
 
     def _check(self, tokens: Sequence[int]) -> None:
         """The kernels trust ids and positions: values out of range would read other memory."""
-        if not (self._info.can_read(min(tokens)) and self._info.can_read(max(tokens))):
-            most = (self._info.num_readable or self._info.vocab_size) - 1
+        if min(tokens) < 0 or max(tokens) >= self._num_readable:
+            most = self._num_readable - 1
             raise ValueError(f"got token ids from {min(tokens)} to {max(tokens)}; expected 0 to {most}")
 
     def _check_length(self, sequence: KVSequence, count: int) -> None:

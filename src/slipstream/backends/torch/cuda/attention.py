@@ -25,9 +25,10 @@ from slipstream.backends.torch.cuda.batch import (
     TILE_SCRATCH,
     TILE_SIZE,
     TILE_TAIL_FROM,
-    CudaBatch,
+    DeviceRows,
 )
-from slipstream.backends.torch.cuda.linear import finite_value
+from slipstream.backends.torch.cuda.linear import finite_value, rotated
+from slipstream.backends.torch.cuda.prompt_attention import PromptAttention
 from slipstream.backends.torch.kv_pool import PAGE_SIZE
 from slipstream.backends.torch.ops import LayerCache, QKNorm, RopeTable
 from slipstream.models.config import DecoderConfig
@@ -83,8 +84,8 @@ def rope_write_kernel(
     angle = tl.load(position + row).to(tl.int64) * (D // 2) + d
     c = tl.load(cosine + angle, mask=d < D // 2, other=0.0)[None, :]
     s = tl.load(sine + angle, mask=d < D // 2, other=0.0)[None, :]
-    low_out = tl.where(is_value, a, a * c - b * s)
-    high_out = tl.where(is_value, b, b * c + a * s)
+    low_out = tl.where(is_value, a, rotated(a, -b, c, s))
+    high_out = tl.where(is_value, b, rotated(b, a, c, s))
     is_query = inside & (head < HEADS)[:, None]
     tl.store(at, low_out.to(qkv.dtype.element_ty), mask=is_query)
     tl.store(at + D // 2, high_out.to(qkv.dtype.element_ty), mask=is_query)
@@ -109,8 +110,8 @@ def attend_kernel(
     tiles,  # [tiles, TILE_SIZE] int32, as TILE_FIELDS has them; together, so that one wait brings them all
     tail,  # int32: slots of a branch, by position
     pages,  # int32
-    scratch,  # [chunks, kv_heads, BLOCK_M, D] float32
-    peaks,  # [chunks, kv_heads, 2, BLOCK_M] float32: largest score, sum of weights
+    scratch,  # [queries of all chunks, D] float32: those of a tile chunk by chunk, and in it by key head
+    peaks,  # [queries of all chunks, 2] float32: largest score, sum of weights
     arrived,  # [tiles, kv_heads] int32, zero before and after
     query_stride,
     scale,
@@ -135,7 +136,7 @@ def attend_kernel(
     base = tl.load(tiles + tile * TILE_SIZE + TILE_BASE)  # positions from here on are looked up in `tail`
     tail_from = tl.load(tiles + tile * TILE_SIZE + TILE_TAIL_FROM)
     chunk = tl.load(tiles + tile * TILE_SIZE + TILE_CHUNK)  # keys of a chunk
-    chunk_at = tl.load(tiles + tile * TILE_SIZE + TILE_SCRATCH)  # the tile's first chunk in scratch
+    chunk_at = tl.load(tiles + tile * TILE_SIZE + TILE_SCRATCH)  # rows of chunks that stand before it in scratch
     pages_at = pages + tl.load(tiles + tile * TILE_SIZE + TILE_PAGE_FROM)
     last = first_position + num_rows - 1
     first_chunk = 0
@@ -192,10 +193,10 @@ def attend_kernel(
         if num_chunks == 1:
             tl.store(out_at, (total / tl.where(is_query, weight, 1.0)[:, None]).to(out.dtype.element_ty), mask=wanted)
         else:
-            place_out = (chunk_at + c) * KV_HEADS + kv_head
-            tl.store(scratch + (place_out * BLOCK_M + m[:, None]) * D + d[None, :], total, mask=wanted)
-            tl.store(peaks + place_out * 2 * BLOCK_M + m, peak)
-            tl.store(peaks + (place_out * 2 + 1) * BLOCK_M + m, weight)
+            place_out = (chunk_at + c * num_rows) * HEADS + kv_head * num_rows * GROUP + m
+            tl.store(scratch + place_out[:, None] * D + d[None, :], total, mask=wanted)
+            tl.store(peaks + place_out * 2, peak, mask=is_query)
+            tl.store(peaks + place_out * 2 + 1, weight, mask=is_query)
     if num_chunks == 1:
         return
 
@@ -203,23 +204,23 @@ def attend_kernel(
     if tl.atomic_add(arrived + tile * KV_HEADS + kv_head, 1, sem="acq_rel") != tl.minimum(num_chunks, num_splits) - 1:
         return
     tl.store(arrived + tile * KV_HEADS + kv_head, 0)
-    begin = chunk_at * KV_HEADS + kv_head
-    step = KV_HEADS * BLOCK_M
-    peaks_at = peaks + begin * 2 * BLOCK_M + m
+    begin = chunk_at * HEADS + kv_head * num_rows * GROUP + m
+    step = num_rows * HEADS
+    peaks_at = peaks + begin * 2
     highest = tl.full([BLOCK_M], float("-inf"), tl.float32)
     some = tl.arange(0, 16)
     for c in range(0, num_chunks, 16):
-        there = (c + some < num_chunks)[:, None]
+        there = (c + some < num_chunks)[:, None] & is_query[None, :]
         at_once = peaks_at[None, :] + (c + some)[:, None] * (2 * step)
         values_at_once = tl.load(at_once, mask=there, other=float("-inf"), cache_modifier=".cg")
         highest = tl.maximum(highest, tl.max(values_at_once, 0))
     highest = tl.where(highest == float("-inf"), 0.0, highest)
     weight = tl.zeros([BLOCK_M], tl.float32)
     total = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-    scratch_at = scratch + (begin * BLOCK_M + m[:, None]) * D + d[None, :]
+    scratch_at = scratch + begin[:, None] * D + d[None, :]
     for c in tl.range(0, num_chunks, num_stages=3):
-        peak = tl.load(peaks_at + c * 2 * step, cache_modifier=".cg")
-        own_weight = tl.load(peaks_at + c * 2 * step + BLOCK_M, cache_modifier=".cg")
+        peak = tl.load(peaks_at + c * 2 * step, mask=is_query, other=float("-inf"), cache_modifier=".cg")
+        own_weight = tl.load(peaks_at + c * 2 * step + 1, mask=is_query, other=0.0, cache_modifier=".cg")
         part = tl.load(scratch_at + c * step * D, mask=wanted, other=0.0, cache_modifier=".cg")
         factor = tl.exp2(peak - highest)
         weight += factor * own_weight
@@ -237,9 +238,10 @@ class PagedAttention:
         self._peaks = torch.empty(MAX_CHUNKS_BYTES // 4 * 2 // config.head_dim, device=device)
         self._arrived = torch.zeros(max_tiles * config.num_kv_heads, dtype=torch.int32, device=device)
         self._precision = "ieee" if dtype == torch.float32 else "tf32"
+        self._prompts = PromptAttention(config, dtype, device)
 
     def rope_write(
-        self, qkv: torch.Tensor, batch: CudaBatch, rope: RopeTable, norm: QKNorm | None, cache: LayerCache
+        self, qkv: torch.Tensor, batch: DeviceRows, rope: RopeTable, norm: QKNorm | None, cache: LayerCache
     ) -> None:
         config = self._config
         heads = config.num_heads + 2 * config.num_kv_heads
@@ -251,10 +253,14 @@ class PagedAttention:
             BLOCK_H=_HEADS_A_PROGRAM, num_warps=4,
         )  # fmt: skip
 
-    def attend(self, queries: torch.Tensor, batch: CudaBatch, cache: LayerCache) -> torch.Tensor:
+    def attend(self, queries: torch.Tensor, batch: DeviceRows, cache: LayerCache) -> torch.Tensor:
         """`queries` may have keys and values behind them in each row."""
         config = self._config
         out = torch.empty(len(queries), config.num_heads * config.head_dim, dtype=queries.dtype, device=queries.device)
+        if batch.blocks:
+            self._prompts.attend(queries, batch.blocks, cache, out)
+        if not batch.num_tiles:
+            return out
         attend_kernel[(batch.num_tiles, config.num_kv_heads, batch.splits)](
             queries, cache.keys, cache.values, out, batch.tiles, batch.tail, batch.pages, self._scratch, self._peaks,
             self._arrived, queries.shape[1], config.head_dim**-0.5, HEADS=config.num_heads,

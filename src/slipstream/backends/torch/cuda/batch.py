@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
 
 import torch
 import triton
 import triton.language as tl
 
 from slipstream.backends.torch.batch import SequenceRows
+from slipstream.backends.torch.cuda.prompt_attention import Blocks
 from slipstream.core.tree import ROOT, DraftTree
 from slipstream.models.config import DecoderConfig
 
-MAX_CHUNKS_BYTES = 1 << 28  # scratch of attention: chunks of all tiles of a forward
+MAX_CHUNKS_BYTES = 1 << 28  # scratch of attention: the rows of all tiles of a forward, for each chunk of their keys
 _ROW_FIELDS = ("tokens", "position", "slot", "page_from", "source")
 TILE_FIELDS = ("row", "rows", "position", "base", "tail_from", "chunk", "scratch", "page_from")
 TILE_SIZE = tl.constexpr(len(TILE_FIELDS))
@@ -26,6 +26,7 @@ TILE_ROW, TILE_ROWS, TILE_POSITION, TILE_BASE, TILE_TAIL_FROM, TILE_CHUNK, TILE_
     for i in range(len(TILE_FIELDS))  # where kernels find a field
 )
 _NO_TILE = [int(name == "chunk") for name in TILE_FIELDS]
+_MANY_ROWS = 32  # in as many rows most are a stream's only one: small tiles took 0.7 of the time at 32 to 256 streams
 _IN_ORDER = 1 << 30  # as `tile_base`: no position is looked up in `tail`
 _CHUNK_TIERS = ((2048, 128), (8192, 256), (1 << 31, 512))  # up to this position: keys of a chunk
 
@@ -39,8 +40,9 @@ def advance_rows(position, slot, tiles, i, inside):
     tl.store(tile_position, tl.load(tile_position, mask=inside) + 1, mask=inside)
 
 
-class CudaBatch:
-    """Room for `capacity` rows. A row is in one tile; a tile's rows share their keys, up to each row's own position.
+class DeviceRows:
+    """The rows of a forward, as kernels read them. A row is in one tile, whose rows share their keys, up to each row's
+    own position; or in one block, which is a large tile without branches.
 
     A row at `slot` s of its sequence is kept in page s // PAGE_SIZE of that sequence. A branch of a tree is a tile of
     its own: `tail` says in which slots its tokens are, from the position `base` on.
@@ -50,23 +52,33 @@ class CudaBatch:
     position: torch.Tensor
     slot: torch.Tensor
     page_from: torch.Tensor  # where the pages of the row's sequence begin in `pages`
-    source: torch.Tensor  # for a draft: the row of the step before that chooses this row's token
-    progress: torch.Tensor  # [2] for a draft: steps taken, streams
     tiles: torch.Tensor  # [tiles * TILE_SIZE], as TILE_FIELDS
     tail: torch.Tensor
     pages: torch.Tensor
-    logit_rows: torch.Tensor  # int64
+    logit_rows: torch.Tensor  # which rows' logits are wanted
+    num_tiles: int  # of a launch
+    block_m: int  # queries of a tile: rows times the heads that share keys
+    splits: int  # programs that share a tile's keys
+    blocks: Blocks | None = None
+
+
+class CudaBatch(DeviceRows):
+    """Room for `capacity` rows, in buffers that never move."""
+
+    source: torch.Tensor  # for a draft: the row of the step before that chooses this row's token
+    progress: torch.Tensor  # [2] for a draft: steps taken, streams
 
     def __init__(
         self, config: DecoderConfig, capacity: int, max_pages: int, spare_page: int, device: torch.device
     ) -> None:
         group = config.num_heads // config.num_kv_heads
         self.capacity = capacity
-        self.block_m = max(16, triton.next_power_of_2(group), min(32, triton.next_power_of_2(capacity * group)))
+        most = 32 if capacity < _MANY_ROWS else 16
+        self.block_m = max(16, triton.next_power_of_2(group), min(most, triton.next_power_of_2(capacity * group)))
         self.splits = max(4, min(32, 128 // capacity))
-        self.num_tiles = capacity  # of a launch
+        self.num_tiles = capacity
         self._rows_a_tile = self.block_m // group
-        self._max_chunks = MAX_CHUNKS_BYTES // (4 * config.num_kv_heads * self.block_m * config.head_dim)
+        self._max_chunks = max_chunks(config)
         self._spare_page = spare_page
         sizes = dict.fromkeys(_ROW_FIELDS, capacity) | {
             "progress": 2,
@@ -89,16 +101,6 @@ class CudaBatch:
         """
         self._send(self._laid_out(parts, ahead), source, len(parts))
 
-    def fit(self, parts: Sequence[SequenceRows]) -> None:
-        """Like `fill`, for one launch of just these rows, with logits only where they are asked for."""
-        laid = self._laid_out(parts, 0)
-        self.tokens = self._device[self._layout["tokens"]][: len(laid.tokens)]
-        self.num_tiles = len(laid.tiles)
-        ends = accumulate(part.num_rows for part in parts)
-        wanted = [i for part, end in zip(parts, ends, strict=True) for i in range(end - len(part.tree) - 1, end)]
-        self.logit_rows = torch.tensor(wanted, device=self._device.device)
-        self._send(laid, (), len(parts))
-
     def _laid_out(self, parts: Sequence[SequenceRows], ahead: int) -> _LaidOut:
         laid = _LaidOut(pages=[self._spare_page])
         for part in parts:
@@ -113,27 +115,11 @@ class CudaBatch:
         laid.tokens += tree.tokens
         laid.slot += range(start, start + num_rows)
         laid.page_from += [page_from] * num_rows
-        chain = num_pending + _length_of_chain(tree)
+        chain = num_pending + length_of_chain(tree)
         laid.position += range(start, start + chain)
-        self._lay_chain(row, start, chain, page_from, laid.tiles, ahead)
-        if chain == num_rows:
-            return
-        base, depths = start + num_pending, tree.depths()
-        for node in range(chain - num_pending, len(tree)):
-            position = base + depths[node] - 1
-            laid.position.append(position)
-            tail = [base + i for i in tree.path(node)]
-            laid.tiles.add(row + num_pending + node, 1, position, page_from, base=base, tail=tail)
-
-    def _lay_chain(self, row: int, start: int, count: int, page_from: int, tiles: _Tiles, ahead: int) -> None:
-        """Rows in the order of the text, in tiles of one size of chunks."""
-        while count:
-            chunk = chunk_keys(start)
-            take = min(count, self._rows_a_tile)
-            while chunk_keys(start + take - 1) != chunk:
-                take -= 1
-            tiles.add(row, take, start, page_from, ahead)
-            row, start, count = row + take, start + take, count - take
+        laid.tiles.add_chain(row, start, chain, page_from, self._rows_a_tile, ahead)
+        if chain < num_rows:
+            laid.position += laid.tiles.add_branches(part, row, page_from)
 
     def _send(self, laid: _LaidOut, source: Sequence[int], num_streams: int) -> None:
         """In as few writes as can be: each costs the host a microsecond or more, and there is a round of it a token."""
@@ -185,10 +171,12 @@ class _LaidOut:
     position: list[int] = field(default_factory=list)
     slot: list[int] = field(default_factory=list)
     page_from: list[int] = field(default_factory=list)
-    tiles: _Tiles = field(default_factory=lambda: _Tiles())
+    tiles: Tiles = field(default_factory=lambda: Tiles())
 
 
-class _Tiles:
+class Tiles:
+    """Rows that share their keys."""
+
     def __init__(self) -> None:
         self.tail: list[int] = []
         self._tiles: list[_Tile] = []
@@ -196,24 +184,43 @@ class _Tiles:
     def __len__(self) -> int:
         return len(self._tiles)
 
-    def add(
-        self, row: int, rows: int, position: int, page_from: int, ahead: int = 0, base: int = _IN_ORDER,
-        tail: Sequence[int] = (),
-    ) -> None:  # fmt: skip
-        self._tiles.append(_Tile(row, rows, position, page_from, base, len(self.tail), ahead))
-        self.tail += tail
+    def add_chain(self, row: int, start: int, count: int, page_from: int, rows_a_tile: int, ahead: int = 0) -> None:
+        """Rows in the order of the text, in tiles of one size of chunks."""
+        while count:
+            chunk = chunk_keys(start)
+            take = min(count, rows_a_tile)
+            while chunk_keys(start + take - 1) != chunk:
+                take -= 1
+            self._tiles.append(_Tile(row, take, start, page_from, _IN_ORDER, len(self.tail), ahead))
+            row, start, count = row + take, start + take, count - take
+
+    def add_branches(self, part: SequenceRows, row: int, page_from: int) -> list[int]:
+        """The nodes behind the chain that the tree begins with, a tile each. Returns their positions."""
+        tree, base, depths = part.tree, part.start + len(part.pending), part.tree.depths()
+        positions = []
+        for node in range(length_of_chain(tree), len(tree)):
+            positions.append(base + depths[node] - 1)
+            place = row + len(part.pending) + node
+            self._tiles.append(_Tile(place, 1, positions[-1], page_from, base, len(self.tail), ahead=0))
+            self.tail += [base + i for i in tree.path(node)]
+        return positions
 
     def laid_out(self, max_chunks: int) -> list[int]:
         """As TILE_FIELDS has them, tile after tile. Chunks are stretched where scratch has no room for all of them."""
         stretch = 1
-        while sum(tile.num_chunks(stretch) for tile in self._tiles) > max_chunks:
+        while sum(tile.num_chunks(stretch) * tile.rows for tile in self._tiles) > max_chunks:
             stretch *= 2
         laid, scratch = [], 0
         for t in self._tiles:
             chunk = chunk_keys(t.position) * stretch
             laid += [t.row, t.rows, t.position, t.base, t.tail_from, chunk, scratch, t.page_from]
-            scratch += t.num_chunks(stretch)
+            scratch += t.num_chunks(stretch) * t.rows
         return laid
+
+
+def max_chunks(config: DecoderConfig) -> int:
+    """Chunks that scratch has room for, counted for each row."""
+    return MAX_CHUNKS_BYTES // (4 * config.num_heads * config.head_dim)
 
 
 def chunk_keys(position: int) -> int:
@@ -221,7 +228,7 @@ def chunk_keys(position: int) -> int:
     return next(keys for end, keys in _CHUNK_TIERS if position < end)
 
 
-def _length_of_chain(tree: DraftTree) -> int:
+def length_of_chain(tree: DraftTree) -> int:
     """Leading nodes of which each follows the one before."""
     for node, parent in enumerate(tree.parents):
         if parent != (node - 1 if node else ROOT):

@@ -10,41 +10,31 @@ from contextlib import contextmanager
 import torch
 
 from slipstream.backends.torch.batch import SequenceRows
-from slipstream.backends.torch.cuda.batch import CudaBatch
+from slipstream.backends.torch.cuda.batch import CudaBatch, DeviceRows
 from slipstream.backends.torch.cuda.choose import Chooser, narrowed
-from slipstream.backends.torch.cuda.linear import MAX_SKINNY_ROWS
+from slipstream.backends.torch.cuda.long_batch import LongBatch
+from slipstream.backends.torch.cuda.prompt_attention import rows_a_block
 from slipstream.backends.torch.decoder import Decoder
-from slipstream.backends.torch.kv_pool import PAGE_SIZE, KVPool
+from slipstream.backends.torch.kv_pool import PAGE_SIZE, KVPool, PooledSequence
 from slipstream.backends.torch.ops import Features
 from slipstream.core.sampling import Sampling
 from slipstream.models.config import DecoderConfig
 
+WARM_ROWS = 512  # of the first long forward
 log = logging.getLogger("slipstream")
 
 
-class Bucket(ABC):
-    """A forward for up to so many rows: its buffers, and its graph once it was captured."""
+class ForwardPass(ABC):
+    """A forward, and the choice of a token after each row that has logits."""
 
-    def __init__(self, batch: CudaBatch, chooser: Chooser) -> None:
-        self.batch = batch
+    def __init__(self, chooser: Chooser) -> None:
         self.chooser = chooser
         self.logits = torch.empty(0)  # [rows, vocab] float32
-        self._graph: torch.cuda.CUDAGraph | None = None
 
     @abstractmethod
     def forward(self) -> torch.Tensor:
         """Logits [rows, vocab] float32 of what the batch holds."""
         ...
-
-    def take_over(self, before: Bucket, source: torch.Tensor) -> None:  # noqa: B027
-        """What its rows need of those of another forward, besides their tokens. `source`: of which row, for each."""
-
-    def run(self) -> None:
-        """Starts the forward of what the batch holds; does not wait for it."""
-        if self._graph is None:
-            self.run_uncaptured()  # Triton's interpreter has no graphs
-        else:
-            self._graph.replay()
 
     def run_uncaptured(self) -> None:
         self.logits = self.forward()
@@ -58,6 +48,25 @@ class Bucket(ABC):
                 if sampling.narrows:
                     logits[at] = narrowed(logits[at], sampling)
             self.chooser.choose(logits)
+
+
+class Bucket(ForwardPass):
+    """A forward for up to so many rows: its buffers, and its graph once it was captured."""
+
+    def __init__(self, batch: CudaBatch, chooser: Chooser) -> None:
+        super().__init__(chooser)
+        self.batch = batch
+        self._graph: torch.cuda.CUDAGraph | None = None
+
+    def take_over(self, before: Bucket, source: torch.Tensor) -> None:
+        """What its rows need of those of another forward, besides their tokens. `source`: of which row, for each."""
+
+    def run(self) -> None:
+        """Starts the forward of what the batch holds; does not wait for it."""
+        if self._graph is None:
+            self.run_uncaptured()  # Triton's interpreter has no graphs
+        else:
+            self._graph.replay()
 
     @property
     def is_captured(self) -> bool:
@@ -88,7 +97,7 @@ class TargetBucket(Bucket):
     """The forward of a whole model. `feature_layers`: what a head reads of it."""
 
     def __init__(
-        self, decoder: Decoder[CudaBatch], pool: KVPool, capacity: int, device: torch.device,
+        self, decoder: Decoder[DeviceRows], pool: KVPool, capacity: int, device: torch.device,
         feature_layers: tuple[int, ...] = (),
     ) -> None:  # fmt: skip
         batch = make_batch(decoder.config, pool, capacity, len(decoder.rope.cosine), device)
@@ -109,8 +118,49 @@ class TargetBucket(Bucket):
         return self._features.out[: sum(part.num_rows for part in parts)].clone()
 
 
+class LongForward(ForwardPass):
+    """The forward of a whole model over any number of rows, with logits for those that were asked for. Uncaptured."""
+
+    def __init__(
+        self, decoder: Decoder[DeviceRows], pool: KVPool, max_rows: int, device: torch.device,
+        feature_layers: tuple[int, ...] = (),
+    ) -> None:  # fmt: skip
+        super().__init__(Chooser(max_rows, decoder.head.outputs, device))
+        self._decoder = decoder
+        self._pool = pool
+        self._device = device
+        self._feature_layers = feature_layers
+        self._rows_a_block = rows_a_block(decoder.config, decoder.ops.activation_dtype)
+        self._batch: LongBatch | None = None
+        self._features: Features | None = None
+
+    def lay(self, parts: Sequence[SequenceRows]) -> None:
+        self._batch = LongBatch(self._decoder.config, parts, self._rows_a_block, self._device)
+        self._features = None
+        if self._feature_layers and any(part.sequence.is_followed for part in parts):
+            width = len(self._feature_layers) * self._decoder.config.hidden_size
+            dtype, rows = self._decoder.ops.activation_dtype, len(self._batch.tokens)
+            self._features = Features(self._feature_layers, torch.empty(rows, width, dtype=dtype, device=self._device))
+
+    def warm_up(self) -> None:
+        """Runs once, in the spare page, for the compiler: rows in blocks and a row in a tile."""
+        spare = PooledSequence(self._pool, 0)
+        spare.pages = [self._pool.spare_page] * -(-WARM_ROWS // PAGE_SIZE)
+        self.lay([SequenceRows(spare, 0, [0] * count) for count in (WARM_ROWS, 1)])
+        self.run_uncaptured()
+
+    def forward(self) -> torch.Tensor:
+        assert self._batch is not None
+        return self._decoder.forward(self._batch, self._pool, self._features)
+
+    @property
+    def features(self) -> torch.Tensor | None:
+        """[rows, features] if a head follows one of the sequences."""
+        return self._features.out if self._features else None
+
+
 def make_batch(
     config: DecoderConfig, pool: KVPool, capacity: int, num_positions: int, device: torch.device
 ) -> CudaBatch:
     pages_a_stream = min(pool.num_pages, -(-num_positions // PAGE_SIZE) + 1)
-    return CudaBatch(config, capacity, pages_a_stream * min(capacity, MAX_SKINNY_ROWS), pool.spare_page, device)
+    return CudaBatch(config, capacity, pages_a_stream * capacity, pool.spare_page, device)

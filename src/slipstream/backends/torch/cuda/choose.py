@@ -146,12 +146,12 @@ class Chooser:
             BLOCKS=triton.next_power_of_2(self._num_blocks), num_warps=1,
         )  # fmt: skip
 
-    def read(self) -> list[int]:
-        """The chosen tokens, on the host; -1 where the logits are not finite. Waits for the device."""
-        self._chosen_host.copy_(self.chosen, non_blocking=True)
+    def read(self, rows: int) -> list[int]:
+        """The tokens of the first rows, on the host; -1 where the logits are not finite. Waits for the device."""
+        self._chosen_host[0, :rows].copy_(self.chosen[0, :rows], non_blocking=True)
         if self.chosen.is_cuda:
             torch.cuda.current_stream().synchronize()
-        tokens: list[int] = self._chosen_host[0].tolist()
+        tokens: list[int] = self._chosen_host[0, :rows].tolist()
         return tokens
 
 

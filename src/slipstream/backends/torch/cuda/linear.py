@@ -17,12 +17,13 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from slipstream.backends.torch.cuda.batch import CudaBatch
+from slipstream.backends.torch.cuda.batch import DeviceRows
 from slipstream.backends.torch.kv_pool import PAGE_SIZE
 from slipstream.backends.torch.ops import Hidden, LayerCache, Linear, Norm, RopeTable
 from slipstream.models.config import DecoderConfig
 
-MAX_SKINNY_ROWS = 64
+MAX_SKINNY_ROWS = 64  # of a draft's step
+MAX_ROWS = 256  # that these kernels take; from there on products are bound by arithmetic, and cuBLAS is faster
 MAX_SPLIT = 4
 SQUARES_UNIT = tl.constexpr(2.0**28)  # integers add up the same in any order; overflows beyond |x| of 180,000
 _SHARED_BYTES = 200_000  # of a multiprocessor, for the tiles on their way
@@ -37,11 +38,26 @@ class Tiling:
     stages: int
     split: int = 1
     tma: bool = False  # weights come through the tensor memory accelerator
+    warps: int = 4
+    block_r: int = 64  # rows of a tile, at most
+    share: int | None = None  # inputs of one of the programs that share them; None: equal shares of whole tiles
+
+    def rows(self, rows: int) -> int:
+        """Rows of a tile, as a power of two."""
+        return min(self.block_r, max(16, 1 << (rows - 1).bit_length()))
+
+    def inputs_of_program(self, inputs: int) -> int:
+        return self.share or -(-(inputs // self.block_k) // self.split) * self.block_k
+
+    def like(self, other: Tiling, inputs: int, item_bytes: int) -> Tiling:
+        """The same with the sums of another tiling: those of a row then have the same bits."""
+        share = other.fitted(inputs, item_bytes, False, 16).inputs_of_program(inputs)
+        return replace(self, split=other.split, share=share)
 
     def fitted(self, inputs: int, item_bytes: int, gated: bool, block_r: int) -> Tiling:
         """The same for inputs that are no multiple of its tile, and within the memory of a multiprocessor."""
         block_k = self.block_k * 2 // max(item_bytes, 2)
-        while inputs % block_k:
+        while inputs % block_k or (self.share or 0) % block_k:
             block_k //= 2
         stage_bytes = (self.block_n * (2 if gated else 1) + block_r) * block_k * item_bytes
         stages = max(2, min(self.stages, _SHARED_BYTES // stage_bytes))
@@ -74,6 +90,12 @@ def finite_value(x):
 
 
 @triton.jit
+def rotated(x, other, cosine, sine):
+    """x * cosine + other * sine, rounded in the same places wherever it is computed."""
+    return tl.fma(x, cosine, other * sine)
+
+
+@triton.jit
 def linear_kernel(
     x,  # [rows, K]
     weight,  # [N, K]; gated: [2 N, K], gates first. A pointer, or with TMA a descriptor
@@ -87,6 +109,7 @@ def linear_kernel(
     rows,
     N,
     K,
+    share,  # inputs of a program
     eps,
     BLOCK_R: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -109,7 +132,6 @@ def linear_kernel(
     in_rows = r < rows
     inside = in_rows[:, None] & (n < N)[None, :]
     at = r[:, None].to(tl.int64) * N + n[None, :]
-    share = tl.cdiv(K // BLOCK_K, SPLIT) * BLOCK_K
     begin = tl.program_id(2) * share
 
     if ADD:
@@ -184,6 +206,7 @@ def qkv_kernel(
     arrived,  # [tiles] int32, zero before and after
     rows,
     K,
+    share,  # inputs of a program
     eps,
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
@@ -225,7 +248,6 @@ def qkv_kernel(
     w_at = weight + n[None, :].to(tl.int64) * K + k[:, None]
     low = tl.zeros([BLOCK_R, BLOCK_N], tl.float32)
     high = tl.zeros([BLOCK_R, BLOCK_N], tl.float32)
-    share = tl.cdiv(K // BLOCK_K, SPLIT) * BLOCK_K
     begin = tl.program_id(2) * share
     for k0 in tl.range(begin, tl.minimum(begin + share, K), BLOCK_K, num_stages=STAGES):
         a = tl.load(x_at + k0, mask=in_rows[:, None], other=0.0)
@@ -252,8 +274,9 @@ def qkv_kernel(
         low += tl.load(bias + n, mask=in_n, other=0.0)[None, :]
         high += tl.load(bias + n + half, mask=in_n, other=0.0)[None, :]
     dtype = queries.dtype.element_ty
-    low_out = (low.to(dtype).to(tl.float32) * c - high.to(dtype).to(tl.float32) * s).to(dtype)
-    high_out = (high.to(dtype).to(tl.float32) * c + low.to(dtype).to(tl.float32) * s).to(dtype)
+    low, high = low.to(dtype).to(tl.float32), high.to(dtype).to(tl.float32)
+    low_out = rotated(low, -high, c, s).to(dtype)
+    high_out = rotated(high, low, c, s).to(dtype)
     query_at = queries + r[:, None].to(tl.int64) * (HEADS * D) + n[None, :]
     is_query = inside & (head < HEADS)[None, :]
     tl.store(query_at, low_out, mask=is_query)
@@ -304,8 +327,8 @@ class SkinnyProducts:
         self._dtype = dtype
         self._num_norms = num_norms
         self._device = device
-        self._scratch = torch.empty(MAX_SKINNY_ROWS * MAX_SPLIT * (max_outputs + 128), device=device)
-        self._arrived = torch.zeros(max_outputs // 16 + 1, dtype=torch.int32, device=device)
+        self._scratch = torch.empty(MAX_ROWS * MAX_SPLIT * (max_outputs + 128), device=device)
+        self._arrived = torch.zeros(MAX_ROWS // 64 * (max_outputs // 16 + 1), dtype=torch.int32, device=device)
         self._precision = "ieee" if dtype == torch.float32 else "tf32"
 
     def embed(self, table: Linear, tokens: torch.Tensor, then: Norm) -> Hidden:
@@ -330,23 +353,23 @@ class SkinnyProducts:
         return out
 
     def qkv(
-        self, hidden: Hidden, norm: Norm, weight: Linear, batch: CudaBatch, config: DecoderConfig, rope: RopeTable,
+        self, hidden: Hidden, norm: Norm, weight: Linear, batch: DeviceRows, config: DecoderConfig, rope: RopeTable,
         cache: LayerCache, tiling: Tiling,
     ) -> torch.Tensor:  # fmt: skip
         """Rotated queries [rows, heads * head_dim]; keys and values go into the cache."""
         assert hidden.scaled is not None and hidden.squares is not None
         rows, width = len(hidden.x), config.num_heads * config.head_dim
         queries = torch.empty(rows, width, dtype=self._dtype, device=self._device)
-        block_r = block_rows(rows)
+        block_r = tiling.rows(rows)
         cut = tiling.fitted(weight.inputs, queries.element_size(), True, block_r)
         qkv_kernel[(triton.cdiv(rows, block_r), triton.cdiv(weight.outputs // 2, cut.block_n), cut.split)](
             hidden.scaled, weight.data, hidden.squares, norm.gain if weight.bias is None else weight.bias, queries,
             batch.position, batch.slot, batch.page_from, batch.pages, rope.cosine, rope.sine, cache.keys, cache.values,
-            self._scratch, self._arrived, rows, weight.inputs, norm.eps,
+            self._scratch, self._arrived, rows, weight.inputs, cut.inputs_of_program(weight.inputs), norm.eps,
             HEADS=config.num_heads, KV_HEADS=config.num_kv_heads, D=config.head_dim, PAGE=PAGE_SIZE,
             BLOCK_R=block_r, BLOCK_N=cut.block_n, BLOCK_K=cut.block_k, STAGES=cut.stages, SPLIT=cut.split,
             BIAS=weight.bias is not None, PRECISION=self._precision,
-            num_warps=4, num_stages=cut.stages,
+            num_warps=cut.warps, num_stages=cut.stages,
         )  # fmt: skip
         return queries
 
@@ -360,7 +383,7 @@ class SkinnyProducts:
     ) -> None:  # fmt: skip
         assert hidden.squares is not None
         rows, n = out.shape
-        block_r = block_rows(rows)
+        block_r = tiling.rows(rows)
         cut = tiling.fitted(weight.inputs, x.element_size(), gated, block_r)
         row_tiles, n_tiles = triton.cdiv(rows, block_r), triton.cdiv(n, cut.block_n)
         if add:
@@ -368,12 +391,8 @@ class SkinnyProducts:
         data = TensorDescriptor.from_tensor(weight.data, [cut.block_n, cut.block_k]) if cut.tma else weight.data
         linear_kernel[(row_tiles, n_tiles, cut.split)](
             x, data, hidden.squares, norm.gain if weight.bias is None else weight.bias, out, norm.gain, hidden.scaled,
-            self._scratch, self._arrived, rows, n, weight.inputs, norm.eps,
+            self._scratch, self._arrived, rows, n, weight.inputs, cut.inputs_of_program(weight.inputs), norm.eps,
             BLOCK_R=block_r, BLOCK_N=cut.block_n, BLOCK_K=cut.block_k, STAGES=cut.stages, SPLIT=cut.split,
             NORM=not add, GATED=gated, BIAS=weight.bias is not None, ADD=add, TMA=cut.tma, PRECISION=self._precision,
-            num_warps=4, num_stages=cut.stages,
+            num_warps=cut.warps, num_stages=cut.stages,
         )  # fmt: skip
-
-
-def block_rows(rows: int) -> int:
-    return next(block for block in (16, 32, MAX_SKINNY_ROWS) if rows <= block)

@@ -1,4 +1,4 @@
-"""TritonOps: the decoder's steps on a GPU. Few rows go through the skinny kernels, a long prompt through cuBLAS."""
+"""TritonOps: the decoder's steps on a GPU. Few rows go through the skinny kernels, many through cuBLAS."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import replace
 from functools import partial
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 
 from slipstream.backends.torch.cuda.attention import PagedAttention
-from slipstream.backends.torch.cuda.batch import CudaBatch
-from slipstream.backends.torch.cuda.linear import MAX_SKINNY_ROWS, SkinnyProducts, Tiling
-from slipstream.backends.torch.cuda.tilings import Tilings, Trial
+from slipstream.backends.torch.cuda.batch import CudaBatch, DeviceRows
+from slipstream.backends.torch.cuda.linear import MAX_ROWS, SkinnyProducts, Tiling
+from slipstream.backends.torch.cuda.many import ManyRows
+from slipstream.backends.torch.cuda.tilings import NARROW_ROWS, Tilings, Trial
 from slipstream.backends.torch.ops import (
     Features,
     Hidden,
@@ -27,14 +27,11 @@ from slipstream.backends.torch.ops import (
     joined,
     run_layers,
 )
-from slipstream.backends.torch.reference import ReferenceOps
 from slipstream.models.config import DecoderConfig
-
-MAX_TILES = 512
 
 
 class TritonOps:
-    """Up to MAX_SKINNY_ROWS rows, a row's result is bit-identical regardless of the other rows; with more rows it is
+    """Up to MAX_ROWS rows, a row's result is bit-identical regardless of the other rows; with more rows it is
     not.
     """
 
@@ -42,20 +39,22 @@ class TritonOps:
     batch_invariant = False
     takes_quantised = False
 
-    def __init__(self, config: DecoderConfig, dtype: torch.dtype, device: torch.device, exact: bool) -> None:
+    def __init__(
+        self, config: DecoderConfig, dtype: torch.dtype, device: torch.device, exact: bool, max_rows: int
+    ) -> None:
         self.activation_dtype = dtype
         self.batch_invariant = exact  # the model then never takes more rows than the skinny kernels do
         self.tilings = Tilings(device)
         self._device = device
         self._config = config
         qkv_outputs = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
-        self._many = ReferenceOps(dtype)
+        self._many = ManyRows()
         self._skinny = SkinnyProducts(dtype, device, max(config.hidden_size, qkv_outputs), 2 * config.num_layers + 1)
-        self._attention = PagedAttention(config, dtype, device, MAX_TILES)
+        self._attention = PagedAttention(config, dtype, device, max_rows)
 
     def for_head(self, config: DecoderConfig) -> TritonOps:
         """Those of a draft head with such a layer. Its weights are floats."""
-        return TritonOps(config, self.activation_dtype, self._device, self.batch_invariant)
+        return TritonOps(config, self.activation_dtype, self._device, self.batch_invariant, MAX_ROWS)
 
     def pack(self, weight: Weight | Sequence[Weight], bias: torch.Tensor | None = None) -> Linear:
         weight = joined(weight)
@@ -66,8 +65,8 @@ class TritonOps:
         return replace(weight, data=weight.data[:count], outputs=count)
 
     def embed(self, table: Linear, tokens: torch.Tensor, then: Norm) -> Hidden:
-        if len(tokens) > MAX_SKINNY_ROWS:
-            return Hidden(F.embedding(tokens, table.data))
+        if len(tokens) > MAX_ROWS:
+            return Hidden(table.data[tokens])
         return self._skinny.embed(table, tokens, then)
 
     def table_of(self, table: Linear, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -75,49 +74,56 @@ class TritonOps:
         return table.data, tokens
 
     def layers(
-        self, hidden: Hidden, stack: Stack, batch: CudaBatch, cache: StackCache, features: Features | None
+        self, hidden: Hidden, stack: Stack, batch: DeviceRows, cache: StackCache, features: Features | None
     ) -> None:
         run_layers(self, hidden, stack, batch, cache, features)
 
     def qkv(
-        self, hidden: Hidden, norm: Norm, weight: Linear, qk_norm: QKNorm | None, rope: RopeTable, batch: CudaBatch,
+        self, hidden: Hidden, norm: Norm, weight: Linear, qk_norm: QKNorm | None, rope: RopeTable, batch: DeviceRows,
         config: DecoderConfig, cache: LayerCache,
     ) -> torch.Tensor:  # fmt: skip
-        if hidden.scaled is not None and qk_norm is None:
-            tiling = self.tilings.of("qkv", weight)
-            return self._skinny.qkv(hidden, norm, weight, batch, config, rope, cache, tiling)
+        kind = "project" if qk_norm else "qkv"
         if hidden.scaled is None:
-            qkv = self._linear(self._many.norm(hidden.x, norm), weight)
-        else:  # a norm over whole heads: not before they are complete
-            qkv = self._skinny.normed(hidden, norm, weight, self.tilings.of("project", weight))
+            qkv = self._many.linear(self._many.norm(hidden.x, norm), weight)
+        elif qk_norm or len(hidden.x) > NARROW_ROWS:  # a norm over whole heads: not before they are complete
+            qkv = self._skinny.normed(hidden, norm, weight, self._tiling(kind, weight, hidden))
+        else:
+            tiling = self._tiling(kind, weight, hidden)
+            return self._skinny.qkv(hidden, norm, weight, batch, config, rope, cache, tiling)
         self._attention.rope_write(qkv, batch, rope, qk_norm, cache)
         return qkv
 
     def gate(self, hidden: Hidden, norm: Norm, gate_up: Linear) -> torch.Tensor:
         if hidden.scaled is None:
-            return self._many.swiglu(self._linear(self._many.norm(hidden.x, norm), gate_up))
-        return self._skinny.normed(hidden, norm, gate_up, self.tilings.of("gate", gate_up), gated=True)
+            return self._many.gate(self._many.norm(hidden.x, norm), gate_up)
+        return self._skinny.normed(hidden, norm, gate_up, self._tiling("gate", gate_up, hidden), gated=True)
 
     def add(self, x: torch.Tensor, weight: Linear, hidden: Hidden, then: Norm) -> None:
         if hidden.scaled is None:
-            hidden.x += self._linear(x, weight)
+            self._many.add(x, weight, hidden.x)
         else:
-            self._skinny.add(x, weight, hidden, then, self.tilings.of("add", weight))
+            self._skinny.add(x, weight, hidden, then, self._tiling("add", weight, hidden))
 
     def logits(self, hidden: Hidden, norm: Norm, head: Linear) -> torch.Tensor:
         if hidden.scaled is None:
-            return self._linear(self._many.norm(hidden.x, norm), head).float()
-        return self._skinny.normed(hidden, norm, head, self.tilings.of("logits", head), wide=True)
+            return self._many.logits(self._many.norm(hidden.x, norm), head)
+        return self._skinny.normed(hidden, norm, head, self._tiling("logits", head, hidden), wide=True)
 
-    def attend(self, qkv: torch.Tensor, batch: CudaBatch, config: DecoderConfig, cache: LayerCache) -> torch.Tensor:
+    def attend(self, qkv: torch.Tensor, batch: DeviceRows, config: DecoderConfig, cache: LayerCache) -> torch.Tensor:
         return self._attention.attend(qkv, batch, cache)
+
+    def _tiling(self, kind: str, weight: Linear, hidden: Hidden) -> Tiling:
+        return self.tilings.of(kind, weight, len(hidden.x))
 
     def measure(
         self, products: Sequence[tuple[str, list[Linear]]], batch: CudaBatch, rope: RopeTable, cache: LayerCache
     ) -> None:
-        """Finds the best tilings for products of these kinds, each with its weights of all layers."""
+        """Finds the best tilings for products of these kinds, each with its weights of all layers, and of as many rows
+        as the batch has.
+        """
         for kind, weights in products:
-            self.tilings.measure(kind, weights, partial(self.trial, kind, weights[0], batch, rope, cache))
+            trial = partial(self.trial, kind, weights[0], batch, rope, cache)
+            self.tilings.measure(kind, weights, len(batch.tokens), trial)
 
     def trial(self, kind: str, like: Linear, batch: CudaBatch, rope: RopeTable, cache: LayerCache) -> Trial:
         """Runs one product of this kind and shape, on no particular numbers: for measuring tilings."""
@@ -131,12 +137,9 @@ class TritonOps:
             hidden = Hidden(x, x, squares)
             if kind == "add":
                 self._skinny.add(x, weight, Hidden(stream, torch.empty_like(stream), squares), norm, tiling)
-            elif kind == "qkv":
+            elif kind == "qkv" and rows <= NARROW_ROWS:
                 self._skinny.qkv(hidden, norm, weight, batch, self._config, rope, cache, tiling)
             else:
                 self._skinny.normed(hidden, norm, weight, tiling, kind == "gate", kind == "logits")
 
         return run
-
-    def _linear(self, x: torch.Tensor, weight: Linear) -> torch.Tensor:
-        return F.linear(x, weight.data, None if weight.bias is None else weight.bias.to(x.dtype))

@@ -12,8 +12,8 @@ import torch.nn.functional as F  # noqa: N812
 import triton
 import triton.language as tl
 
-from slipstream.backends.torch.cuda.batch import CudaBatch
-from slipstream.backends.torch.cuda.linear import MAX_SKINNY_ROWS, SQUARES_UNIT
+from slipstream.backends.torch.cuda.batch import CudaBatch, DeviceRows
+from slipstream.backends.torch.cuda.linear import MAX_ROWS, SQUARES_UNIT
 from slipstream.backends.torch.cuda.ops import TritonOps
 from slipstream.backends.torch.cuda.quantised_kernels import CodeKernels, Source
 from slipstream.backends.torch.cuda.quantised_layout import TILE, CodedLinear, pack_part
@@ -35,6 +35,7 @@ from slipstream.models.config import DecoderConfig
 from slipstream.models.quantised import QuantisedTensor, unpacked
 
 _UNPACKED_AT_ONCE = 1 << 26  # weights; 128 MB in bf16
+_UNPACK_ABOVE = 64  # rows; the time of a product with codes grows with them: 3.6 times one row's at 64 (8B)
 
 
 @triton.jit
@@ -65,9 +66,10 @@ class QuantisedOps(TritonOps):
     takes_quantised = True
 
     def __init__(
-        self, config: DecoderConfig, dtype: torch.dtype, device: torch.device, exact: bool, kernels: CodeKernels
-    ) -> None:
-        super().__init__(config, dtype, device, exact)
+        self, config: DecoderConfig, dtype: torch.dtype, device: torch.device, exact: bool, max_rows: int,
+        kernels: CodeKernels,
+    ) -> None:  # fmt: skip
+        super().__init__(config, dtype, device, exact, max_rows)
         self._kernels = kernels
 
     def for_head(self, config: DecoderConfig) -> TritonOps:
@@ -96,7 +98,7 @@ class QuantisedOps(TritonOps):
         return Hidden(F.embedding(tokens, table.data).float())
 
     def layers(
-        self, hidden: Hidden, stack: Stack, batch: CudaBatch, cache: StackCache, features: Features | None
+        self, hidden: Hidden, stack: Stack, batch: DeviceRows, cache: StackCache, features: Features | None
     ) -> None:
         for i, layer in enumerate(stack.layers):
             if features:
@@ -105,7 +107,7 @@ class QuantisedOps(TritonOps):
         if features:
             features.take(len(stack.layers), hidden.x)
 
-    def _layer(self, hidden: Hidden, layer: Layer, step: LayerStep[CudaBatch]) -> None:
+    def _layer(self, hidden: Hidden, layer: Layer, step: LayerStep[DeviceRows]) -> None:
         batch, config, cache = step.batch, step.config, step.cache
         qkv = self.qkv(hidden, layer.attention_norm, layer.qkv, layer.qk_norm, step.rope, batch, config, cache)
         self.add(self.attend(qkv, batch, config, cache), layer.output, hidden, layer.mlp_norm)
@@ -116,7 +118,7 @@ class QuantisedOps(TritonOps):
             self.add(self.gate(hidden, layer.mlp_norm, layer.gate_up), layer.down, hidden, layer.mlp_norm)
 
     def qkv(
-        self, hidden: Hidden, norm: Norm, weight: Linear, qk_norm: QKNorm | None, rope: RopeTable, batch: CudaBatch,
+        self, hidden: Hidden, norm: Norm, weight: Linear, qk_norm: QKNorm | None, rope: RopeTable, batch: DeviceRows,
         config: DecoderConfig, cache: LayerCache,
     ) -> torch.Tensor:  # fmt: skip
         if not isinstance(weight, CodedLinear):
@@ -134,8 +136,8 @@ class QuantisedOps(TritonOps):
     def add(self, x: torch.Tensor, weight: Linear, hidden: Hidden, then: Norm) -> None:
         if isinstance(weight, CodedLinear):
             self._multiply(x, "plain" if x.dtype == torch.float32 else "half", None, weight, hidden.x, add=True)
-        elif len(x) > MAX_SKINNY_ROWS:
-            hidden.x += self._linear(x, weight)
+        elif len(x) > MAX_ROWS:
+            hidden.x += self._many.linear(x, weight)
         else:
             super().add(x, weight, self._ready(hidden, then), then)
 
@@ -163,7 +165,7 @@ class QuantisedOps(TritonOps):
         add: bool = False,
     ) -> None:  # fmt: skip
         """out = x times weight, or added to it."""
-        if len(x) <= MAX_SKINNY_ROWS or self.batch_invariant:
+        if len(x) <= _UNPACK_ABOVE or self.batch_invariant:
             self._kernels.multiply(self._kernels.quantise(x, source, norm), weight, out, add)
             return
         product = self._unpacked_product(self._floats(x, source, norm), weight)
@@ -198,7 +200,7 @@ class QuantisedOps(TritonOps):
         """The residual stream as the products of floats take it."""
         x = hidden.x
         rows, width = x.shape
-        if rows > MAX_SKINNY_ROWS:
+        if rows > MAX_ROWS:
             return Hidden(x.to(self.activation_dtype))
         scaled = torch.empty(rows, width, dtype=self.activation_dtype, device=x.device)
         squares = torch.empty(2, rows, dtype=torch.int64, device=x.device)
@@ -215,7 +217,7 @@ class _HeadOps(TritonOps):
     def __init__(
         self, config: DecoderConfig, dtype: torch.dtype, device: torch.device, exact: bool, kernels: CodeKernels
     ) -> None:
-        super().__init__(config, dtype, device, exact)
+        super().__init__(config, dtype, device, exact, MAX_ROWS)
         self._kernels = kernels
 
     def table_of(self, table: Linear, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -17,9 +17,10 @@ import triton.language as tl
 from slipstream.backends.torch.batch import SequenceRows, note_features
 from slipstream.backends.torch.cuda.batch import advance_rows
 from slipstream.backends.torch.cuda.bucket import TargetBucket
-from slipstream.backends.torch.cuda.choose import RowChoice
-from slipstream.backends.torch.kv_pool import PAGE_SIZE
+from slipstream.backends.torch.cuda.choose import RowChoice, can_choose
+from slipstream.backends.torch.kv_pool import PAGE_SIZE, PooledSequence
 from slipstream.core.protocols import ScoreRequest
+from slipstream.core.sampling import Sampling
 from slipstream.errors import CapacityError
 
 _AHEAD = 64  # tokens a stream may go on for before its pages are sent again
@@ -40,17 +41,27 @@ class _UnderWay:
     """A forward pass that was started before it was requested."""
 
     bucket: TargetBucket
-    parts: list[SequenceRows]  # with the tokens chosen, once they are known
-    pages: list[list[int]]
+    rows: _KnownRows
     steps: int  # since the batch was laid out
     features: torch.Tensor | None  # [rows, features] for a head
 
 
+@dataclass(slots=True)
+class _KnownRows:
+    """One row each of some sequences. Lists of plain values, since they are compared in every round."""
+
+    sequences: list[PooledSequence]
+    starts: list[int]
+    tokens: list[int]
+    page_versions: list[int]
+
+
 class RunAhead:
-    def __init__(self, context_length: int, device: torch.device) -> None:
+    def __init__(self, context_length: int, max_streams: int, device: torch.device) -> None:
         self._context_length = context_length
         self._under_way: _UnderWay | None = None
-        self._hosts = [torch.zeros(64, dtype=torch.int32, pin_memory=device.type == "cuda") for _ in range(2)]
+        self._in_graph: list[Sampling | None] = []  # for which the device alone can choose
+        self._hosts = [torch.zeros(max_streams, dtype=torch.int32, pin_memory=device.type == "cuda") for _ in range(2)]
 
     def warm_up(self, bucket: TargetBucket) -> None:
         self._follow(bucket, 0)
@@ -70,14 +81,14 @@ class RunAhead:
         Starts the next step before it waits for this one.
         """
         steps = self._steps_taken(bucket, parts)
-        continues = all(request.continues and _chooses_in_graph(request) for request in requests)
+        continues = all(request.continues for request in requests) and self._choose_in_graph(requests)
         if steps is None:
             if not continues:
                 return None
             for part in parts:
                 self._make_room(part)
             bucket.batch.fill(parts, ahead=_AHEAD)
-            bucket.chooser.ask([_asked(request, 0) for request in requests])
+            bucket.chooser.ask(_asked(requests, 0))
             bucket.run()
             steps, features = 0, bucket.features(parts)
         else:
@@ -86,7 +97,7 @@ class RunAhead:
         goes_on = continues and steps + 1 < _AHEAD and all(self._has_room(part) for part in parts)
         if goes_on:
             self._follow(bucket, len(parts))
-            bucket.chooser.ask([_asked(request, 1) for request in requests])
+            bucket.chooser.ask(_asked(requests, 1))
             bucket.run()
         ahead = bucket.features(parts) if goes_on else None
         done.synchronize()
@@ -94,17 +105,30 @@ class RunAhead:
         self._under_way = None
         note_features(parts, features)
         if goes_on:
-            following = [SequenceRows(p.sequence, p.start + 1, [t]) for p, t in zip(parts, tokens, strict=True)]
-            pages = [list(p.sequence.pages) for p in parts]
-            self._under_way = _UnderWay(bucket, following, pages, steps + 1, ahead)
+            sequences = [part.sequence for part in parts]
+            versions = [sequence.pages_version for sequence in sequences]
+            following = _KnownRows(sequences, [part.start + 1 for part in parts], tokens, versions)
+            self._under_way = _UnderWay(bucket, following, steps + 1, ahead)
         return tokens
 
     def _steps_taken(self, bucket: TargetBucket, parts: Sequence[SequenceRows]) -> int | None:
         """Since the layout, where what is under way is just what is asked for now."""
         now = self._under_way
-        if now is None or now.bucket is not bucket or now.parts != list(parts):
+        if now is None or now.bucket is not bucket:
             return None
-        return now.steps if all(p.sequence.pages == pages for p, pages in zip(parts, now.pages, strict=True)) else None
+        sequences = [part.sequence for part in parts]
+        starts, tokens = [part.start for part in parts], [part.pending[0] for part in parts]
+        asked = _KnownRows(sequences, starts, tokens, [sequence.pages_version for sequence in sequences])
+        return now.steps if asked == now.rows else None
+
+    def _choose_in_graph(self, requests: Sequence[ScoreRequest]) -> bool:
+        """Whether the device alone can choose for all of them."""
+        samplings = [request.sampling for request in requests]
+        if samplings != self._in_graph:  # mostly the same as in the round before
+            if not all(s is not None and not s.narrows and can_choose(s) for s in samplings):
+                return False
+            self._in_graph = samplings
+        return True
 
     def _copy_chosen(self, bucket: TargetBucket, count: int) -> tuple[torch.Tensor, torch.cuda.Event]:
         self._hosts.reverse()
@@ -117,7 +141,7 @@ class RunAhead:
         batch = bucket.batch
         follow_kernel[(1,)](
             bucket.chooser.chosen, batch.tokens, batch.position, batch.slot, batch.tiles, streams,
-            CAPACITY=batch.capacity, num_warps=1,
+            CAPACITY=triton.next_power_of_2(batch.capacity), num_warps=1,
         )  # fmt: skip
 
     def _make_room(self, part: SequenceRows) -> None:
@@ -132,11 +156,8 @@ class RunAhead:
         return part.start + 2 <= min(len(part.sequence.pages) * PAGE_SIZE, self._context_length)
 
 
-def _chooses_in_graph(request: ScoreRequest) -> bool:
-    sampling = request.sampling
-    return sampling is not None and not sampling.narrows and not sampling.changes_logits
-
-
-def _asked(request: ScoreRequest, steps: int) -> RowChoice:
-    assert request.sampling is not None
-    return RowChoice(request.sampling, request.position + steps)
+def _asked(requests: Sequence[ScoreRequest], steps: int) -> list[RowChoice | None]:
+    """How the rows choose so many steps later. Nothing where all are greedy."""
+    if all(request.sampling is None or request.sampling.is_greedy for request in requests):
+        return []
+    return [RowChoice(r.sampling, r.position + steps) if r.sampling else None for r in requests]

@@ -15,12 +15,12 @@ import numpy.typing as npt
 import torch
 
 from slipstream.backends.torch.batch import SequenceRows, note_features
-from slipstream.backends.torch.cuda.batch import CudaBatch
-from slipstream.backends.torch.cuda.bucket import TargetBucket
+from slipstream.backends.torch.cuda.batch import DeviceRows
+from slipstream.backends.torch.cuda.bucket import ForwardPass, LongForward, TargetBucket
 from slipstream.backends.torch.cuda.choose import RowChoice, can_choose
 from slipstream.backends.torch.cuda.draft_loop import DraftLoop
 from slipstream.backends.torch.cuda.head import CudaHead
-from slipstream.backends.torch.cuda.linear import MAX_SKINNY_ROWS
+from slipstream.backends.torch.cuda.linear import MAX_ROWS
 from slipstream.backends.torch.cuda.ops import TritonOps
 from slipstream.backends.torch.cuda.run_ahead import RunAhead
 from slipstream.backends.torch.decoder import Decoder
@@ -30,7 +30,7 @@ from slipstream.core.protocols import ExtendRequest, Extension, ScoreRequest, Sc
 from slipstream.errors import UsageError
 from slipstream.models.head_files import HeadCheckpoint, check_head_for
 
-BUCKETS = (1, 2, 4, 8, 16, 32, MAX_SKINNY_ROWS)
+BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 192, MAX_ROWS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,28 +63,35 @@ class CudaScores:
 class CudaRunner:
     extends = True  # a draft may take several steps on the device
     runs_ahead = True
-    decoding_rows: int | None = MAX_SKINNY_ROWS
+    decoding_rows: int | None = MAX_ROWS
 
-    def __init__(self, decoder: Decoder[CudaBatch], pool: KVPool, max_rows: int, device: torch.device) -> None:
+    def __init__(self, decoder: Decoder[DeviceRows], pool: KVPool, max_rows: int, device: torch.device) -> None:
         self._decoder = decoder
         self._pool = pool
         self._max_rows = max_rows
         self._device = device
         self._head: CudaHead | None = None
         self._buckets: dict[int, TargetBucket] = {}
+        self._long: LongForward | None = None
         self._feature_layers: tuple[int, ...] = ()
         self._draft_loop = DraftLoop(self.bucket, device)
-        self._run_ahead = RunAhead(len(decoder.rope.cosine), device)
+        self._run_ahead = RunAhead(len(decoder.rope.cosine), MAX_ROWS, device)
 
     def bucket(self, rows: int) -> TargetBucket:
         """The smallest bucket that fits; its graph is captured on first use."""
-        capacity = next((size for size in BUCKETS if rows <= size), self._max_rows)
+        capacity = next(size for size in BUCKETS if rows <= size)
         if capacity not in self._buckets:
             layers = self._feature_layers
             bucket = self._buckets[capacity] = TargetBucket(self._decoder, self._pool, capacity, self._device, layers)
-            if self._device.type == "cuda" and capacity <= MAX_SKINNY_ROWS:
+            if self._device.type == "cuda":
                 bucket.capture()
         return self._buckets[capacity]
+
+    def _long_forward(self) -> LongForward:
+        if self._long is None:
+            layers = self._feature_layers
+            self._long = LongForward(self._decoder, self._pool, self._max_rows, self._device, layers)
+        return self._long
 
     def warm_up(self, report: Callable[[float], None]) -> None:
         """Captures all graphs now, rather than when they are first needed."""
@@ -92,6 +99,8 @@ class CudaRunner:
             report(i / len(BUCKETS))
             self._run_ahead.warm_up(self.bucket(rows))
         self._draft_loop.warm_up()
+        if self._max_rows > MAX_ROWS:
+            self._long_forward().warm_up()
 
     def extend(self, requests: Sequence[ExtendRequest], parts: Sequence[SequenceRows]) -> list[Extension]:
         self._use_device()
@@ -110,7 +119,7 @@ class CudaRunner:
             self._head = CudaHead(checkpoint, weights, ops, self._pool, self._device)
             self._feature_layers = config.feature_layers
             self._run_ahead.forget()
-            self._buckets, self._draft_loop = {}, DraftLoop(self.bucket, self._device)
+            self._buckets, self._long, self._draft_loop = {}, None, DraftLoop(self.bucket, self._device)
             if self._device.type == "cuda":
                 self.warm_up(lambda share: None)
                 self._head.warm_up()
@@ -128,6 +137,9 @@ class CudaRunner:
         if self._head:
             self._head.catch_up([part.sequence for part in parts], [part.pending[0] for part in parts])
         num_rows = sum(part.num_rows for part in parts)
+        if num_rows > MAX_ROWS:
+            self._run_ahead.forget()
+            return self._score_long(requests, parts)
         bucket = self.bucket(num_rows)
         if bucket.is_captured and num_rows == len(parts):
             tokens = self._run_ahead.score(bucket, requests, parts)
@@ -135,20 +147,30 @@ class CudaRunner:
                 logits = None if self._run_ahead.is_under_way else bucket.logits
                 return [_scores(logits, request, slice(i, i + 1), tokens) for i, request in enumerate(requests)]
         self._run_ahead.forget()
-        if num_rows <= MAX_SKINNY_ROWS:
-            outputs = _outputs(parts, [part.num_rows for part in parts])
-            bucket.batch.fill(parts)
-            bucket.chooser.ask(_asked(requests, outputs, num_rows))
-            bucket.run()
-        else:
-            outputs = _outputs(parts, [len(part.tree) + 1 for part in parts])
-            bucket.batch.fit(parts)
-            bucket.chooser.ask(_asked(requests, outputs, outputs[-1].stop))
-            bucket.run_uncaptured()
+        outputs = _outputs(parts, [part.num_rows for part in parts])
+        bucket.batch.fill(parts)
+        bucket.chooser.ask(_asked(requests, outputs, num_rows))
+        bucket.run()
         note_features(parts, bucket.features(parts))
-        bucket.narrow([(r.sampling, at) for r, at in zip(requests, outputs, strict=True) if r.sampling])
-        tokens = bucket.chooser.read()
-        return [_scores(bucket.logits, request, at, tokens) for request, at in zip(requests, outputs, strict=True)]
+        return _chosen(bucket, requests, outputs, num_rows)
+
+    def _score_long(self, requests: Sequence[ScoreRequest], parts: Sequence[SequenceRows]) -> list[Scores]:
+        forward = self._long_forward()
+        outputs = _outputs(parts, [len(part.tree) + 1 for part in parts])
+        forward.lay(parts)
+        forward.chooser.ask(_asked(requests, outputs, outputs[-1].stop))
+        forward.run_uncaptured()
+        note_features(parts, forward.features)
+        return _chosen(forward, requests, outputs, outputs[-1].stop)
+
+
+def _chosen(
+    forward: ForwardPass, requests: Sequence[ScoreRequest], outputs: Sequence[slice], num_rows: int
+) -> list[Scores]:
+    """What was chosen in a forward. Waits for it."""
+    forward.narrow([(r.sampling, at) for r, at in zip(requests, outputs, strict=True) if r.sampling])
+    tokens = forward.chooser.read(num_rows)
+    return [_scores(forward.logits, request, at, tokens) for request, at in zip(requests, outputs, strict=True)]
 
 
 def _scores(logits: torch.Tensor | None, request: ScoreRequest, at: slice, tokens: list[int]) -> CudaScores:

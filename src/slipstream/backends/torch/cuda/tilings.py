@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import triton
 
-from slipstream.backends.torch.cuda.linear import Tiling
+from slipstream.backends.torch.cuda.linear import MAX_ROWS, Tiling
 from slipstream.backends.torch.ops import Linear
 from slipstream.cache import private_folder, read_private
 from slipstream.errors import SlipstreamError
@@ -41,6 +41,17 @@ CANDIDATES: dict[str, tuple[Tiling, ...]] = {
     ),
     "logits": (Tiling(64, 128, 5), Tiling(128, 128, 4), Tiling(64, 256, 3, tma=True)),
 }
+# For more rows, by how many there are at most: their tiles have more arithmetic to a byte of weights. How a sum is
+# shared is not theirs to choose: as that of few rows is, so that a row has the same bits in any company.
+WIDE: dict[int, tuple[Tiling, ...]] = {
+    32: (Tiling(32, 128, 4), Tiling(64, 128, 3)),
+    64: (Tiling(32, 128, 4), Tiling(128, 64, 4, warps=8)),
+    128: (Tiling(64, 128, 3), Tiling(128, 64, 4, warps=8, block_r=128)),
+    MAX_ROWS: (Tiling(64, 64, 4), Tiling(128, 64, 4, warps=8, block_r=128)),
+}
+NARROW_ROWS = 16
+_USUAL_SPLIT = 2  # for many rows the fastest, by up to 30 %
+_ALIKE = 1.02  # seconds of tilings that are as good as the fastest
 _REPEATS = 15
 _SPREAD_BYTES = 600_000_000  # weights that one measurement goes through: more than the L2 cache holds
 
@@ -53,17 +64,31 @@ class Tilings:
         self._device = device
         self._keeps = True  # until the cache can't be written
 
-    def of(self, kind: str, weight: Linear) -> Tiling:
-        return self._known.get(_key(kind, weight), CANDIDATES[kind][0])
+    def of(self, kind: str, weight: Linear, rows: int) -> Tiling:
+        narrow = self._known.get(_key(kind, weight), CANDIDATES[kind][0])
+        if rows <= NARROW_ROWS:
+            return narrow
+        wide = self._known.get(_key(kind, weight, rows, narrow.split), WIDE[_size(rows)][0])
+        return wide.like(narrow, weight.inputs, weight.data.element_size())
 
-    def measure(self, kind: str, weights: Sequence[Linear], trial: Callable[[], Trial]) -> None:
-        """Chooses for one product, given its weights of all layers. Takes seconds, the first time."""
-        key = _key(kind, weights[0])
+    def measure(self, kind: str, weights: Sequence[Linear], rows: int, trial: Callable[[], Trial]) -> None:
+        """Chooses for one product of so many rows, given its weights of all layers. Takes seconds, the first time.
+
+        Few rows have to be measured before many: these sum as those do.
+        """
+        weight, is_narrow = weights[0], rows <= NARROW_ROWS
+        narrow = self.of(kind, weight, 1)
+        key = _key(kind, weight) if is_narrow else _key(kind, weight, rows, narrow.split)
+        candidates = CANDIDATES[kind] if is_narrow else WIDE[_size(rows)]
         found = self._remembered().get(key)
-        tiling = next((known for known in CANDIDATES[kind] if asdict(known) == found), None)
+        tiling = next((known for known in candidates if asdict(known) == found), None)
         if tiling is None:
-            run = trial()
-            tiling = min(CANDIDATES[kind], key=lambda candidate: _seconds(run, weights, candidate))
+            run, item = trial(), weight.data.element_size()
+            summed = [c if is_narrow else c.like(narrow, weight.inputs, item) for c in candidates]
+            seconds = {c: _seconds(run, weights, t) for c, t in zip(candidates, summed, strict=True)}
+            fastest = min(seconds.values())
+            alike = [c for c in candidates if seconds[c] <= fastest * _ALIKE]
+            tiling = min(alike, key=lambda c: (c.split != _USUAL_SPLIT and is_narrow, seconds[c]))
             log.debug("%s: %s", key, tiling)
             self._remember(key, tiling)
         self._known[key] = tiling
@@ -92,8 +117,14 @@ class Tilings:
         return private_folder("tilings") / f"{gpu}-triton-{triton.__version__}.json"
 
 
-def _key(kind: str, weight: Linear) -> str:
-    return f"{kind} {weight.outputs}x{weight.inputs} {weight.data.dtype}".replace("torch.", "")
+def _key(kind: str, weight: Linear, rows: int = 0, split: int = 0) -> str:
+    """`rows`: of a wide tiling, which is measured for several of them together."""
+    name = f"{kind} {weight.outputs}x{weight.inputs} {weight.data.dtype}".replace("torch.", "")
+    return f"{name}, {_size(rows)} rows, split {split}" if rows else name
+
+
+def _size(rows: int) -> int:
+    return next(size for size in WIDE if rows <= size)
 
 
 def _seconds(run: Trial, weights: Sequence[Linear], tiling: Tiling) -> float:
