@@ -43,7 +43,8 @@ def test_help_is_quick_and_imports_no_torch() -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["generate", "chat", "pull", "list", "show", "rm", "demo", "bench", "audit", "tune", "train", "compare"]
+    "command",
+    ["generate", "chat", "pull", "list", "show", "rm", "demo", "bench", "audit", "tune", "train", "distil", "compare"],
 )
 def test_help_of_each_command_teaches_by_example(command: str) -> None:
     result = run(command, "--help")

@@ -61,6 +61,12 @@ CASES = {
     "convert": [Case("{tiny} {out}/converted")],
     "quantise": [Case("{folder} {out}/quantised.gguf --to q4_1")],
     "demo": [Case("--model {tiny} --drafter ngram --max-tokens 4")],
+    "distil": [
+        Case(
+            "--target {tiny} --transcripts {transcripts} --length 64 --layers 1 --steps 3 --batch-tokens 256 "
+            "--held-back 0.3 --device cpu --threads 1 -o {out}/draft"
+        )
+    ],
     "doctor": [Case("--target {folder} --draft {folder} --python {python}")],
     "export": [Case("llama-server --model {tiny} --drafter ngram -o {out}/serve.sh")],
     "generate": [Case("--model {tiny} --draft {tiny} --max-tokens 4 Hello")],

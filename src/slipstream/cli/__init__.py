@@ -20,6 +20,7 @@ from slipstream.cli import (
     compare,
     convert,
     demo,
+    distil,
     doctor,
     engines,
     export,
@@ -63,6 +64,7 @@ app.command("bench")(bench.bench)
 app.command("audit")(audit.audit)
 app.command("tune")(tune.tune)
 app.command("train")(train.train)
+app.command("distil")(distil.distil)
 app.command("compare")(compare.compare)
 app.command("doctor")(doctor.doctor)
 app.command("pairs")(pairs.pairs)

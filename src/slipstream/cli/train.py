@@ -17,8 +17,8 @@ from slipstream.train.settings import TrainOptions
 if TYPE_CHECKING:
     from slipstream.train.run import TrainResult
 
-_OWN = {
-    "target": opt.OptionSpec("--target", "The model to train a head for, named as with --model elsewhere.", "Models"),
+TRAINING = {  # of all commands that train
+    "target": opt.OptionSpec("--target", "The model to draft for, named as with --model elsewhere.", "Models"),
     "prompts": opt.OptionSpec(
         "--prompts", "Prompts that the target answers, as with bench. Default: it asks itself.", "Text"
     ),
@@ -33,24 +33,13 @@ _OWN = {
     "temperatures": opt.OptionSpec("--temperatures", "Of the answers, separated by commas; 0 is greedy.", "Text"),
     "streams": opt.OptionSpec("--streams", "Texts written at the same time.", "Text", {"min": 1}),
     "shard_texts": opt.OptionSpec("--shard-texts", "Conversations written together: what a crash can lose.", "Text"),
-    "draft_vocab": opt.OptionSpec("--draft-vocab", "Ids that the head can draft; 0: all.", "Head", {"min": 0}),
-    "feature_layers": opt.OptionSpec(
-        "--feature-layers", "Layers whose hidden states it reads, for example 2,15,27.", "Head", {"show_default": False}
-    ),
-    "feature_norm": opt.OptionSpec(
-        "--feature-norm", "Norm of the features: none, each (layer by layer) or all (together).", "Head"
-    ),
-    "norm_before_residual": opt.OptionSpec("--norm-before-residual", "Start from the normed features.", "Head"),
-    "norm_output": opt.OptionSpec("--norm-output", "The next step reads the output after the last norm.", "Head"),
-    "begin_from_layer": opt.OptionSpec("--begin-from-layer", "Begin with the target's last layer.", "Head"),
     "steps": opt.OptionSpec("--steps", "Training steps.", "Training", {"min": 1}),
     "seconds": opt.OptionSpec("--seconds", "Train for so long instead of --steps.", "Training", {"min": 1}),
     "batch_tokens": opt.OptionSpec("--batch-tokens", "Tokens of one step.", "Training", {"min": 16}),
-    "learning_rate": opt.OptionSpec("--learning-rate", "At its peak. Default: 0.006, of adamw 0.001.", "Training"),
     "weight_decay": opt.OptionSpec("--weight-decay", "Of the optimisers.", "Training"),
-    "optimizer": opt.OptionSpec("--optimizer", "muon (learns faster) or adamw.", "Training"),
-    "draft_steps": opt.OptionSpec("--draft-steps", "Tokens drafted from each position.", "Training", {"min": 1}),
-    "step_decay": opt.OptionSpec("--step-decay", "Weight of a drafted token against the one before it.", "Training"),
+    "optimizer": opt.OptionSpec(
+        "--optimizer", "muon (learns faster) or adamw. Default: muon on GPUs, adamw on CPUs.", "Training"
+    ),
     "user_weight": opt.OptionSpec("--user-weight", "Weight of the user's tokens; answers weigh 1.", "Training"),
     "held_back": opt.OptionSpec("--held-back", "Share of the texts that only judge.", "Training"),
     "check_every": opt.OptionSpec("--check-every", "Steps between two checks on texts held back.", "Training"),
@@ -62,9 +51,24 @@ _OWN = {
     "kv_type": None,
     "activations": None,
 }
+_OWN = {
+    "draft_vocab": opt.OptionSpec("--draft-vocab", "Ids that the head can draft; 0: all.", "Head", {"min": 0}),
+    "feature_layers": opt.OptionSpec(
+        "--feature-layers", "Layers whose hidden states it reads, for example 2,15,27.", "Head", {"show_default": False}
+    ),
+    "feature_norm": opt.OptionSpec(
+        "--feature-norm", "Norm of the features: none, each (layer by layer) or all (together).", "Head"
+    ),
+    "norm_before_residual": opt.OptionSpec("--norm-before-residual", "Start from the normed features.", "Head"),
+    "norm_output": opt.OptionSpec("--norm-output", "The next step reads the output after the last norm.", "Head"),
+    "begin_from_layer": opt.OptionSpec("--begin-from-layer", "Begin with the target's last layer.", "Head"),
+    "learning_rate": opt.OptionSpec("--learning-rate", "At its peak. Default: 0.006, of adamw 0.001.", "Training"),
+    "draft_steps": opt.OptionSpec("--draft-steps", "Tokens drafted from each position.", "Training", {"min": 1}),
+    "step_decay": opt.OptionSpec("--step-decay", "Weight of a drafted token against the one before it.", "Training"),
+}
 
 
-@grouped(**_OWN)
+@grouped(**TRAINING, **_OWN)
 def train(
     options: TrainOptions = TrainOptions(),
     output: Annotated[
@@ -90,13 +94,14 @@ def train(
 
     with TerminalReporter("training") as reporter:
         result = run_train(options, output, machine=machine, reporter=reporter, command=opt.command_line())
+    show(result, as_json)
+
+
+def show(result: TrainResult, as_json: bool) -> None:
+    """On stdout."""
     if as_json:
         print(json.dumps(result.to_dict()))
-    else:
-        _print(result)
-
-
-def _print(result: TrainResult) -> None:
+        return
     state = "finished" if result.is_finished else "stopped early; the same command goes on"
     shares = ", ".join(f"{share:.0%}" for share in result.facts["reached"])
     print(f"{result.folder}: {result.steps} steps, {state}")

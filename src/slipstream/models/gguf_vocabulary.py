@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slipstream.errors import UnsupportedModelError
+from slipstream.models.checkpoint import Checkpoint
 from slipstream.models.pretokenizers import PRE_TOKENIZERS
 from slipstream.models.tokenizer import Tokenizer
 from slipstream.models.tokenizer_gguf import CONTROL, NORMAL, UNUSED, USER_DEFINED, tokenizer_from_metadata
@@ -22,15 +23,13 @@ _PROBES = (
 )
 
 
-def add_tokenizer(writer: gguf.GGUFWriter, tokenizer: Tokenizer, rows: int, path: Path) -> None:
-    """Raises UnsupportedModelError for a tokenizer that GGUF has no name for. `rows`: those of the embedding."""
-    if tokenizer.vocabulary.spelling != "byte_level":
-        raise UnsupportedModelError(
-            f"{path} has a SentencePiece tokenizer; this command writes byte-level ones. Use llama.cpp's "
-            "convert_hf_to_gguf.py and llama-quantize for this model."
-        )
-    values = _metadata(tokenizer, rows)
-    values["pre"] = _pre_tokenizer(values, tokenizer, path)
+def add_tokenizer(writer: gguf.GGUFWriter, checkpoint: Checkpoint) -> None:
+    """As the model's own GGUF file has it, where it is one. Raises UnsupportedModelError for a tokenizer that GGUF has
+    no name for."""
+    if checkpoint.path.is_file():
+        _copy_tokenizer(writer, checkpoint.path)
+        return
+    values = tokenizer_metadata(checkpoint)
     writer.add_tokenizer_model(values["model"])
     writer.add_tokenizer_pre(values["pre"])
     writer.add_token_list(values["tokens"])
@@ -44,12 +43,40 @@ def add_tokenizer(writer: gguf.GGUFWriter, tokenizer: Tokenizer, rows: int, path
     ):
         if key in values:
             add(values[key])
-    if tokenizer.chat_template is not None:
-        writer.add_chat_template(tokenizer.chat_template)
+    if checkpoint.tokenizer.chat_template is not None:
+        writer.add_chat_template(checkpoint.tokenizer.chat_template)
+
+
+def _copy_tokenizer(writer: gguf.GGUFWriter, path: Path) -> None:
+    """Every value that the file has of its tokenizer, byte for byte."""
+    import gguf
+
+    for name, field in gguf.GGUFReader(path).fields.items():
+        if not name.startswith("tokenizer."):
+            continue
+        kind, item_kind = field.types[0], field.types[-1]
+        parts = [field.parts[index] for index in field.data]
+        items = [p.tobytes() if item_kind == gguf.GGUFValueType.STRING else p.tolist()[0] for p in parts]
+        if kind != gguf.GGUFValueType.ARRAY:
+            writer.add_key_value(name, items[0], kind)
+        elif items:  # the writer takes no empty ones
+            writer.add_key_value(name, items, kind, item_kind)
+
+
+def tokenizer_metadata(checkpoint: Checkpoint) -> dict[str, Any]:
+    """By the names that GGUF has for them, less their prefix. Raises UnsupportedModelError."""
+    tokenizer, path = checkpoint.tokenizer, checkpoint.path
+    if tokenizer.vocabulary.spelling != "byte_level":
+        raise UnsupportedModelError(
+            f"{path} has a SentencePiece tokenizer; this command writes byte-level ones. Use llama.cpp's "
+            "convert_hf_to_gguf.py and llama-quantize for this model."
+        )
+    values = _metadata(tokenizer, checkpoint.config.vocab_size)
+    return values | {"pre": _pre_tokenizer(values, tokenizer, path)}
 
 
 def _metadata(tokenizer: Tokenizer, rows: int) -> dict[str, Any]:
-    """By the names that GGUF has for them, less their prefix."""
+    """All but how text is split. `rows`: those of the embedding."""
     import numpy as np
 
     vocabulary = tokenizer.vocabulary

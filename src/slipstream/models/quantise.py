@@ -17,7 +17,7 @@ from slipstream.models.checkpoint import Checkpoint
 from slipstream.models.export_weights import STORED_AS
 from slipstream.models.gguf import LAYER_NAMES, ROPE_FREQS, TOP_NAMES
 from slipstream.models.gguf_config import PERMUTED_ARCHITECTURES
-from slipstream.models.gguf_vocabulary import add_tokenizer
+from slipstream.models.gguf_vocabulary import add_tokenizer, tokenizer_metadata
 from slipstream.models.quantised import GROUP
 from slipstream.models.tensors import expected_tensors
 
@@ -47,6 +47,25 @@ def quantise(checkpoint: Checkpoint, path: Path, kind: str) -> QuantisedFile:
 
     if kind not in TYPES:
         raise UsageError(f"--to {kind!r}; expected {', '.join(TYPES)}")
+    _check_rows(checkpoint)
+    with _new_file(path) as scratch:
+        writer = gguf.GGUFWriter(scratch, _architecture(checkpoint))
+        _add_config(writer, checkpoint)
+        writer.add_file_type(gguf.LlamaFileType[f"MOSTLY_{kind.upper()}"])
+        add_tokenizer(writer, checkpoint)
+        num_tensors = _write_tensors(writer, checkpoint, kind)
+        writer.close()
+    return QuantisedFile(path, kind, num_tensors, path.stat().st_size)
+
+
+def check_quantisable(checkpoint: Checkpoint) -> None:
+    """Raises UnsupportedModelError where `quantise` would, without writing anything."""
+    _check_rows(checkpoint)
+    if not checkpoint.path.is_file():
+        tokenizer_metadata(checkpoint)
+
+
+def _check_rows(checkpoint: Checkpoint) -> None:
     shapes = expected_tensors(checkpoint.config)
     narrow = next((name for name, shape in shapes.items() if len(shape) == 2 and shape[1] % GROUP), None)
     if narrow:
@@ -54,14 +73,6 @@ def quantise(checkpoint: Checkpoint, path: Path, kind: str) -> QuantisedFile:
             f"{checkpoint.name}: rows of {narrow!r} have {shapes[narrow][1]} weights; quantised ones come in blocks of "
             f"{GROUP}. Use the model as it is."
         )
-    with _new_file(path) as scratch:
-        writer = gguf.GGUFWriter(scratch, _architecture(checkpoint))
-        _add_config(writer, checkpoint)
-        writer.add_file_type(gguf.LlamaFileType[f"MOSTLY_{kind.upper()}"])
-        add_tokenizer(writer, checkpoint.tokenizer, checkpoint.config.vocab_size, checkpoint.path)
-        num_tensors = _write_tensors(writer, checkpoint, kind)
-        writer.close()
-    return QuantisedFile(path, kind, num_tensors, path.stat().st_size)
 
 
 def _architecture(checkpoint: Checkpoint) -> str:

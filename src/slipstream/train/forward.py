@@ -1,4 +1,4 @@
-"""TargetForward: the target over whole texts at once: the hidden states that a head reads, the choices it learns.
+"""A decoder over whole texts at once; of the target: the hidden states that a head reads, the choices it learns.
 
 The engine scores a few rows after a long cache; training reads texts from their beginning. The weights and their
 layout are the engine's own (`backends.torch.decoder`), and the tests compare the two.
@@ -30,6 +30,13 @@ class TargetStates:
     hidden: torch.Tensor  # [texts, length, hidden], after the last norm
     norms: torch.Tensor  # [texts, length] float32: the logarithm of the sum of its logits' exponentials
     choices: torch.Tensor  # [texts, length] int64: its likeliest id
+
+
+class TextOps(ReferenceOps):
+    """With a norm that is one kernel in both directions."""
+
+    def norm(self, x: torch.Tensor, norm: Norm) -> torch.Tensor:
+        return F.rms_norm(x.float(), norm.gain.shape, norm.gain, norm.eps).to(x.dtype)
 
 
 class TargetForward:
@@ -70,18 +77,9 @@ class TargetForward:
 
     @torch.no_grad()
     def __call__(self, tokens: torch.Tensor) -> TargetStates:
-        """`tokens` [texts, length]: padding stands at the ends, where no token of a text sees it."""
-        decoder, kept = self._decoder, {}
-        x = F.embedding(tokens, self.embedding)
-        mask = _window_mask(tokens.shape[1], decoder.config.sliding_window, tokens.device)
-        for index, layer in enumerate(decoder.layers, 1):
-            x = x + self._attention(layer, x, mask)
-            gate_up = self._ops.linear(self._ops.norm(x, layer.mlp_norm), layer.gate_up)
-            x = x + self._ops.linear(self._ops.swiglu(gate_up), layer.down)
-            if index in self._feature_layers:
-                kept[index] = x
-        features = torch.cat([kept[index] for index in self._feature_layers], dim=-1)
-        hidden = self._ops.norm(x, decoder.final_norm)
+        """`tokens` [texts, length], as for `over_texts`."""
+        hidden, kept = over_texts(self._decoder, self._ops, tokens, self._feature_layers)
+        features = torch.cat([hidden[..., :0], *(kept[layer] for layer in self._feature_layers)], dim=-1)
         return TargetStates(features, hidden, *self._judged(hidden))
 
     def _judged(self, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -93,19 +91,41 @@ class TargetForward:
             choices.append(logits.argmax(-1))
         return torch.cat(norms).view(hidden.shape[:2]), torch.cat(choices).view(hidden.shape[:2])
 
-    def _attention(self, layer: Layer, x: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-        config, (texts, length, _) = self._decoder.config, x.shape
-        qkv = self._ops.linear(self._ops.norm(x, layer.attention_norm), layer.qkv)
-        heads = qkv.view(texts, length, -1, config.head_dim).transpose(1, 2)  # [texts, heads, length, head_dim]
-        q, k, v = torch.split(heads, [config.num_heads, config.num_kv_heads, config.num_kv_heads], dim=1)
-        if layer.qk_norm is not None:
-            q = self._ops.norm(q, Norm(layer.qk_norm.query, config.norm_eps))
-            k = self._ops.norm(k, Norm(layer.qk_norm.key, config.norm_eps))
-        q, k = (rotated(part, *self.rope(length)) for part in (q, k))
-        out = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=mask, is_causal=mask is None, enable_gqa=config.num_heads != config.num_kv_heads
-        )
-        return self._ops.linear(out.transpose(1, 2).reshape(texts, length, -1), layer.output)
+
+def over_texts(
+    decoder: Decoder[Batch], ops: ReferenceOps, tokens: torch.Tensor, feature_layers: Sequence[int] = ()
+) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
+    """Hidden states [texts, length, hidden] after the last norm, and those after the layers of `feature_layers`.
+
+    `tokens` [texts, length]: padding stands at the ends, where no token of a text sees it."""
+    x = F.embedding(tokens, decoder.embedding.data)
+    mask = _window_mask(tokens.shape[1], decoder.config.sliding_window, tokens.device)
+    kept = {}
+    for index, layer in enumerate(decoder.layers, 1):
+        x = x + _attention(decoder, ops, layer, x, mask)
+        gate_up = ops.linear(ops.norm(x, layer.mlp_norm), layer.gate_up)
+        x = x + ops.linear(ops.swiglu(gate_up), layer.down)
+        if index in feature_layers:
+            kept[index] = x
+    return ops.norm(x, decoder.final_norm), kept
+
+
+def _attention(
+    decoder: Decoder[Batch], ops: ReferenceOps, layer: Layer, x: torch.Tensor, mask: torch.Tensor | None
+) -> torch.Tensor:
+    config, (texts, length, _) = decoder.config, x.shape
+    qkv = ops.linear(ops.norm(x, layer.attention_norm), layer.qkv)
+    heads = qkv.view(texts, length, -1, config.head_dim).transpose(1, 2)  # [texts, heads, length, head_dim]
+    q, k, v = torch.split(heads, [config.num_heads, config.num_kv_heads, config.num_kv_heads], dim=1)
+    if layer.qk_norm is not None:
+        q = ops.norm(q, Norm(layer.qk_norm.query, config.norm_eps))
+        k = ops.norm(k, Norm(layer.qk_norm.key, config.norm_eps))
+    rope = decoder.rope.cosine[:length], decoder.rope.sine[:length]
+    out = F.scaled_dot_product_attention(
+        rotated(q, *rope), rotated(k, *rope), v, attn_mask=mask, is_causal=mask is None,
+        enable_gqa=config.num_heads != config.num_kv_heads,
+    )  # fmt: skip
+    return ops.linear(out.transpose(1, 2).reshape(texts, length, -1), layer.output)
 
 
 def load_target(
@@ -117,7 +137,7 @@ def load_target(
     report: Callable[[float], None] = lambda share: None,
 ) -> TargetForward:
     """For texts of at most `length` tokens."""
-    ops = ReferenceOps(dtype)
+    ops = TextOps(dtype)
     return TargetForward(load_decoder(checkpoint, ops, device, length, report), ops, feature_layers)
 
 

@@ -11,24 +11,24 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import nn
 
 from slipstream.errors import SlipstreamError
 from slipstream.train.batches import Corpus, Schedule
-from slipstream.train.head_module import HeadModule
 from slipstream.train.messages import Messenger, time_left
-from slipstream.train.rollout import Rollout, RolloutOutcome
+from slipstream.train.outcomes import BatchOutcome, Course
 from slipstream.train.run_state import RunState, Tensors
-from slipstream.train.settings import TrainOptions
+from slipstream.train.settings import RunOptions
 from slipstream.train.stored_states import StoredStates
 
 LOG_EVERY = 50  # steps; reading the loss waits for the device
-USUAL_DRAFT = 4  # tokens: the draft by which heads are compared
+USUAL_DRAFT = 4  # tokens: the draft by which results are compared
 _BETAS = (0.9, 0.95)
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What a head does on some texts."""
+    """What drafts are on some texts."""
 
     loss: float
     reached: list[float]  # share of drafts that are right up to each position, from the first
@@ -50,11 +50,10 @@ class Figures:
 
 @dataclass
 class Trainer:
-    head: HeadModule
-    rollout: Rollout
+    course: Course
     learned: Corpus
     judged: Corpus
-    options: TrainOptions
+    options: RunOptions
     device: torch.device
     messenger: Messenger
     save: Callable[[RunState], None]  # writes a checkpoint
@@ -63,9 +62,10 @@ class Trainer:
 
     def __post_init__(self) -> None:
         self._schedule = Schedule(self.learned, self.options.batch_tokens, self.options.seed)
-        self._optimizers = _optimizers(self.head, self.options, self.device)
-        if self.state.head:
-            self.head.load_state_dict(self.state.head)
+        self._module = self.course.module
+        self._optimizers = _optimizers(self._module, self.options, self.device)
+        if self.state.weights:
+            self._module.load_state_dict(self.state.weights)
             for number, optimizer in enumerate(self._optimizers):
                 optimizer.load_state_dict(self.state.optimizer[str(number)])
 
@@ -74,6 +74,8 @@ class Trainer:
         losses: list[torch.Tensor] = []
         started = saved = time.monotonic() - self.state.elapsed_s
         saved += self.state.elapsed_s
+        if not self.state.records and self.course.begins_usable:
+            self._check()
         while not self._is_over() and not self.messenger.stop_asked:
             losses.append(self._step())
             self.state.step += 1
@@ -107,10 +109,10 @@ class Trainer:
             group["lr"] = self.options.peak_rate * rate_at(self._share(), self.options.warm_up)
         batch = self.learned.batch(self._schedule.at(self.state.step)).to(self.device)
         with self._low_precision():
-            loss = self.rollout(batch, self.options.draft_steps, self.stored).loss(self.options.step_decay)
-        self.head.zero_grad(set_to_none=True)
+            loss = self.course(batch, self.stored).loss(self.course.step_decay)
+        self._module.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(self.head.parameters(), self.options.clip)
+        torch.nn.utils.clip_grad_norm_(self._module.parameters(), self.options.clip)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "mkldnn_matmul")  # Muon multiplies in bf16, for which some CPUs are slow
             for optimizer in self._optimizers:
@@ -130,31 +132,37 @@ class Trainer:
         self.messenger.progress(self._share(), 1.0, f"loss {loss:.3f}")
 
     def _check(self) -> None:
-        """Judges the head. The best weights are kept."""
+        """Judges what is trained. The best weights are kept."""
         figures = self.judge()
+        if not self.state.step and not math.isfinite(figures.loss):
+            raise SlipstreamError(
+                f"the weights of {self.options.target} are damaged: it computes what are no numbers. "
+                f"Run: slipstream doctor --target {self.options.target}"
+            )
         self.state.records.append(
             {"step": self.state.step, "seconds": round(self.state.elapsed_s, 2), **figures.to_dict()}
         )
         if figures.accepted_length > self.state.best_length:
             self.state.best_length, self.state.checks_without_gain = figures.accepted_length, 0
-            self.state.best = _copy(self.head)
+            self.state.best = _copy(self._module)
         else:
             self.state.checks_without_gain += 1
         left_s = self.state.elapsed_s / max(self._share(), 1e-9) - self.state.elapsed_s
+        left = f", {time_left(left_s)}" if self.state.step else ""
         by_position = " ".join(f"{share:.2f}" for share in figures.reached)
         self.messenger.say(
             f"step {self.state.step}: loss {figures.loss:.3f}, right up to each position {by_position}, accepted "
-            f"length {figures.accepted_length:.2f} (best {self.state.best_length:.2f}), {time_left(left_s)}"
+            f"length {figures.accepted_length:.2f} (best {self.state.best_length:.2f}){left}"
         )
 
     @torch.no_grad()
     def judge(self) -> Figures:
-        """The head as it is now, on the texts held back."""
+        """As it is now, on the texts held back."""
         outcomes = list(self._outcomes(self.judged))
         losses, weights = sum(o.losses for o in outcomes), sum(o.weights for o in outcomes)
         reached, begun = sum(o.reached for o in outcomes), sum(o.begun for o in outcomes)
         assert all(isinstance(part, torch.Tensor) for part in (losses, weights, reached, begun))
-        total = RolloutOutcome(losses, weights, reached, begun)  # type: ignore[arg-type]
+        total = BatchOutcome(losses, weights, reached, begun)  # type: ignore[arg-type]
         shares = total.reached.sum(1) / total.begun.sum(1).clamp_min(1)
         lengths = 1 + (total.reached / total.begun.clamp_min(1))[:USUAL_DRAFT].sum(0)
         by_kind = {
@@ -162,15 +170,15 @@ class Trainer:
             for kind, n, seen in zip(self.judged.kinds, lengths.tolist(), total.begun[0].tolist(), strict=True)
             if seen
         }
-        return Figures(float(total.loss(self.options.step_decay)), shares.tolist(), by_kind)
+        return Figures(float(total.loss(self.course.step_decay)), shares.tolist(), by_kind)
 
-    def _outcomes(self, corpus: Corpus) -> Iterator[RolloutOutcome]:
+    def _outcomes(self, corpus: Corpus) -> Iterator[BatchOutcome]:
         for chosen in corpus.in_order(self.options.batch_tokens):
             with self._low_precision():
-                yield self.rollout(corpus.batch(chosen).to(self.device), self.options.draft_steps)
+                yield self.course(corpus.batch(chosen).to(self.device))
 
     def _save(self) -> None:
-        self.state.head = self.head.state_dict()
+        self.state.weights = self._module.state_dict()
         self.state.optimizer = {str(i): optimizer.state_dict() for i, optimizer in enumerate(self._optimizers)}
         self.save(self.state)
 
@@ -182,13 +190,17 @@ def rate_at(share: float, warm_up: float) -> float:
     return 0.5 + 0.5 * math.cos(math.pi * min(1.0, (share - warm_up) / max(1 - warm_up, 1e-9)))
 
 
-def _optimizers(head: HeadModule, options: TrainOptions, device: torch.device) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices of the layer, whose update has the same size in all directions; AdamW for the output
-    vocabulary, of which most rows are rare, and for gains of norms, which are not pulled to zero."""
-    hidden = [weight for name, weight in head.named_parameters() if weight.dim() > 1 and "lm_head" not in name]
-    gains = [weight for weight in head.parameters() if weight.dim() == 1]
-    rest = [head.lm_head.weight, *(hidden if options.optimizer == "adamw" else [])]
-    output = {"params": rest, "weight_decay": options.weight_decay}
+def _optimizers(module: nn.Module, options: RunOptions, device: torch.device) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices of layers, whose update has the same size in all directions; AdamW for vocabularies, of
+    which most rows are rare, and for gains of norms, which are not pulled to zero."""
+    matrices = {name: weight for name, weight in module.named_parameters() if weight.dim() > 1}
+    gains = [weight for weight in module.parameters() if weight.dim() == 1]
+    rows = [weight for name, weight in matrices.items() if _is_vocabulary(name)]
+    hidden = [weight for name, weight in matrices.items() if not _is_vocabulary(name)]
+    output = {
+        "params": [*rows, *(hidden if options.optimizer == "adamw" else [])],
+        "weight_decay": options.weight_decay,
+    }
     others = {"params": gains, "weight_decay": 0.0}
     adamw = torch.optim.AdamW([output, others], lr=options.peak_rate, betas=_BETAS, fused=device.type == "cuda")
     if options.optimizer == "adamw":
@@ -199,5 +211,9 @@ def _optimizers(head: HeadModule, options: TrainOptions, device: torch.device) -
     return [adamw, muon]
 
 
-def _copy(head: HeadModule) -> Tensors:
-    return {name: weight.detach().clone() for name, weight in head.state_dict().items()}
+def _is_vocabulary(name: str) -> bool:
+    return "lm_head" in name or "embed_tokens" in name
+
+
+def _copy(module: nn.Module) -> Tensors:
+    return {name: weight.detach().clone() for name, weight in module.state_dict().items()}

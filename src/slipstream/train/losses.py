@@ -15,34 +15,45 @@ import torch
 
 _PIECE_BYTES = 1 << 28  # of logits in float32
 
+SharesOf = Callable[[slice], torch.Tensor]  # of some rows: [rows, vocabulary]
+
 
 def soft_cross_entropy(
-    hidden: torch.Tensor, weight: torch.Tensor, shares: torch.Tensor, row_weights: torch.Tensor
+    hidden: torch.Tensor, weight: torch.Tensor, shares_of: SharesOf, row_weights: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The weighted sum over rows of -sum(shares * log_softmax(hidden @ weight.T)), and the likeliest id of each row.
 
-    `hidden` [rows, width], `weight` [vocabulary, width], `shares` [rows, vocabulary], `row_weights` [rows].
+    `hidden` [rows, width], `weight` [vocabulary, width], `row_weights` [rows].
     """
-    found = _SoftCrossEntropy.apply(hidden, weight, shares, row_weights)  # type: ignore[no-untyped-call]
+    found = _SoftCrossEntropy.apply(hidden, weight, shares_of, row_weights)  # type: ignore[no-untyped-call]
     return cast(tuple[torch.Tensor, torch.Tensor], found)
+
+
+def target_shares(hidden: torch.Tensor, weight: torch.Tensor, norms: torch.Tensor) -> SharesOf:
+    """Probabilities by the logits hidden @ weight.T, made when they are asked for.
+
+    `hidden` [rows, width], `weight` [vocabulary, width], `norms` [rows]: the logarithm of the sum of exponentials.
+    """
+    soft = _fused_soft() if _can_fuse(hidden) else _soft
+    return lambda at: soft(hidden[at] @ weight.T, norms[at])
 
 
 class _SoftCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, shares: torch.Tensor, row_weights: torch.Tensor
+        ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, shares_of: SharesOf, row_weights: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         low = torch.get_autocast_dtype(hidden.device.type) if torch.is_autocast_enabled(hidden.device.type) else None
         rows, matrix = (part.to(low or part.dtype) for part in (hidden, weight))
         total = torch.zeros((), device=hidden.device)
         by_hidden, by_weight = torch.empty_like(rows), torch.zeros_like(weight)
         best = torch.empty(len(rows), dtype=torch.int64, device=hidden.device)
-        piece = _fused_piece() if hidden.is_cuda and find_spec("triton") else _piece
+        piece = _fused_piece() if _can_fuse(hidden) else _piece
         at_once = max(1, _PIECE_BYTES // (4 * len(weight)))
         with torch.autocast(hidden.device.type, enabled=False):
             for start in range(0, len(rows), at_once):
                 at = slice(start, start + at_once)
-                loss, gradient, best[at] = piece(rows[at] @ matrix.T, shares[at], row_weights[at])
+                loss, gradient, best[at] = piece(rows[at] @ matrix.T, shares_of(at), row_weights[at])
                 total += loss
                 if any(ctx.needs_input_grad):
                     by_hidden[at] = gradient @ matrix
@@ -55,6 +66,19 @@ class _SoftCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         by_hidden, by_weight = ctx.saved_tensors
         return by_hidden * gradients[0], by_weight * gradients[0], None, None
+
+
+def _can_fuse(hidden: torch.Tensor) -> bool:
+    return hidden.is_cuda and find_spec("triton") is not None
+
+
+@cache
+def _fused_soft() -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    return torch.compile(_soft, dynamic=True)
+
+
+def _soft(logits: torch.Tensor, norms: torch.Tensor) -> torch.Tensor:
+    return (logits.float() - norms[:, None]).exp_().to(logits.dtype)
 
 
 @cache

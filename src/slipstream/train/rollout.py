@@ -7,7 +7,7 @@ after that. It sees what a draft of that length sees: entries made from features
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,8 +18,8 @@ from slipstream.train.batches import TextBatch
 from slipstream.train.forward import LOGIT_BYTES, Rope, TargetForward, TargetStates
 from slipstream.train.head_module import HeadModule
 from slipstream.train.losses import soft_cross_entropy
-
-StatesOf = Callable[[TextBatch], TargetStates]
+from slipstream.train.outcomes import BatchOutcome, StatesOf, chains
+from slipstream.train.settings import TrainOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,48 +30,38 @@ class Lesson:
     choices: torch.Tensor  # [rows] int64: the target's likeliest ids
 
 
-@dataclass(frozen=True, slots=True)
-class RolloutOutcome:
-    """All on the device: reading a number would wait for it."""
-
-    losses: torch.Tensor  # [steps] sums over rows, weighted
-    weights: torch.Tensor  # [steps] the weights' sums
-    reached: torch.Tensor  # [steps, kinds] chains that are right up to this step
-    begun: torch.Tensor  # [steps, kinds] chains that have a step here
-
-    def loss(self, decay: float) -> torch.Tensor:
-        """The mean over steps; later ones weigh less."""
-        by_step = decay ** torch.arange(len(self.losses), device=self.losses.device)
-        return ((self.losses / self.weights.clamp_min(1e-6)) * by_step).sum() / by_step.sum()
-
-
 class Rollout:
-    def __init__(self, head: HeadModule, target: TargetForward, draft_ids: torch.Tensor, num_kinds: int) -> None:
-        self._head = head
+    begins_usable = False
+
+    def __init__(
+        self, head: HeadModule, target: TargetForward, draft_ids: torch.Tensor, num_kinds: int, options: TrainOptions
+    ) -> None:
+        self.module = self._head = head
+        self.step_decay = options.step_decay
+        self._steps = options.draft_steps
         self._target = target
         self._draft_ids = draft_ids  # [draft vocabulary] int64
         self._target_rows = target.output_weight[draft_ids]
         self._num_kinds = num_kinds
 
-    def __call__(self, batch: TextBatch, steps: int, states_of: StatesOf | None = None) -> RolloutOutcome:
-        """`states_of`: where the target's states are known already."""
-        texts, length = batch.tokens.shape
+    def __call__(self, batch: TextBatch, states_of: StatesOf | None = None) -> BatchOutcome:
+        length = batch.tokens.shape[1]
         states = states_of(batch) if states_of else self._target(batch.tokens)
         lesson = self._lesson(states, batch.rows)
         positions = batch.rows % length
         losses, weights, matches = [], [], []
-        for step, output in enumerate(self._unrolled(batch.tokens, states.features, steps)):
+        for step, output in enumerate(self._unrolled(batch.tokens, states.features)):
             counted = batch.weights * (positions >= step)
             begun_at = (batch.rows - step).clamp_min(0)
             loss, match = self._judged(output.flatten(0, 1)[begun_at], lesson, counted)
             losses.append(loss)
             weights.append(counted.sum())
             matches.append(match)
-        reached, begun = self._chains(batch, matches, texts * length)
-        return RolloutOutcome(torch.stack(losses), torch.stack(weights), reached, begun)
+        reached, begun = chains(batch, matches, self._num_kinds)
+        return BatchOutcome(torch.stack(losses), torch.stack(weights), reached, begun)
 
-    def _unrolled(self, tokens: torch.Tensor, features: torch.Tensor, steps: int) -> Iterator[torch.Tensor]:
-        length = tokens.shape[1]
+    def _unrolled(self, tokens: torch.Tensor, features: torch.Tensor) -> Iterator[torch.Tensor]:
+        length, steps = tokens.shape[1], self._steps
         embedded = [F.embedding(tokens.roll(-step - 1, 1), self._target.embedding) for step in range(steps)]
         ropes = [self._target.rope(length, step) for step in range(steps)]
         return unroll(self._head, features, embedded, ropes)
@@ -93,36 +83,8 @@ class Rollout:
         """The weighted loss and which rows are right. What the target has outside of the draft vocabulary lowers a
         row's weight: there the head can't be right."""
         normed = self._head.norm(output)
-        loss, best = soft_cross_entropy(normed, self._head.lm_head.weight, lesson.shares, weights)
+        loss, best = soft_cross_entropy(normed, self._head.lm_head.weight, lesson.shares.__getitem__, weights)
         return loss, self._draft_ids[best] == lesson.choices
-
-    @torch.no_grad()
-    def _chains(self, batch: TextBatch, matches: list[torch.Tensor], size: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """A chain reaches step k if it is right in step k, and the step before it, one position earlier, was reached.
-        Only rows of full weight are counted: a user's text is not drafted."""
-        counted = batch.weights >= 1.0
-        is_row = torch.zeros(size, dtype=torch.bool, device=batch.rows.device)
-        is_row[batch.rows] = counted
-        right, there = is_row, is_row
-        reached, begun = [], []
-        for step, match in enumerate(matches):
-            if step:
-                right, there = is_row & _shifted(right), is_row & _shifted(there)
-            hit = torch.zeros_like(is_row)
-            hit[batch.rows] = match
-            right = right & hit
-            reached.append(self._by_kind(right[batch.rows], batch.kinds))
-            begun.append(self._by_kind(there[batch.rows], batch.kinds))
-        return torch.stack(reached), torch.stack(begun)
-
-    def _by_kind(self, flags: torch.Tensor, kinds: torch.Tensor) -> torch.Tensor:
-        counts = torch.zeros(self._num_kinds, device=flags.device)
-        return counts.index_add_(0, kinds, flags.float())
-
-
-def _shifted(flags: torch.Tensor) -> torch.Tensor:
-    """One position on. A text never ends with a row that counts, so nothing passes from one to the next."""
-    return F.pad(flags[:-1], (1, 0))
 
 
 def unroll(

@@ -1,4 +1,4 @@
-"""A whole run: text, vocabulary, training, head. Each part goes on where an earlier run with the same options was."""
+"""A whole run: text, training, files. Each part goes on where an earlier run with the same options was."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import gc
 import json
 import time
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,27 +19,24 @@ from slipstream.core.engine import Engine
 from slipstream.errors import SlipstreamError, UsageError
 from slipstream.loading import load
 from slipstream.models import open_checkpoint
-from slipstream.models.head_config import HeadConfig, default_feature_layers
+from slipstream.models.checkpoint import Checkpoint
 from slipstream.train.batches import PADDED_TO, Corpus, split
-from slipstream.train.card import card
-from slipstream.train.forward import load_target
-from slipstream.train.head_module import HeadModule, begin_from, head_config
+from slipstream.train.draft_trainee import DraftTrainee
+from slipstream.train.forward import TargetForward, load_target
+from slipstream.train.head_trainee import HeadTrainee
 from slipstream.train.loop import USUAL_DRAFT, Trainer
-from slipstream.train.memory import free_bytes, num_parameters, plan_training
+from slipstream.train.memory import free_bytes, plan_training
 from slipstream.train.messages import Messenger
 from slipstream.train.plot import page
-from slipstream.train.rollout import Rollout
 from slipstream.train.run_state import RunState, best_of, load_state
-from slipstream.train.saving import save_head
-from slipstream.train.settings import OPTIMIZERS, TrainOptions
+from slipstream.train.settings import OPTIMIZERS, DistilOptions, RunOptions, TrainOptions, usual_optimizer
 from slipstream.train.shards import Shards, Text
-from slipstream.train.stored_states import stored_states
+from slipstream.train.stored_states import StoredStates, stored_states
 from slipstream.train.texts import TextMaker
-from slipstream.train.vocabulary import DraftVocabulary, choose_vocabulary
+from slipstream.train.trainee import Trainee
 from slipstream.train.writer import BULK_STEPS
 from slipstream.writing import write_whole
 
-_LEAST_LAYERS = 7  # of a target for which the usual feature layers are three
 _LEAST_TEXTS = 8
 
 
@@ -65,7 +61,9 @@ class TrainResult:
 
 @dataclass
 class TrainingRun:
-    options: TrainOptions
+    options: RunOptions
+    target: Checkpoint
+    trainee: Trainee
     output: Path
     machine: MachineOptions
     messenger: Messenger
@@ -73,13 +71,15 @@ class TrainingRun:
 
     def __post_init__(self) -> None:
         self.work = self.output.with_name(f"{self.output.name}.training")
-        if self.output.exists() and not self.work.exists():
-            raise UsageError(f"{self.output} exists, and no training of it: choose another --output")
+        there = [path for path in self.trainee.outputs(self.output) if path.exists()]
+        if there and not self.work.exists():
+            raise UsageError(f"{there[0]} exists, and no training of it: choose another --output")
         self.device = pick_device(self.machine.device)
         self.dtype = pick_dtype(self.machine.dtype, self.device)
+        if self.options.optimizer is None:
+            self.options = replace(self.options, optimizer=usual_optimizer(self.device.type))
         if self.machine.threads:
             torch.set_num_threads(self.machine.threads)
-        self.target = open_checkpoint(self.options.target)
         if self.options.length + BULK_STEPS > self.target.config.context_length:
             raise UsageError(
                 f"--length is {self.options.length}, but {self.target.name} holds {self.target.config.context_length}, "
@@ -88,50 +88,31 @@ class TrainingRun:
 
     def run(self) -> TrainResult:
         """Raises UsageError, ModelError, CapacityError; KeyboardInterrupt where it was stopped before training."""
-        settings = {**self.options.training(), "dtype": self.dtype}
+        settings = {**self.options.training(), **self.trainee.settings(), "dtype": self.dtype}
         state = load_state(self.work / "checkpoint.pt", settings, self.device)
-        self._plan(self.options.draft_vocab or self.target.config.vocab_size)
+        for note in self.trainee.notes():
+            self.messenger.say(note)
+        self._plan()
         texts, data_s = self._texts()
         learned, judged = split(texts, self.options.held_back, self.options.user_weight)
         if len(learned.texts) < _LEAST_TEXTS or not judged.texts:
             raise SlipstreamError(
                 f"there are only {len(texts)} usable texts ({len(judged.texts)} held back): raise --tokens"
             )
-        vocabulary = choose_vocabulary(
-            learned.texts, self.options.draft_vocab, self.target.config.vocab_size, self.target.tokenizer.eos_ids
-        )
-        self.messenger.say(
-            f"{len(texts):,} texts, {len(judged.texts):,} of them held back; the draft vocabulary of "
-            f"{len(vocabulary.ids):,} ids has {vocabulary.coverage:.1%} of the answer tokens"
-        )
-        config = self._config(len(vocabulary.ids))
-        state = self._trained(config, vocabulary, (learned, judged), state or RunState(), settings)
-        facts = self._facts(config, vocabulary, texts, state, data_s) | {"num_judged": len(judged.texts)}
-        return self._saved(config, vocabulary, state, facts)
+        counts = f"{len(texts):,} texts, {len(judged.texts):,} of them held back"
+        self.messenger.say("; ".join(part for part in (counts, self.trainee.read(learned.texts)) if part))
+        state = self._trained((learned, judged), state or RunState(), settings)
+        facts = self._facts(texts, state, data_s) | {"num_judged": len(judged.texts)}
+        self._write_log(state)
+        self.trainee.save(self.output, best_of(state), facts)
+        return TrainResult(self.output, state.is_finished, state.step, facts)
 
     # -- the parts ------------------------------------------------------------------------------------------------
 
-    @cached_property
-    def feature_layers(self) -> tuple[int, ...]:
-        count = self.target.config.num_layers
-        few = tuple(sorted({1, max(1, count // 2), count}))
-        layers = self.options.chosen_layers() or (default_feature_layers(count) if count >= _LEAST_LAYERS else few)
-        if not all(1 <= layer <= count for layer in layers) or len(set(layers)) < len(layers):
-            raise UsageError(f"--feature-layers {self.options.feature_layers}; expected different ones, 1 to {count}")
-        return layers
-
-    def _config(self, draft_vocab_size: int) -> HeadConfig:
-        options = self.options
-        return replace(
-            head_config(self.target, self.feature_layers, draft_vocab_size, options.length),
-            feature_norm=options.feature_norm,
-            norm_before_residual=options.norm_before_residual,
-            norm_output=options.norm_output,
-        )
-
-    def _plan(self, draft_vocab_size: int) -> None:
-        config = self._config(min(draft_vocab_size, self.target.config.vocab_size))
-        plan = plan_training(self.target.config, config, self.options, self.device, DTYPES[self.dtype].itemsize)
+    def _plan(self) -> None:
+        item_bytes = DTYPES[self.dtype].itemsize
+        size = self.trainee.size(item_bytes)
+        plan = plan_training(self.target.config, size, self.options, self.device, item_bytes)
         self.messenger.say(plan.text())
         plan.check()
 
@@ -162,55 +143,46 @@ class TrainingRun:
         )  # fmt: skip
         return load(self.options.target, drafter="none", options=options, max_streams=streams)
 
-    def _trained(
-        self,
-        config: HeadConfig,
-        vocabulary: DraftVocabulary,
-        corpora: tuple[Corpus, Corpus],
-        state: RunState,
-        settings: dict[str, Any],
-    ) -> RunState:
+    def _trained(self, corpora: tuple[Corpus, Corpus], state: RunState, settings: dict[str, Any]) -> RunState:
         if state.is_finished:
             return state
         if state.step:
             self.messenger.say(f"going on at step {state.step:,}")
         torch.manual_seed(self.options.seed)
-        longest = self.options.length + PADDED_TO + self.options.draft_steps
-        target = load_target(self.target, self.feature_layers, self.device, DTYPES[self.dtype], longest)
-        draft_ids = torch.from_numpy(vocabulary.ids).to(self.device)
-        head = HeadModule(config).to(self.device)
         learned, judged = corpora
-        begin_from(head, target, draft_ids, self.options.begin_from_layer)
-        rollout = Rollout(head, target, draft_ids, len(learned.kinds))
+        longest = self.options.length + PADDED_TO + self.trainee.steps_ahead
+        target = load_target(self.target, self.trainee.feature_layers, self.device, DTYPES[self.dtype], longest)
+        course = self.trainee.begin(target, self.device, len(learned.kinds))
 
         def save(now: RunState) -> None:
             now.save(self.work / "checkpoint.pt", settings)
             self._write_log(now)
 
-        stored = stored_states(target, learned, self.options.batch_tokens, self.device, free_bytes(self.device))
+        stored = self._stored(target, learned)
         trained = Trainer(
-            head, rollout, learned, judged, self.options, self.device, self.messenger, save, state, stored
-        ).run()
+            course, learned, judged, self.options, self.device, self.messenger, save, state, stored
+        ).run()  # fmt: skip
         if not trained.step:
             raise KeyboardInterrupt
         return trained
+
+    def _stored(self, target: TargetForward, learned: Corpus) -> StoredStates | None:
+        """None also where training ends before it has read every text: storing would cost more than it saves."""
+        options = self.options
+        if options.seconds is None and options.steps * options.batch_tokens <= int(learned.starts[-1]):
+            return None
+        return stored_states(target, learned, options.batch_tokens, self.device, free_bytes(self.device))
 
     # -- what is left of it ---------------------------------------------------------------------------------------
 
     def _write_log(self, state: RunState) -> None:
         write_whole(self.work / "log.jsonl", "".join(json.dumps(record) + "\n" for record in state.records))
-        write_whole(self.work / "training.html", page(f"Training of a head for {self.target.name}", state.records))
+        write_whole(
+            self.work / "training.html",
+            page(f"Training of a {self.trainee.what} for {self.target.name}", state.records),
+        )
 
-    def _saved(
-        self, config: HeadConfig, vocabulary: DraftVocabulary, state: RunState, facts: dict[str, Any]
-    ) -> TrainResult:
-        self._write_log(state)
-        save_head(self.output, config, best_of(state), vocabulary, facts, card(facts))
-        return TrainResult(self.output, state.is_finished, state.step, facts)
-
-    def _facts(
-        self, config: HeadConfig, vocabulary: DraftVocabulary, texts: list[Text], state: RunState, data_s: float
-    ) -> dict[str, Any]:
+    def _facts(self, texts: list[Text], state: RunState, data_s: float) -> dict[str, Any]:
         checks = [record for record in state.records if "accepted_length" in record]
         best = max(checks, key=lambda check: float(check["accepted_length"]))
         options, on_gpu = self.options, self.device.type == "cuda"
@@ -218,10 +190,7 @@ class TrainingRun:
             "target": self.target.name,
             "command": self.command,
             "recipe": "prompts" if options.prompts else "transcripts" if options.transcripts else "self",
-            "parameters": num_parameters(config) / 1e6,
-            "layers": list(self.feature_layers),
-            "draft_vocab": len(vocabulary.ids),
-            "coverage": vocabulary.coverage,
+            **self.trainee.facts(),
             "draft_length": USUAL_DRAFT,
             "length": options.length,
             "num_texts": len(texts),
@@ -234,9 +203,8 @@ class TrainingRun:
             "steps": state.step,
             "is_finished": state.is_finished,
             "batch_tokens": options.batch_tokens,
-            "draft_steps": options.draft_steps,
             "learning_rate": options.peak_rate,
-            "optimizer": OPTIMIZERS[options.optimizer],
+            "optimizer": OPTIMIZERS[options.optimizer or "muon"],
             "data_minutes": data_s / 60,
             "train_minutes": state.elapsed_s / 60,
             "seed": options.seed,
@@ -244,6 +212,7 @@ class TrainingRun:
             "dtype": self.dtype,
             "torch": torch.__version__,
             "slipstream": __version__,
+            **({"untrained_length": checks[0]["accepted_length"]} if checks[0]["step"] == 0 else {}),
         }
 
 
@@ -251,5 +220,15 @@ def train_head(
     options: TrainOptions, output: Path, machine: MachineOptions, messenger: Messenger, command: str = ""
 ) -> TrainResult:
     """Ctrl-C ends it with the best head so far."""
+    target = open_checkpoint(options.target)
     with messenger.catching_interrupts():
-        return TrainingRun(options, output, machine, messenger, command).run()
+        return TrainingRun(options, target, HeadTrainee(options, target), output, machine, messenger, command).run()
+
+
+def distil(
+    options: DistilOptions, output: Path, machine: MachineOptions, messenger: Messenger, command: str = ""
+) -> TrainResult:
+    """Ctrl-C ends it with the best draft model so far."""
+    target = open_checkpoint(options.target)
+    with messenger.catching_interrupts():
+        return TrainingRun(options, target, DraftTrainee(options, target), output, machine, messenger, command).run()

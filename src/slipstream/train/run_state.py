@@ -23,7 +23,7 @@ class RunState:
 
     step: int = 0
     elapsed_s: float = 0.0  # of training
-    head: Tensors = field(default_factory=dict)
+    weights: Tensors = field(default_factory=dict)
     optimizer: dict[str, Any] = field(default_factory=dict)
     best: Tensors = field(default_factory=dict)
     best_length: float = 0.0  # expected accepted length of the best check
@@ -59,4 +59,4 @@ def load_state(path: Path, settings: dict[str, Any], device: torch.device) -> Ru
 
 def best_of(state: RunState) -> Tensors:
     """The weights to save: the best checked ones, or the last where nothing was checked yet."""
-    return state.best or state.head
+    return state.best or state.weights

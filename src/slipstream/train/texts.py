@@ -16,7 +16,7 @@ from slipstream.train.chat_form import ChatForm
 from slipstream.train.filters import Seen, is_worth_keeping
 from slipstream.train.messages import Messenger, time_left
 from slipstream.train.scripts import Kind, Script, Writing, given, random_script
-from slipstream.train.settings import TrainOptions
+from slipstream.train.settings import RunOptions
 from slipstream.train.shards import Shards, Text
 from slipstream.train.transcripts import read_transcripts
 from slipstream.train.writer import run_scripts, writer_for
@@ -28,7 +28,7 @@ _MAX_EMPTY_SHARDS = 3  # in a row with hardly anything new: more would not help
 class TextMaker:
     """`engine` is called when something has to be written: finished shards need none."""
 
-    options: TrainOptions
+    options: RunOptions
     tokenizer: Tokenizer
     engine: Callable[[], Engine]
     messenger: Messenger

@@ -50,6 +50,16 @@ def test_weights_config_and_tokens_are_those_of_the_folder(
         assert after.quant_format(name) is not None
 
 
+def test_a_gguf_files_own_tokenizer_is_copied(folders: dict[str, Path], tmp_path: Path) -> None:
+    model_files.write_gguf(tmp_path / "a.gguf", metadata={"tokenizer.ggml.padding_token_id": 3})
+    before = gguf.GGUFReader(tmp_path / "a.gguf").fields
+    after = gguf.GGUFReader(quantise(open_checkpoint(tmp_path / "a.gguf"), tmp_path / "b.gguf", "q8_0").path).fields
+    names = [name for name in before if name.startswith("tokenizer.")]
+    assert "tokenizer.ggml.padding_token_id" in names and len(names) > 5
+    for name in names:
+        assert after[name].types == before[name].types and after[name].contents() == before[name].contents()
+
+
 def test_llama3_rope_scaling_is_kept(tmp_path: Path) -> None:
     rope = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0,
             "high_freq_factor": 4.0, "original_max_position_embeddings": 64}  # fmt: skip

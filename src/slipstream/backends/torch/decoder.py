@@ -105,51 +105,64 @@ def load_decoder(
     """
     config = checkpoint.config
 
-    def read(*names: str) -> torch.Tensor:
-        parts = [to_torch(checkpoint.tensor(name), device) for name in names]
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
-
-    def weight(*names: str) -> list[Weight]:
-        return [_quantised(checkpoint, ops, name) or to_torch(checkpoint.tensor(name), device) for name in names]
-
     def vector(name: str) -> torch.Tensor:
-        return read(name).float().contiguous()
+        return to_torch(checkpoint.tensor(name), device)
+
+    def matrix(name: str) -> Weight:
+        return _quantised(checkpoint, ops, name) or vector(name)
+
+    def before_layer(index: int) -> None:
+        checkpoint.release_pages()
+        report(index / config.num_layers)
+
+    rope = rope_table(config, num_positions, device)
+    decoder = assembled(config, ops, DecoderWeights(matrix, vector, before_layer), rope)
+    checkpoint.release_pages()
+    return decoder
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderWeights:
+    """Where a decoder's weights come from, by their names in hub files."""
+
+    matrix: Callable[[str], Weight]
+    vector: Callable[[str], torch.Tensor]
+    before_layer: Callable[[int], None] = lambda index: None
+
+
+def assembled(config: DecoderConfig, ops: Ops[B], weights: DecoderWeights, rope: RopeTable) -> Decoder[B]:
+    """A decoder of these weights. Gradients pass through it to them, where the ops have gradients."""
 
     def norm(name: str) -> Norm:
-        return Norm(vector(name), config.norm_eps)
+        return Norm(weights.vector(name).float().contiguous(), config.norm_eps)
 
     def layer(i: int) -> Layer:
-        checkpoint.release_pages()
-        report(i / config.num_layers)
+        weights.before_layer(i)
         at = f"model.layers.{i}."
         attention, mlp = at + "self_attn.", at + "mlp."
         projections = [f"{attention}{p}_proj" for p in "qkv"]
-        bias = read(*(f"{p}.bias" for p in projections)) if config.qkv_bias else None
-        norms = (
-            QKNorm(vector(attention + "q_norm.weight"), vector(attention + "k_norm.weight")) if config.qk_norm else None
-        )
+        bias = torch.cat([weights.vector(f"{p}.bias") for p in projections]) if config.qkv_bias else None
+        qk_norm = [norm(f"{attention}{part}_norm.weight").gain for part in "qk"] if config.qk_norm else None
         return Layer(
             attention_norm=norm(at + "input_layernorm.weight"),
-            qkv=ops.pack(weight(*(f"{p}.weight" for p in projections)), bias),
-            qk_norm=norms,
-            output=ops.pack(weight(attention + "o_proj.weight")),
+            qkv=ops.pack([weights.matrix(f"{p}.weight") for p in projections], bias),
+            qk_norm=QKNorm(*qk_norm) if qk_norm else None,
+            output=ops.pack(weights.matrix(attention + "o_proj.weight")),
             mlp_norm=norm(at + "post_attention_layernorm.weight"),
-            gate_up=ops.pack(weight(mlp + "gate_proj.weight", mlp + "up_proj.weight")),
-            down=ops.pack(weight(mlp + "down_proj.weight")),
+            gate_up=ops.pack([weights.matrix(f"{mlp}{part}_proj.weight") for part in ("gate", "up")]),
+            down=ops.pack(weights.matrix(mlp + "down_proj.weight")),
         )
 
-    embedding = ops.pack(weight("model.embed_tokens.weight"))
-    decoder = Decoder(
+    embedding = ops.pack(weights.matrix("model.embed_tokens.weight"))
+    return Decoder(
         config=config,
         ops=ops,
         embedding=embedding,
         layers=tuple(layer(i) for i in range(config.num_layers)),
         final_norm=norm("model.norm.weight"),
-        head=embedding if config.tied_head else ops.pack(weight("lm_head.weight")),
-        rope=rope_table(config, num_positions, device),
+        head=embedding if config.tied_head else ops.pack(weights.matrix("lm_head.weight")),
+        rope=rope,
     )
-    checkpoint.release_pages()
-    return decoder
 
 
 def _quantised(checkpoint: Checkpoint, ops: Ops[B], name: str) -> QuantisedTensor | None:

@@ -1,0 +1,104 @@
+"""HeadTrainee: a draft head, its vocabulary and its files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from slipstream.errors import UsageError
+from slipstream.models.checkpoint import Checkpoint
+from slipstream.models.head_config import HeadConfig, default_feature_layers
+from slipstream.models.head_export import HeadNotes, save_head
+from slipstream.train.card import head_card
+from slipstream.train.forward import TargetForward
+from slipstream.train.head_module import HeadModule, begin_from, head_config
+from slipstream.train.memory import TraineeSize, head_parameters, head_size
+from slipstream.train.rollout import Rollout
+from slipstream.train.saving import in_bf16, replaced
+from slipstream.train.settings import TrainOptions
+from slipstream.train.shards import Text
+from slipstream.train.vocabulary import DraftVocabulary, choose_vocabulary
+
+_LEAST_LAYERS = 7  # of a target for which the usual feature layers are three
+
+
+class HeadTrainee:
+    what = "head"
+
+    def __init__(self, options: TrainOptions, target: Checkpoint) -> None:
+        self.steps_ahead = options.draft_steps
+        self._options = options
+        self._target = target
+        self._vocabulary: DraftVocabulary | None = None
+        self.feature_layers = self._feature_layers()
+
+    def _feature_layers(self) -> tuple[int, ...]:
+        count = self._target.config.num_layers
+        few = tuple(sorted({1, max(1, count // 2), count}))
+        layers = self._options.chosen_layers() or (default_feature_layers(count) if count >= _LEAST_LAYERS else few)
+        if not all(1 <= layer <= count for layer in layers) or len(set(layers)) < len(layers):
+            raise UsageError(f"--feature-layers {self._options.feature_layers}; expected different ones, 1 to {count}")
+        return layers
+
+    def notes(self) -> list[str]:
+        return []
+
+    def size(self, item_bytes: int) -> TraineeSize:
+        all_ids = self._target.config.vocab_size
+        config = self._config(min(self._options.draft_vocab or all_ids, all_ids))
+        return head_size(self._target.config, config, self._options, item_bytes)
+
+    def settings(self) -> dict[str, Any]:
+        return {}
+
+    def read(self, texts: Sequence[Text]) -> str:
+        self._vocabulary = choose_vocabulary(
+            texts, self._options.draft_vocab, self._target.config.vocab_size, self._target.tokenizer.eos_ids
+        )
+        num_ids, coverage = len(self._vocabulary.ids), self._vocabulary.coverage
+        return f"the draft vocabulary of {num_ids:,} ids has {coverage:.1%} of the answer tokens"
+
+    def begin(self, target: TargetForward, device: torch.device, num_kinds: int) -> Rollout:
+        draft_ids = torch.from_numpy(self._known.ids).to(device)
+        head = HeadModule(self._config(len(draft_ids))).to(device)
+        begin_from(head, target, draft_ids, self._options.begin_from_layer)
+        return Rollout(head, target, draft_ids, num_kinds, self._options)
+
+    def facts(self) -> dict[str, Any]:
+        num_ids = len(self._known.ids)
+        return {
+            "parameters": head_parameters(self._config(num_ids)) / 1e6,
+            "layers": list(self.feature_layers),
+            "draft_vocab": num_ids,
+            "coverage": self._known.coverage,
+            "draft_steps": self._options.draft_steps,
+        }
+
+    def outputs(self, folder: Path) -> list[Path]:
+        return [folder]
+
+    def save(self, folder: Path, tensors: Mapping[str, torch.Tensor], facts: Mapping[str, Any]) -> None:
+        """In bf16."""
+        raw = {name: in_bf16(tensor) for name, tensor in tensors.items()}
+        notes = HeadNotes(training=facts, card=head_card(facts))
+        ids = None if self._known.is_full else self._known.ids
+        with replaced(folder) as scratch:
+            save_head(scratch, self._config(len(self._known.ids)), raw, ids, notes=notes)
+
+    @property
+    def _known(self) -> DraftVocabulary:
+        assert self._vocabulary is not None  # texts were read
+        return self._vocabulary
+
+    def _config(self, draft_vocab_size: int) -> HeadConfig:
+        options = self._options
+        return replace(
+            head_config(self._target, self.feature_layers, draft_vocab_size, options.length),
+            feature_norm=options.feature_norm,
+            norm_before_residual=options.norm_before_residual,
+            norm_output=options.norm_output,
+        )
