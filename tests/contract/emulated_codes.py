@@ -136,7 +136,7 @@ def _places(acts: CodedRows) -> np.ndarray:
     return (row // 8 * quads + g // 4) * (1408 // 4) + row % 8 // 2 * 8 + g % 4 * 2 + row % 2
 
 
-def _read(acts: CodedRows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def read_rows(acts: CodedRows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Codes [rows, inputs], scales [rows, groups], sums of halves [rows, groups, 2]."""
     quads, stored = acts.records.shape[1], acts.records.numpy().ravel()
     row, k = np.ogrid[: acts.rows * acts.apart : acts.apart, : quads * QUAD]
@@ -153,7 +153,7 @@ def _read(acts: CodedRows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def product(acts: CodedRows, part: CodedPart) -> np.ndarray:
     """[rows, outputs]: each warp its quads in order, then the warps in theirs."""
-    codes, scale, sums = _read(acts)
+    codes, scale, sums = read_rows(acts)
     scales, weights = numbers_of(part, 0), codes_of(part)
     minimums = minimums_of(part, scales)
     length = QUAD // part.layout.scales_a_quad

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,11 +15,13 @@ pytest.importorskip("triton")
 
 import tiny_heads
 from contract import cuda_models, tiny_models
-from contract.emulated_codes import EmulatedKernels, weights_of
+from contract.emulated_codes import EmulatedKernels, read_rows, weights_of
+from cuda_on_cpu import KernelsOnCpu
 from slipstream.backends.torch import load as torch_backend
 from slipstream.backends.torch.cpu import library
 from slipstream.backends.torch.cpu.ops import NativeOps
 from slipstream.backends.torch.cuda import nvrtc, quantised_ops
+from slipstream.backends.torch.cuda.quantised_kernels import Source
 from slipstream.backends.torch.cuda.quantised_layout import CodedLinear, CodeLayout, pack_part, stored_bytes
 from slipstream.backends.torch.cuda.quantised_ops import QuantisedOps
 from slipstream.backends.torch.ops import Hidden, Norm
@@ -93,6 +96,61 @@ def test_one_group_of_inputs_has_the_same_bits_as_on_the_cpu(kind: BlockKind) ->
     assert torch.equal(out, ops.linear(x, ops.pack(weight)))
 
 
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for the kernels compiled for the CPU."""
+    if shutil.which("g++") is None:
+        pytest.skip("needs g++")
+    return tmp_path_factory.mktemp("kernels")
+
+
+@pytest.mark.parametrize("name", ["Q4_0", "Q8_0", "Q2_K", "Q4_K", "Q6_K", "groups of 64"])
+def test_the_kernels_themselves_give_the_bits_of_the_emulation(name: str, compiled: Path) -> None:
+    """quantised.cu on the CPU: for every number of rows that has a kernel, and for blocks of one and of two tiles."""
+    torch.manual_seed(4)
+    weight, emulated = WEIGHTS[name], EmulatedKernels()
+    linear, x = CodedLinear.of([pack_part(weight, CPU)], torch.randn(weight.shape[0])), torch.randn(40, weight.shape[1])
+    for rows, is_full in ((1, False), (3, True), (5, False), (8, True), (9, True), (20, True), (40, True)):
+        kernels = KernelsOnCpu(compiled, is_full)
+        out, expected = (torch.full((rows, weight.shape[0]), float(rows)) for _ in range(2))
+        for each, to in ((kernels, out), (emulated, expected)):
+            each.multiply(each.quantise(x[:rows], "plain"), linear, to, add=is_full)
+        assert torch.equal(out, expected)
+    ids, floats = torch.tensor([0, 19, weight.shape[0] - 1], dtype=torch.int32), unpacked_rows(weight)
+    assert torch.equal(kernels.lookup(linear.parts[0], ids), floats[ids.long()])
+    in_bf16 = torch.empty(weight.shape[0] - 16, weight.shape[1], dtype=torch.bfloat16)
+    kernels.unpack(linear.parts[0], 16, in_bf16)
+    assert torch.equal(in_bf16, floats[16:].bfloat16())
+
+
+@pytest.mark.parametrize("source", ["normed", "half", "gated"])
+def test_activations_become_the_codes_of_the_emulation(source: Source, compiled: Path) -> None:
+    torch.manual_seed(5)
+    kernels, emulated, norm = KernelsOnCpu(compiled), EmulatedKernels(), Norm(torch.rand(160), 1e-5)
+    x = torch.randn(5, 320 if source == "gated" else 160)
+    x = x.bfloat16() if source == "half" else x
+    mine, expected = (read_rows(each.quantise(x, source, norm)) for each in (kernels, emulated))
+    assert np.abs(mine[0] - expected[0]).max() <= 1  # a norm that differs in its last bit may round to the next code
+    np.testing.assert_allclose(mine[1], expected[1], rtol=1e-5)
+    np.testing.assert_array_equal(mine[2], mine[0].reshape(5, -1, 2, 16).sum(3))
+
+
+def test_rows_that_are_no_numbers_stay_alone(compiled: Path) -> None:
+    weight, x = WEIGHTS["Q4_K"], torch.randn(6, 512)
+    kernels, linear = KernelsOnCpu(compiled), CodedLinear.of([pack_part(weight, CPU)], None)
+    outs = []
+    for bad in (0.5, float("nan"), float("inf")):
+        x[2, 40] = bad
+        outs.append(torch.empty(6, weight.shape[0]))
+        kernels.multiply(kernels.quantise(x, "plain"), linear, outs[-1])
+    others = [0, 1, 3, 4, 5]
+    assert all(out[2].isnan().all() and torch.equal(out[others], outs[0][others]) for out in outs[1:])
+
+
+def unpacked_rows(weight: QuantisedTensor) -> torch.Tensor:
+    return torch.from_numpy(unpacked(weight.format, weight.rows(0, weight.shape[0])))
+
+
 def test_neighbours_that_are_stored_alike_become_one_part() -> None:
     parts = [pack_part(quantised(BLOCK_KINDS[kind], 32, 256, kind), CPU) for kind in (12, 12, 14)]
     together = CodedLinear.of(parts, None)
@@ -152,7 +210,7 @@ def test_many_rows_are_multiplied_with_unpacked_weights_piece_by_piece(monkeypat
     ops = QuantisedOps(SHAPES["tiny"], torch.float32, CPU, False, 512, EmulatedKernels())
     parts, bias = [quantised(BLOCK_KINDS[12], 80, 256), quantised(BLOCK_KINDS[14], 37, 256)], torch.randn(117)
     hidden, x = Hidden(torch.randn(70, 117)), torch.randn(70, 256)
-    floats = torch.from_numpy(np.concatenate([unpacked(part.format, part.rows(0, part.shape[0])) for part in parts]))
+    floats = torch.cat([unpacked_rows(part) for part in parts])
     expected = hidden.x + x @ floats.T + bias
     ops.add(x, ops.pack(parts, bias), hidden, Norm(torch.ones(117), 1e-5))
     np.testing.assert_allclose(hidden.x, expected, rtol=0, atol=1e-4)

@@ -99,4 +99,6 @@ def keeps_codes(options: TorchOptions, device: torch.device) -> bool:
     """Whether quantised weights stay as the file has them."""
     if options.activations == "fp" or options.dtype != "auto":
         return False
-    return device.type == "cpu" or torch.cuda.get_device_capability(device) >= _CODE_CAPABILITY
+    if device.type == "cpu":
+        return True
+    return torch.version.hip is None and torch.cuda.get_device_capability(device) >= _CODE_CAPABILITY

@@ -140,11 +140,10 @@ def _kept(stem: str) -> bytes | None:
 def _nvrtc() -> ctypes.CDLL:
     tried = list(_libraries())
     for candidate in tried:
+        # Beside the compiler, which asks for it by name alone.
+        builtins = Path(candidate).parent.glob("libnvrtc-builtins.so.*") if Path(candidate).is_absolute() else ()
         with suppress(OSError):
-            if Path(candidate).is_absolute():  # beside the compiler, which asks for it by name alone
-                for part in Path(candidate).parent.glob("libnvrtc-builtins.so.*"):
-                    ctypes.CDLL(str(part))
-            return ctypes.CDLL(candidate)
+            return [ctypes.CDLL(str(part)) for part in (*builtins, candidate)][-1]
     raise NvrtcError(f"NVRTC, the CUDA compiler that torch ships, is not installed (looked for {', '.join(tried)})")
 
 

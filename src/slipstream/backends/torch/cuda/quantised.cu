@@ -44,6 +44,42 @@ typedef unsigned char u8;
 /* ---- products ------------------------------------------------------------------------------------------------- */
 #ifdef BITS
 
+/* ---- instructions that C++ has no words for; tests run the rest on a CPU, with their own ---- */
+#ifndef EMULATED
+
+/* Weights are read once: they leave the first cache to the activations. */
+static __device__ __forceinline__ uint4 stream_16(const char *at) {
+    uint4 v;
+    asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(at));
+    return v;
+}
+
+static __device__ __forceinline__ float half_float(u32 bits) {
+    float value;
+    asm("{.reg .b16 h; cvt.u16.u32 h, %1; cvt.f32.f16 %0, h;}" : "=f"(value) : "r"(bits));
+    return value;
+}
+
+static __device__ __forceinline__ void multiply_32(int d[4], const u32 a[4], u32 b0, u32 b1, int c0, int c1) {
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%10, %11, %10, %11};"
+        : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(c0), "r"(c1));
+}
+
+static __device__ __forceinline__ void multiply_16(int d[4], const u32 a[2], u32 b, int c0, int c1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%7, %8, %7, %8};"
+        : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(b), "r"(c0), "r"(c1));
+}
+
+static __device__ __forceinline__ u32 two_bf16(float low, float high) {
+    u32 both;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    return both;
+}
+#endif
+
 #define NUMBERS (MINIMUM == STORED ? 2 : 1) /* of a group: its scale, its minimum */
 #define CODE_PARTS (BITS == 8 ? 4 : 2)
 #define SCALES_A_QUAD (SCALE == BYTES16 ? 8 : 4)
@@ -81,14 +117,6 @@ struct Weights {
     u32 scales[SCALE_WORDS];
     u32 supers[SUPER_WORDS + 1];
 };
-
-/* Weights are read once: they leave the first cache to the activations. */
-static __device__ __forceinline__ uint4 stream_16(const char *at) {
-    uint4 v;
-    asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(at));
-    return v;
-}
 
 template <int WORDS> static __device__ __forceinline__ void read_words(u32 *to, const char *at) {
 #pragma unroll
@@ -140,12 +168,6 @@ static __device__ __forceinline__ void unpack_codes(u32 a[4], const Weights &w, 
     }
 }
 
-static __device__ __forceinline__ float half_float(u32 bits) {
-    float value;
-    asm("{.reg .b16 h; cvt.u16.u32 h, %1; cvt.f32.f16 %0, h;}" : "=f"(value) : "r"(bits));
-    return value;
-}
-
 /* What bytes are multiplied with. A byte (stored plus 128) becomes a float by its place in one: 2^15 + 128 + byte. With
  * supers of half precision, `super * (2^15 + 128)` is exact, so one fused operation gives super * byte, rounded once. */
 struct Supers {
@@ -188,18 +210,6 @@ static __device__ __forceinline__ Scaled scales_of(const Weights &w, const Super
         if constexpr (MINIMUM == OFFSET) s.minimum[output] = s.scale[output] * offset;
     }
     return s;
-}
-
-static __device__ __forceinline__ void multiply_32(int d[4], const u32 a[4], u32 b0, u32 b1, int c0, int c1) {
-    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-        "{%10, %11, %10, %11};"
-        : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(c0), "r"(c1));
-}
-
-static __device__ __forceinline__ void multiply_16(int d[4], const u32 a[2], u32 b, int c0, int c1) {
-    asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%7, %8, %7, %8};"
-        : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(b), "r"(c0), "r"(c1));
 }
 
 /* What a group of 8 rows brings: the lane's codes; scale, shift and sums of the two rows whose products it gets. */
@@ -298,11 +308,8 @@ static __device__ __forceinline__ void add_group(float t[4], const u32 a[4], con
 static __device__ __forceinline__ void put(const Outcome &o, int row, int output, float value) {
     long at = (long)row * o.stride + o.first + output;
     if (o.bias) value += o.bias[o.first + output];
-    if (o.kind == 0) {
-        u16 bits;
-        asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
-        ((u16 *)o.y)[at] = bits;
-    } else if (o.kind == 1) ((float *)o.y)[at] = value;
+    if (o.kind == 0) ((u16 *)o.y)[at] = (u16)two_bf16(value, 0.0f);
+    else if (o.kind == 1) ((float *)o.y)[at] = value;
     else ((float *)o.y)[at] += value;
 }
 
@@ -420,12 +427,6 @@ extern "C" __global__ void embed(Part p, const int *ids, int inputs, float *out)
     int id = min(max(ids[blockIdx.x], 0), p.outputs - 1);
     for (int k = blockIdx.y * blockDim.x + threadIdx.x; k < inputs; k += gridDim.y * blockDim.x)
         out[(long)blockIdx.x * inputs + k] = weight_at(p, id, k);
-}
-
-static __device__ __forceinline__ u32 two_bf16(float low, float high) {
-    u32 both;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
-    return both;
 }
 
 /* out[outputs, inputs]: the weights of tiles from `first` on, in bf16. A warp has a tile and a quad. */

@@ -25,7 +25,6 @@ from slipstream.backends.torch.ops import (
     LayerStep,
     Linear,
     Norm,
-    QKNorm,
     RopeTable,
     Stack,
     StackCache,
@@ -44,9 +43,7 @@ def ready_kernel(
     gain,  # [width] float32
     scaled,  # [rows, width]
     squares,  # [2, rows] int64: of x, and zeros to be added to
-    rows,
     width,
-    UNIT: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     row = tl.program_id(0)
@@ -56,8 +53,8 @@ def ready_kernel(
     wide = tl.load(x + at, mask=inside, other=0.0)
     tl.store(scaled + at, (wide * tl.load(gain + c, mask=inside, other=0.0)).to(scaled.dtype.element_ty), mask=inside)
     norm = tl.arange(0, 2)
-    own = tl.sum((wide * wide * UNIT).to(tl.int64), 0)
-    tl.store(squares + norm * rows + row, tl.where(norm == 0, own, 0))
+    own = tl.sum((wide * wide * SQUARES_UNIT).to(tl.int64), 0)
+    tl.store(squares + norm * tl.num_programs(0) + row, tl.where(norm == 0, own, 0))
 
 
 class QuantisedOps(TritonOps):
@@ -108,23 +105,21 @@ class QuantisedOps(TritonOps):
             features.take(len(stack.layers), hidden.x)
 
     def _layer(self, hidden: Hidden, layer: Layer, step: LayerStep[DeviceRows]) -> None:
-        batch, config, cache = step.batch, step.config, step.cache
-        qkv = self.qkv(hidden, layer.attention_norm, layer.qkv, layer.qk_norm, step.rope, batch, config, cache)
-        self.add(self.attend(qkv, batch, config, cache), layer.output, hidden, layer.mlp_norm)
+        attended = self.attend(self._qkv(hidden, layer, step), step.batch, step.config, step.cache)
+        self.add(attended, layer.output, hidden, layer.mlp_norm)
         if isinstance(layer.gate_up, CodedLinear) and isinstance(layer.down, CodedLinear):
             gate_up = self._product(hidden.x, layer.mlp_norm, layer.gate_up, torch.float32)
             self._multiply(gate_up, "gated", None, layer.down, hidden.x, add=True)
         else:
             self.add(self.gate(hidden, layer.mlp_norm, layer.gate_up), layer.down, hidden, layer.mlp_norm)
 
-    def qkv(
-        self, hidden: Hidden, norm: Norm, weight: Linear, qk_norm: QKNorm | None, rope: RopeTable, batch: DeviceRows,
-        config: DecoderConfig, cache: LayerCache,
-    ) -> torch.Tensor:  # fmt: skip
+    def _qkv(self, hidden: Hidden, layer: Layer, step: LayerStep[DeviceRows]) -> torch.Tensor:
+        norm, weight, batch, cache = layer.attention_norm, layer.qkv, step.batch, step.cache
         if not isinstance(weight, CodedLinear):
-            return super().qkv(self._ready(hidden, norm), norm, weight, qk_norm, rope, batch, config, cache)
+            ready = self._ready(hidden, norm)
+            return self.qkv(ready, norm, weight, layer.qk_norm, step.rope, batch, step.config, cache)
         qkv = self._product(hidden.x, norm, weight, self.activation_dtype)
-        self._attention.rope_write(qkv, batch, rope, qk_norm, cache)
+        self._attention.rope_write(qkv, batch, step.rope, layer.qk_norm, cache)
         return qkv
 
     def gate(self, hidden: Hidden, norm: Norm, gate_up: Linear) -> torch.Tensor:
@@ -204,10 +199,7 @@ class QuantisedOps(TritonOps):
             return Hidden(x.to(self.activation_dtype))
         scaled = torch.empty(rows, width, dtype=self.activation_dtype, device=x.device)
         squares = torch.empty(2, rows, dtype=torch.int64, device=x.device)
-        ready_kernel[(rows,)](
-            x, norm.gain, scaled, squares, rows, width, UNIT=SQUARES_UNIT, BLOCK=triton.next_power_of_2(width),
-            num_warps=8,
-        )  # fmt: skip
+        ready_kernel[(rows,)](x, norm.gain, scaled, squares, width, BLOCK=triton.next_power_of_2(width), num_warps=8)
         return Hidden(x, scaled, squares)
 
 
