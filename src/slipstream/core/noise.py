@@ -39,16 +39,26 @@ def stream_key(seed: int, position: int, domain: Domain = Domain.TARGET) -> int:
     return _mix((key + int(domain) * _GOLDEN) & _MASK)
 
 
+def stream_keys(seeds: npt.NDArray[np.uint64], positions: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """`stream_key` of the target's domain for many streams at once."""
+    golden = np.uint64(_GOLDEN)
+    with np.errstate(over="ignore"):
+        return _mixed(_mixed(_mixed(seeds + golden) + positions * golden))
+
+
+def _mixed(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    x = (x ^ (x >> _SHIFT_A)) * _MULTIPLY_A
+    x = (x ^ (x >> _SHIFT_B)) * _MULTIPLY_B
+    return x ^ (x >> _SHIFT_C)
+
+
 def hash32(
     seed: int, position: int, tokens: npt.NDArray[np.int64], domain: Domain = Domain.TARGET
 ) -> npt.NDArray[np.uint64]:
     """A 32-bit number for each token id, as uint64."""
     key = np.uint64(stream_key(seed, position, domain))
     with np.errstate(over="ignore"):
-        x = key + (tokens.astype(np.uint64) + np.uint64(1)) * np.uint64(_GOLDEN)
-        x = (x ^ (x >> _SHIFT_A)) * _MULTIPLY_A
-        x = (x ^ (x >> _SHIFT_B)) * _MULTIPLY_B
-        x ^= x >> _SHIFT_C
+        x = _mixed(key + (tokens.astype(np.uint64) + np.uint64(1)) * np.uint64(_GOLDEN))
     return x >> np.uint64(32)
 
 

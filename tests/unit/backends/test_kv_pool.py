@@ -393,6 +393,15 @@ class PoolMachine(RuleBasedStateMachine):
         assert sorted(self.pool._free) == [page for page, count in enumerate(uses) if count == 0]
         assert self.pool.num_open == len(self.open)
 
+    @invariant()
+    def what_is_counted_along_the_way_is_what_a_count_gives(self) -> None:
+        if not hasattr(self, "pool"):
+            return
+        pool, sequences = self.pool, self.pool._open.values()
+        promised = sum(max(0, s._reserved_pages - len(s.pages)) + bool(s.pages) for s in sequences)
+        assert pool.num_promised == promised
+        assert pool._unpromised() == len(pool._free) + pool._reclaimable() - promised
+
     def teardown(self) -> None:
         if not hasattr(self, "pool"):
             return

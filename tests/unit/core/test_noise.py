@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from slipstream.core.noise import Domain, coupled_argmax, gumbel, gumbel_of, hash32, uniform
+from slipstream.core.noise import Domain, coupled_argmax, gumbel, gumbel_of, hash32, stream_key, stream_keys, uniform
 
 TOKENS = np.arange(5000, dtype=np.int64)
 
@@ -17,6 +17,12 @@ def test_the_numbers_never_change():
     """Texts of a seed must be the same in every release: these are SplitMix64's."""
     assert hash32(0, 0, np.array([0, 1, 49151])).tolist() == [int(n) for n in _reference(0, 0, [0, 1, 49151], 0)]
     assert hash32(7, 3, np.array([5]), Domain.DRAFT).tolist() == [int(n) for n in _reference(7, 3, [5], 1)]
+
+
+def test_keys_of_many_streams_are_those_of_each():
+    streams = [(0, 0), (7, 3), (2**64 - 1, 10**6), (2**63 + 5, 1)]
+    seeds, positions = (np.array(values, np.uint64) for values in zip(*streams, strict=True))
+    assert stream_keys(seeds, positions).tolist() == [stream_key(*stream) for stream in streams]
 
 
 def _reference(seed, position, tokens, domain):

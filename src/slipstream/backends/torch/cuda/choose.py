@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import triton
 import triton.language as tl
 
-from slipstream.core.noise import stream_key
+from slipstream.core.noise import stream_keys
 from slipstream.core.sampling import Sampling
 
 _BLOCK = 4096  # logits of a program
@@ -124,9 +125,9 @@ class Chooser:
         self._settings_hosts.reverse()  # the other one may still be on its way
         host = self._settings_hosts[0].numpy()
         host[:] = 0
-        for row, asked in enumerate(rows):
-            if asked is not None:
-                host[row] = settings_of(asked)
+        if not is_greedy:
+            asking = [row for row, asked in enumerate(rows) if asked is not None]
+            host[asking] = settings_of([asked for asked in rows if asked is not None])
         self._is_greedy = is_greedy
         self.settings.copy_(self._settings_hosts[0], non_blocking=True)
 
@@ -155,11 +156,12 @@ class Chooser:
         return tokens
 
 
-def settings_of(asked: RowChoice) -> tuple[int, int]:
-    """As the kernel wants them. Greedy is a temperature of 0."""
-    temperature = np.float64(asked.sampling.temperature).view(np.int64)
-    key = np.uint64(stream_key(asked.sampling.seed, asked.position)).view(np.int64)
-    return int(temperature), int(key)
+def settings_of(rows: Sequence[RowChoice]) -> npt.NDArray[np.int64]:
+    """[rows, 2] as the kernel wants them. Greedy is a temperature of 0."""
+    temperatures = np.array([row.sampling.temperature for row in rows], np.float64)
+    seeds = np.array([row.sampling.seed for row in rows], np.uint64)
+    keys = stream_keys(seeds, np.array([row.position for row in rows], np.uint64))
+    return np.stack([temperatures.view(np.int64), keys.view(np.int64)], axis=1)
 
 
 def narrowed(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:

@@ -156,9 +156,8 @@ class DraftLoop:
             return
         plan = self._plan_host.numpy()
         plan[:] = 0
-        for i, request in enumerate(requests):
-            for step in range(steps):
-                plan[step, i] = settings_of(RowChoice(request.sampling, request.position + step))
+        choices = [RowChoice(r.sampling, r.position + step) for step in range(steps) for r in requests]
+        plan[:steps, : len(requests)] = settings_of(choices).reshape(steps, len(requests), 2)
         self._is_greedy = is_greedy
         self._plan.copy_(self._plan_host, non_blocking=True)
 

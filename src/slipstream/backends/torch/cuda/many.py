@@ -62,11 +62,8 @@ class ManyRows:
     def linear(self, x: torch.Tensor, weight: Linear) -> torch.Tensor:
         return F.linear(x, weight.data, None if weight.bias is None else weight.bias.to(x.dtype))
 
-    def gate(self, x: torch.Tensor, gate_up: Linear) -> torch.Tensor:
-        """silu(gate) * up of linear(x)"""
-        return self.swiglu(self.linear(x, gate_up))
-
     def swiglu(self, gate_up: torch.Tensor) -> torch.Tensor:
+        """silu(gate) * up of [rows, 2 width], gates first."""
         rows, width = len(gate_up), gate_up.shape[1] // 2
         out = torch.empty(rows, width, dtype=gate_up.dtype, device=gate_up.device)
         swiglu_kernel[(rows, triton.cdiv(width, _SWIGLU_BLOCK))](gate_up, out, width, BLOCK=_SWIGLU_BLOCK, num_warps=4)

@@ -95,7 +95,7 @@ class TritonOps:
 
     def gate(self, hidden: Hidden, norm: Norm, gate_up: Linear) -> torch.Tensor:
         if hidden.scaled is None:
-            return self._many.gate(self._many.norm(hidden.x, norm), gate_up)
+            return self._many.swiglu(self._many.linear(self._many.norm(hidden.x, norm), gate_up))
         return self._skinny.normed(hidden, norm, gate_up, self._tiling("gate", gate_up, hidden), gated=True)
 
     def add(self, x: torch.Tensor, weight: Linear, hidden: Hidden, then: Norm) -> None:
