@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
 import torch
 import triton
@@ -17,6 +18,10 @@ from slipstream.backends.torch.batch import SequenceRows
 from slipstream.core.tree import ROOT, DraftTree
 from slipstream.models.config import DecoderConfig
 
+if TYPE_CHECKING:
+    from slipstream.backends.torch.kv_pool import PooledSequence
+
+MAX_LEVELS = 16  # of a tree that the device grows
 MAX_CHUNKS_BYTES = 1 << 28  # scratch of attention: chunks of all tiles of a forward
 _ROW_FIELDS = ("tokens", "position", "slot", "page_from", "source")
 TILE_FIELDS = ("row", "rows", "position", "base", "tail_from", "chunk", "scratch", "page_from")
@@ -71,7 +76,7 @@ class CudaBatch:
         sizes = dict.fromkeys(_ROW_FIELDS, capacity) | {
             "progress": 2,
             "tiles": capacity * len(TILE_FIELDS),
-            "tail": capacity * min(capacity, 64),
+            "tail": capacity * max(MAX_LEVELS, min(capacity, 64)),
             "pages": max_pages + 1,
         }
         self._layout = dict(zip(sizes, _slices(sizes.values()), strict=True))
@@ -98,6 +103,18 @@ class CudaBatch:
         wanted = [i for part, end in zip(parts, ends, strict=True) for i in range(end - len(part.tree) - 1, end)]
         self.logit_rows = torch.tensor(wanted, device=self._device.device)
         self._send(laid, (), len(parts))
+
+    def fill_level(self, sequence: PooledSequence, ahead: int) -> None:
+        """The first nodes of a tree behind a sequence, one in each row; the device takes `ahead` levels from there."""
+        laid, start, capacity = _LaidOut(pages=[self._spare_page]), sequence.length, self.capacity
+        laid.tokens += [0] * capacity
+        laid.position += [start] * capacity
+        laid.slot += range(start, start + capacity)
+        laid.page_from += [1] * capacity
+        for row in range(capacity):
+            laid.tiles.add(row, 1, start, 1, ahead, start, [start + row, *[0] * (MAX_LEVELS - 1)])
+        laid.pages += sequence.pages
+        self._send(laid, (), 1)
 
     def _laid_out(self, parts: Sequence[SequenceRows], ahead: int) -> _LaidOut:
         laid = _LaidOut(pages=[self._spare_page])
