@@ -12,13 +12,14 @@ from slipstream.backends import BACKENDS, Report
 from slipstream.core.engine import Engine
 from slipstream.core.policy import Policy
 from slipstream.core.protocols import HeadModel, Model
+from slipstream.core.rehearsal import rehearse
 from slipstream.core.row_times import measure_head, measure_rows
 from slipstream.core.stream import Drafter
 from slipstream.core.team import members_of
 from slipstream.core.turn import TURN
 from slipstream.drafters import DraftSources, ModelBackedDrafter, make_drafter, names_head, parse_drafter
 from slipstream.drafters.head.drafter import HeadDrafter
-from slipstream.errors import CapacityError, DamagedModelError, UnsupportedModelError, UsageError
+from slipstream.errors import CapacityError, DamagedModelError, SlipstreamError, UnsupportedModelError, UsageError
 from slipstream.findings import BlockedError
 from slipstream.load_checks import ModelToLoad, refuse_damaged, refuse_too_large
 from slipstream.model_files.head_checks import check_head, is_head
@@ -160,6 +161,7 @@ def load(
         drafter = make_drafter(drafter or _default_drafter(main, helper, head, is_own=draft is None), sources)
     if isinstance(plan, AutoPolicy) and drafter is not None:
         plan.expect(main.row_costs(), _draft_costs(drafter, main, helper))
+        _rehearse(plan, drafter, main)
     return Engine(main.model, main.tokenizer, drafter, plan, max_streams=max_streams, max_stall_s=max_stall_s)
 
 
@@ -188,10 +190,11 @@ def _attach_head(target: LoadedModel, spec: str | Path) -> HeadModel:
 
 def _draft_costs(drafter: Drafter, target: LoadedModel, helper: LoadedModel | None) -> dict[str, dict[int, float]]:
     """Forwards of the models that draft, by drafter and rows. A device takes the steps of a draft one after the other
-    without being waited for, which is quicker: what one of a single row takes is then seen while drafting."""
+    without being waited for, which is quicker: what one of a single row takes is then seen while drafting, that of a
+    head in its rehearsal."""
     costs = {}
     for member in members_of(drafter):
-        if isinstance(member, HeadDrafter):
+        if isinstance(member, HeadDrafter) and not member.head.extends:
             with suppress(CapacityError):
                 seconds = measure_head(target.model, member.head, _HEAD_SIZES, repeats=5)
                 costs[member.name] = {rows: min(of_size) for rows, of_size in seconds.items()}
@@ -200,6 +203,16 @@ def _draft_costs(drafter: Drafter, target: LoadedModel, helper: LoadedModel | No
             least = 2 if member.model.info.extends else 1
             costs[member.name] = {rows: seconds for rows, seconds in measured.items() if rows >= least}
     return costs
+
+
+def _rehearse(policy: AutoPolicy, drafter: Drafter, target: LoadedModel) -> None:
+    """Heads, on a device that runs ahead: the host takes longer to begin a draft than the head to make it. What fails
+    here fails again in the first answer, and is told there."""
+    if target.model.info.runs_ahead:
+        for member in members_of(drafter):
+            if isinstance(member, HeadDrafter):
+                with suppress(SlipstreamError):
+                    policy.rehearsed(member.name, rehearse(target.model, target.tokenizer, member))
 
 
 def drafter_for(target: LoadedModel, draft: LoadedModel) -> str:

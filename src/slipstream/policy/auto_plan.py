@@ -82,14 +82,14 @@ class AutoPlan:
         least = 0.0
         if stops_early(drafter):
             depth, least = group.longest, self._least_chance(group, draft)
-        return [Ask(view.streams[i], drafter, min(depth, view.rooms[i]) * width, least) for i in draft.members]
+        return [Ask(view.streams[i], drafter, min(depth * width, view.rooms[i]), least) for i in draft.members]
 
     def _least_chance(self, group: DrafterGroup, draft: DraftOption) -> float:
         """The chance from which one more token of a draft is worth its step and its row."""
         times, num_streams = self._known.times, len(self.view.streams)
-        num_rows = draft.round.size * len(draft.members)
+        num_rows = draft.round.size * len(draft.members) * nodes_of_a_step(group.drafter)
         row_s = (times.seconds(num_streams + num_rows) - times.seconds(num_streams)) / num_rows
-        step_s = self._known.drafters[group.drafter.name].times.seconds(len(group.members), 1, 0)
+        step_s = self._known.drafters[group.drafter.name].times.step(len(group.members))
         return min(draft.round.rate * (row_s + step_s / len(draft.members)), 1.0)
 
     def _worthwhile_draft(self, group: DrafterGroup) -> DraftOption | None:
@@ -127,25 +127,31 @@ class AutoPlan:
     ) -> DraftOption | None:
         """The best depth, with each p at its quantile `z`. None if no draft is better than the current offers."""
         times, num_streams = self._known.drafters[group.drafter.name].times, len(self.view.streams)
-        step_s = times.seconds(len(group.members), 1, 0)
-        other_s = self._drafting_s - self._head_start_s + times.seconds(len(group.members), 0, group.num_unread)
-        gains = self.offers.gains()
-        most_nodes = len(chances) * len(group.members) + sum(nodes for nodes, _ in gains.values())
-        seconds = self._known.times.each(num_streams, num_streams + min(self.view.max_nodes, most_nodes))
+        everybody, width, gains = len(group.members), nodes_of_a_step(group.drafter), self.offers.gains()
+        step_s = 0.0 if group.drafter.is_free else times.step(everybody)
+        other_s = (
+            self._drafting_s
+            - self._head_start_s
+            + times.seconds(everybody, int(group.drafter.is_free), group.num_unread)
+        )
+        most_nodes = min(
+            self.view.max_nodes, len(chances) * everybody * width + sum(nodes for nodes, _ in gains.values())
+        )
+        seconds = self._known.times.each(num_streams, num_streams + most_nodes)
         found, rate, gain = None, offered.rate, 0.0
         for depth, chance in enumerate(chances, start=1):
             gain += chance.quantile(z) if z else chance.p
-            members, num_nodes, gained = group.members, len(group.members) * depth, len(group.members) * gain
+            members, num_nodes, gained = group.members, everybody * depth * width, everybody * gain
             if gains:
                 members = [i for i in members if i not in gains or gains[i][1] < gain]
                 others = [of for i, of in gains.items() if i not in members]
-                num_nodes = len(members) * depth + sum(nodes for nodes, _ in others)
+                num_nodes = len(members) * depth * width + sum(nodes for nodes, _ in others)
                 gained = len(members) * gain + sum(tokens for _, tokens in others)
-            if num_nodes > self.view.max_nodes:
+            if num_nodes > most_nodes:
                 break
-            round_s = seconds[num_nodes] + other_s + step_s * (1 if group.drafter.is_free else depth)
-            option = RoundOption(depth, num_streams + gained, round_s)
-            if members and option.rate > rate:
+            round_s = seconds[num_nodes] + other_s + step_s * depth
+            if members and num_streams + gained > rate * round_s:
+                option = RoundOption(depth, num_streams + gained, round_s)
                 found, rate = DraftOption(members, option), option.rate
         return found
 
