@@ -25,6 +25,7 @@ class AutoPlan:
         self.likeliest: float | None = None  # the highest probability of any drafted token, if one was considered
         self._known = known
         self._drafting_s = 0.0
+        self._pays = False  # a costly draft is expected to pay off, so the next round will have one too
         self._head_start_s = 0.0
         if view.reads_prompts:  # the device can't run ahead anyway, so that is not a cost of the draft
             self._head_start_s = known.times.seconds(len(view.streams)) - self.plain.seconds
@@ -111,8 +112,11 @@ class AutoPlan:
         expected = self._best_draft(group, chances, 0.0, offered)
         if expected and not known.budget.allows(0.0):
             seen = known.chances(name, group.streams, group.longest, prior=0.0)
-            return expected if self._best_draft(group, seen, 0.0, offered) else None
+            expected = expected if self._best_draft(group, seen, 0.0, offered) else None
+            self._pays = expected is not None
+            return expected
         if expected:
+            self._pays = True
             return expected
         trial = self._best_draft(group, chances, CAUTION, offered)
         if trial is None:
@@ -168,6 +172,8 @@ class AutoPlan:
         whole = fit([self.offers.whole(i) for i in range(len(view.streams))], view.max_nodes)
         num_whole = sum(map(len, whole))
         tokens, start_s = self.plain.tokens, self.plain.seconds
+        if self._pays:  # the device waits for the next draft, whether this one is scored or not
+            start_s = known.times.seconds(len(view.streams)) - self._head_start_s
         if num_whole:
             tokens += sum(self.offers.whole_gain(i, tree, known) for i, tree in enumerate(whole) if tree)
             start_s = known.times.seconds(len(view.streams) + num_whole) - self._head_start_s
@@ -209,8 +215,8 @@ class AutoPlan:
         wait for the round after the next.
         """
         times = self._known.times
-        if not times.is_ahead_known:
-            return False
+        if self._pays or not times.is_ahead_known:
+            return times.is_ahead_known
         back_s = times.seconds(len(self.view.streams)) + self._drafting_s - self.plain.seconds
         _, chances = self.offers.ranked(-CAUTION, self.view.max_nodes, min_depth=2) if self.offers else ([], [])
         if self._best_prefix(self.plain, chances, 0, back_s).size:

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from fakes import AlwaysRight, AlwaysWrong, FakeModel, FakeScores, letters, plain_tokens
+from fakes import AlwaysRight, AlwaysWrong, FakeModel, FakeScores, grow, letters, make_stream, plain_tokens
 from slipstream.core.engine import Engine
+from slipstream.core.policy import RoundView
 from slipstream.core.protocols import ScoreRequest
 from slipstream.core.rehearsal import rehearse
 from slipstream.core.sampling import Sampling
@@ -149,3 +150,16 @@ def test_after_a_rehearsal_the_first_round_drafts():
     engine = Engine(device, letters(32), drafter, policy, clock=device.clock)
     engine.generate(PROMPT, Sampling(), Limits(max_tokens=40)).result()
     assert drafter.asked_at[0] == num_rounds + 1  # after the one that reads the prompt
+
+
+def test_a_draft_that_was_waited_for_is_scored_where_its_rows_cost_nothing():
+    """Leaving it out would not bring back the time in which the device waited."""
+    _, drafter, rounds = rehearsed(is_right=False)
+    policy = AutoPolicy()
+    policy.expect({1: FORWARD_S, 64: FORWARD_S}, {})
+    policy.rehearsed("slow", rounds)
+    stream = make_stream(PROMPT, drafter=drafter)
+    grow(stream, [5])
+    plan = policy.plan(RoundView([stream], [20], max_nodes=20, can_run_ahead=True))
+    plan.receive(plan.asks(), [DraftTree.chain([1, 2], [0.12, 0.12])], 2 * DRAFT_S)
+    assert len(plan.keep()[0]) > 0
