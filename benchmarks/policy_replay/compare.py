@@ -65,7 +65,8 @@ def settings(
     found = []
     for name in names:
         machine = machines()[name]
-        drafters = [*_FREE, *machine.drafts]
+        recorded = _recording(machine.recording).answers[0].proposals
+        drafters = [*(free for free in _FREE if free in recorded), *machine.drafts]
         found += [Setting(name, d, s, of_each_kind, tuple(fixed)) for d in drafters for s in streams]
     return sorted(found, key=lambda setting: -setting.streams)
 

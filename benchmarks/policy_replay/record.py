@@ -12,11 +12,11 @@ import slipstream
 from policy_replay.recording import NOTHING, Proposal, RecordedAnswer, Recording, write_recording
 from slipstream.backends import BACKENDS, MachineOptions
 from slipstream.core.engine import Engine
+from slipstream.core.policy import Ask, PlainPlan, PolicyReport, RoundOutcome, RoundView
 from slipstream.core.prefix import common_prefix
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Drafter, Limits, Stream
-from slipstream.core.text import TextAssembler
-from slipstream.core.verify import VERIFIERS
+from slipstream.core.tree import EMPTY_TREE, DraftTree
 from slipstream.loading import LoadedModel
 from slipstream.measurement.prompt_files import read_prompts
 from slipstream.measurement.workload import Prompt, take
@@ -44,7 +44,6 @@ def main(options: argparse.Namespace) -> None:
     draft = slipstream.load_model(options.draft, backend) if options.draft else None
     names = [*options.drafters.split(","), *(["model"] if draft else [])]
     drafters = {name: _drafter(name, target, draft) for name in names}
-    plain = slipstream.load(target, drafter="none")
     about = {
         "model": target.model.info.name,
         "draft": draft.model.info.name if draft else None,
@@ -57,7 +56,7 @@ def main(options: argparse.Namespace) -> None:
     answers: list[RecordedAnswer] = []
     prompts = _prompts(options.prompts, options.of_each_kind)
     for number, prompt in enumerate(prompts, start=1):
-        answer = record_answer(plain, drafters, prompt, options.tokens, options.longest)
+        answer = record_answer(target, drafters, prompt, options.tokens, options.longest)
         if answer.num_tokens >= SHORTEST_ANSWER:
             answers.append(answer)
             write_recording(options.out, Recording("", about, tuple(answers)))
@@ -81,59 +80,62 @@ def _prompts(paths: Sequence[Path], of_each_kind: int) -> list[Prompt]:
 
 
 def record_answer(
-    plain: Engine, drafters: dict[str, Drafter], prompt: Prompt, max_tokens: int, longest: int
+    target: LoadedModel, drafters: dict[str, Drafter], prompt: Prompt, max_tokens: int, longest: int
 ) -> RecordedAnswer:
-    """One answer by plain greedy decoding. Drafters learn from it as from any other."""
-    ids = plain.encode(prompt.request())
-    answer = plain.generate(ids, Sampling(), Limits(max_tokens)).result().tokens
-    return RecordedAnswer(
-        kind=prompt.kind,
-        num_prompt_tokens=len(ids),
-        num_tokens=len(answer),
-        proposals={name: _proposals(plain, drafter, ids, answer, longest) for name, drafter in drafters.items()},
-    )
+    """An answer by plain greedy decoding, for each drafter again. Drafters learn from it as from any other.
+
+    On a GPU it may differ by a rounding, so it is as long as the shortest.
+    """
+    num_prompt_tokens, num_tokens, proposals = 0, max_tokens, {}
+    for name, drafter in drafters.items():
+        watching = WatchingPolicy(LONGEST_FREE if drafter.is_free else longest)
+        engine = Engine(target.model, target.tokenizer, drafter, watching)
+        ids = engine.encode(prompt.request())
+        answer = engine.generate(ids, Sampling(), Limits(max_tokens)).result().tokens
+        num_prompt_tokens, num_tokens = len(ids), min(num_tokens, len(answer))
+        proposals[name] = [
+            _judged(watching.trees.get(known, EMPTY_TREE), answer[known:]) for known in range(1, len(answer) - 1)
+        ]
+    cut = {name: tuple(of_drafter[: max(0, num_tokens - 2)]) for name, of_drafter in proposals.items()}
+    return RecordedAnswer(prompt.kind, num_prompt_tokens, num_tokens, cut)
 
 
-def _proposals(
-    engine: Engine, drafter: Drafter, prompt: list[int], answer: list[int], longest: int
-) -> tuple[Proposal, ...]:
-    """What the drafter proposes with 1, 2, … tokens of the answer known; nothing is drafted for the last two."""
-    stream = _stream(engine, drafter, prompt, len(answer))
-    drafter.begin(stream)
-    try:
-        chains: list[_Chain] = []
-        for known in range(1, len(answer) - 1):
-            stream.tokens[:] = [*prompt, *answer[:known]]
-            before = chains[-1] if chains and not drafter.is_free else _Chain()
-            chains.append(_chain(drafter, stream, before, LONGEST_FREE if drafter.is_free else longest))
-        stream.tokens[:] = [*prompt, *answer]
-    finally:
-        drafter.end(stream)
-    return tuple(
-        Proposal(common_prefix(chain.tokens, answer[known:]), tuple(chain.confidence)) if chain.tokens else NOTHING
-        for known, chain in enumerate(chains, start=1)
-    )
+def _judged(tree: DraftTree, answer: Sequence[int]) -> Proposal:
+    return Proposal(common_prefix(list(tree.tokens), answer), tuple(tree.confidence)) if tree else NOTHING
 
 
-class _Chain:
-    def __init__(self, tokens: Sequence[int] = (), confidence: Sequence[float] = ()) -> None:
-        self.tokens = list(tokens)
-        self.confidence = list(confidence)
+class WatchingPolicy:
+    """Asks the drafter of one stream for a draft in every round and scores none of it."""
+
+    name = "watching"
+
+    def __init__(self, budget: int) -> None:
+        self._budget = budget
+        self.trees: dict[int, DraftTree] = {}  # by the tokens of the answer that were known
+
+    def plan(self, view: RoundView) -> WatchingPlan:
+        return WatchingPlan(view, self._budget, self.trees)
+
+    def record(self, outcome: RoundOutcome) -> None:
+        pass
+
+    def forget(self, stream: Stream) -> None:
+        pass
+
+    def explain(self) -> PolicyReport:
+        return PolicyReport(self.name, 0.0, "recording", None, None)
 
 
-def _chain(drafter: Drafter, stream: Stream, before: _Chain, longest: int) -> _Chain:
-    """A model that was right about the last token goes on from its own chain: only what is missing is drafted."""
-    chain = _Chain()
-    if before.tokens[:1] == stream.tokens[-1:]:
-        chain = _Chain(before.tokens[1:], before.confidence[1:])
-    known = len(stream.tokens)
-    stream.tokens += chain.tokens
-    tree = drafter.propose([stream], [longest - len(chain.tokens)])[0]
-    del stream.tokens[known:]
-    return _Chain([*chain.tokens, *tree.tokens], [*chain.confidence, *tree.confidence])
+class WatchingPlan(PlainPlan):
+    def __init__(self, view: RoundView, budget: int, trees: dict[int, DraftTree]) -> None:
+        super().__init__(view, next_is_plain=False)
+        self._left = [Ask(s, s.drafter, budget) for s in view.streams if s.drafter]
+        self._trees = trees
 
+    def asks(self) -> Sequence[Ask]:
+        asks, self._left = self._left, []
+        return asks
 
-def _stream(engine: Engine, drafter: Drafter, prompt: list[int], max_tokens: int) -> Stream:
-    assembler = TextAssembler(engine.tokenizer.stream_decoder())
-    limits = Limits(max_tokens + LONGEST_FREE)
-    return Stream(prompt, Sampling(), limits, assembler, drafter, VERIFIERS["matching"])
+    def receive(self, asks: Sequence[Ask], proposals: Sequence[DraftTree], draft_s: float) -> None:
+        for ask, tree in zip(asks, proposals, strict=True):
+            self._trees[ask.stream.num_answer_tokens] = tree

@@ -6,18 +6,29 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from policy_replay.machines import Machine
+from policy_replay.machines import DraftCost, Machine
 from policy_replay.recording import RecordedAnswer
-from policy_replay.stand_ins import ChargedClock, FreeStandIn, ModelStandIn, NoText, RecordedDrafts, Target, prompt_of
+from policy_replay.stand_ins import (
+    ChargedClock,
+    FreeStandIn,
+    ModelStandIn,
+    NoText,
+    RecordedDrafts,
+    Target,
+    draft_seconds,
+    prompt_of,
+)
 from slipstream.core.engine import Engine
 from slipstream.core.generation import Generation
-from slipstream.core.policy import Policy
+from slipstream.core.policy import Policy, RoundOutcome
+from slipstream.core.rehearsal import RehearsedRound
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Drafter, Limits
 from slipstream.policy import AutoPolicy
 
 MakePolicy = Callable[[], Policy]
 _GREEDY = Sampling()
+REHEARSED = (0, None, 1, 4, 8)  # depths of the drafts of `slipstream.core.rehearsal`; None: started by the device
 
 
 @dataclass(frozen=True)
@@ -103,6 +114,20 @@ def expect(policy: Policy, case: Case) -> None:
         drafts[case.drafter] = {rows: seconds for rows, seconds in measured.items() if rows >= least}
     if isinstance(policy, AutoPolicy):
         policy.expect(machine.measured_at_load(machine.forward_s), drafts)
+        if cost and machine.runs_ahead and case.drafter == "head":
+            policy.rehearsed(case.drafter, [_rehearsed(case, cost, depth) for depth in REHEARSED for _ in range(4)])
+
+
+def _rehearsed(case: Case, cost: DraftCost, depth: int | None) -> RehearsedRound:
+    """A round of one stream that `slipstream.load` would have seen; None: a plain one that the device started."""
+    machine, steps = case.machine, depth or 0
+    drafting_s = draft_seconds(cost, [2], [steps])
+    total_s = machine.host(1) + machine.forward_s(1 + steps) + drafting_s
+    if depth is None:
+        total_s = max(machine.host(1), machine.forward_s(1) - machine.launch_s)
+    draft_s = {case.drafter: drafting_s} if steps else {}
+    outcome = RoundOutcome(1 + steps, 1, draft_s, 0.0, total_s, has_prefill=False, was_announced=depth is None)
+    return RehearsedRound(steps, outcome)
 
 
 def _start(engine: Engine, case: Case, number: int) -> _Playing:

@@ -14,9 +14,10 @@ from fakes import letters
 from head_oracle import HeadOracle
 from slipstream.backends.torch.model import TorchModel
 from slipstream.core.engine import Engine
-from slipstream.core.protocols import DraftNodes, ExtendRequest, HeadModel, ScoreRequest
+from slipstream.core.protocols import DraftNodes, ExtendRequest, Extension, HeadModel, ScoreRequest
 from slipstream.core.sampling import Sampling, sample
 from slipstream.core.tree import ROOT, DraftTree
+from slipstream.drafters.head.choices import HeadChoices
 from slipstream.drafters.head.drafter import HeadDrafter, HeadOptions
 from slipstream.models import open_checkpoint
 from slipstream.models.head_config import HeadConfig
@@ -194,6 +195,17 @@ def test_the_text_is_the_targets(case: Case, width, verifier, keywords):
     assert case.model.num_open == 0
 
 
+def test_nothing_is_drafted_before_the_target_has_read_the_prompt(case: Case):
+    """A prompt of one token, and one that an earlier stream left in the cache, leave one token to read."""
+    _skip_if_interpreted(case)
+    case.model.forget_prompts()
+    drafter = HeadDrafter(case.head, case.model.info.vocab_size, HeadOptions(2))
+    engine = Engine(case.model, _Tokenizer(), drafter, make_policy(4))
+    for prompt in (TEXT[:1], TEXT, TEXT):
+        result = engine.generate(prompt, max_tokens=6).result()
+        assert result.stats.num_drafted > 4 and result.stats.drafter_error is None
+
+
 def test_a_chain_that_the_head_drafts_by_itself_is_that_of_the_steps(case: Case):
     if not case.head.extends:
         pytest.skip("the host chooses each token here")
@@ -213,6 +225,42 @@ def test_a_chain_that_the_head_drafts_by_itself_is_that_of_the_steps(case: Case)
             assert token == sample(row, sampling, position + step)
     for sequence in sequences:
         sequence.close()
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.8, seed=3)], ids=["greedy", "sampled"])
+def test_a_tree_that_the_head_grows_by_itself_is_that_of_the_steps(case: Case, sampling: Sampling):
+    if not case.head.extends:
+        pytest.skip("the host chooses each token here")
+    if sampling.is_greedy:
+        _skip_if_interpreted(case)
+    width, depth, position = 2, 3, 6
+    sequence = read(case, TEXT)
+    [extension] = case.head.extend([ExtendRequest(sequence, [7], depth, sampling, position, width)])
+    parents = extension.parents
+    assert parents is not None and len(parents) == width + (depth - 1) * width * width
+    chooser = HeadChoices(case.head.token_ids, case.model.info.vocab_size)
+    nodes = [ROOT]  # that go on
+    for level in range(depth):
+        found = [i for i, parent in enumerate(parents) if parent in nodes]
+        for parent in nodes:
+            row = case.expected([*TEXT, 7], _path(extension, parent))
+            expected = chooser.likeliest(row, sampling, position + level, width)
+            children = [i for i in found if parents[i] == parent]
+            assert [extension.tokens[i] for i in children] == [choice.token for choice in expected]
+            chances = [choice.confidence for choice in expected]  # of those that noise leaves a chance alone
+            assert np.allclose([extension.chances[i] for i in children], chances, rtol=0.1)
+        nodes = sorted(found, key=lambda i: -_chance(extension, i))[:width]
+    sequence.close()
+
+
+def _path(extension: Extension, node: int) -> list[int]:
+    assert extension.parents is not None
+    return [] if node == ROOT else [*_path(extension, extension.parents[node]), extension.tokens[node]]
+
+
+def _chance(extension: Extension, node: int) -> float:
+    assert extension.parents is not None
+    return 1.0 if node == ROOT else extension.chances[node] * _chance(extension, extension.parents[node])
 
 
 def _skip_if_interpreted(case: Case) -> None:

@@ -40,7 +40,7 @@ OPTIONS: dict[str, OptionSpec | None] = {
         "--drafter",
         "none (plain decoding), ngram, suffix, model, head, early-exit, translate, chained:A,B, or one of an installed "
         "package. Options in brackets: 'model(p_min=0.3,n_parallel=3)'. Default: model with --draft, else suffix; on a "
-        "GPU chained:suffix,head for a built-in model, which has a head of its own.",
+        "GPU head for a built-in model, which has a head of its own.",
         "Speculation",
     ),
     "policy": OptionSpec(

@@ -140,19 +140,27 @@ class Model(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ExtendRequest:
-    """Tokens to append, and how many further tokens to generate, each chosen by `sampling`."""
+    """Tokens to append, and how many further tokens to generate, each chosen by `sampling`.
+
+    With a `width` above 1 a tree of so many steps: the likeliest `width` nodes of a depth go on, each with its `width`
+    likeliest tokens. Only heads that extend grow trees.
+    """
 
     sequence: KVSequence
     pending: Sequence[int]
     steps: int
     sampling: Sampling
     position: int  # of the first of them in the answer
+    width: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Extension:
+    """`parents`: of each node of a tree, the node before it; None for a chain."""
+
     tokens: list[int]
-    chances: list[float]  # the model's probability of each
+    chances: list[float]  # the model's probability of each, given what stands before it
+    parents: list[int] | None = None
 
 
 class ExtendingModel(Model, Protocol):
@@ -200,13 +208,13 @@ class HeadModel(Protocol):
 
     @property
     def extends(self) -> bool:
-        """Whether it can draft a chain by itself."""
+        """Whether it can draft chains and trees by itself."""
         ...
 
     def extend(self, requests: Sequence[ExtendRequest]) -> list[Extension]:
-        """Drafts chains without the host, after the one pending token of each request. Nothing of them is kept.
+        """Drafts without the host, after the one pending token of each request. Nothing of it is kept.
 
-        Penalties and biases are ignored.
+        Penalties and biases are ignored; trees also ignore what narrows the choice.
         """
         ...
 

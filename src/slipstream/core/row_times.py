@@ -5,20 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from slipstream.core.protocols import (
-    DraftNodes,
-    ExtendRequest,
-    HeadModel,
-    KVSequence,
-    Model,
-    ScoreRequest,
-    prefill,
-)
+from slipstream.core.protocols import DraftNodes, HeadModel, Model, ScoreRequest, prefill
 from slipstream.core.sampling import Sampling
 from slipstream.core.tree import ROOT, DraftTree
 from slipstream.core.turn import TURN
-
-_USUAL_DRAFT = 4  # tokens
 
 
 def measure_rows(
@@ -55,33 +45,23 @@ def _measure(model: Model, sizes: Sequence[int], context: int, repeats: int, lim
 
 
 def measure_head(model: Model, head: HeadModel, sizes: Sequence[int], repeats: int) -> dict[int, list[float]]:
-    """Times a step of a head with so many rows, interleaved. Raises CapacityError if the cache is too small.
-
-    A head that drafts by itself is timed over a usual draft of one stream, since the host waits once for all of it.
-    """
+    """Times a step of a head with so many rows, interleaved. Raises CapacityError if the cache is too small."""
     with TURN.taken():
-        sequence = model.open([], 1 + max(*sizes, _USUAL_DRAFT))
+        sequence = model.open([], 1 + max(sizes))
         seconds: dict[int, list[float]] = {}
         try:
             head.follow(sequence)
             prefill(model, sequence, [0])
             head.begin_draft([sequence], [0])
-            for size in [*([1] if head.extends else sizes)] * repeats:
-                seconds.setdefault(size, []).append(_step_of(head, sequence, size))
+            for size in [*sizes] * repeats:
+                began = time.perf_counter()
+                head.read([DraftNodes(sequence, range(size), list(range(size)), [ROOT] * size, depth=1)])
+                seconds.setdefault(size, []).append(time.perf_counter() - began)
         finally:
             head.leave(sequence)
             sequence.close()
             model.forget_prompts()
         return seconds
-
-
-def _step_of(head: HeadModel, sequence: KVSequence, size: int) -> float:
-    began = time.perf_counter()
-    if head.extends:
-        head.extend([ExtendRequest(sequence, [0], _USUAL_DRAFT, Sampling(), 0)])
-        return (time.perf_counter() - began) / _USUAL_DRAFT
-    head.read([DraftNodes(sequence, range(size), list(range(size)), [ROOT] * size, depth=1)])
-    return time.perf_counter() - began
 
 
 def _score(model: Model, request: ScoreRequest) -> float:

@@ -102,15 +102,17 @@ class Acceptance:
 
         `left`: how much the observations still count; `prior`: the weight in tokens of the estimate for unknown tokens.
         """
-        shift = math.exp(fmean(math.log(record.odds_shift(left)) for record in recent)) if recent else 1.0
-        own, chances = Chance(UNKNOWN, 2 * PRIOR), list[Chance]()
+        shift = _mean_shift(recent, left)
+        own_p, path, least, chances = UNKNOWN, 1.0, math.inf, list[Chance]()
         for d in range(1, depth + 1):
-            own = self._depths[d].mean(own.p, left * self._left_of(d), prior)
-            if chances:
-                chances.append(Chance(chances[-1].p * own.p, min(chances[-1].weight, own.weight)))
-            else:
-                chances.append(Chance(_shifted(own.p, shift), own.weight))
-            if chances[-1].p < LOSS_SHARE:
+            record = self._depths.get(d)
+            weight = prior
+            if record:
+                own_p, weight = record.mean(own_p, left * self._left_of(d), prior)
+            path *= own_p if chances else _shifted(own_p, shift)
+            least = min(least, weight)
+            chances.append(Chance(path, least))
+            if path < LOSS_SHARE:
                 break
         return chances
 
@@ -153,6 +155,13 @@ class Acceptance:
             recent.add(taken, expected, RECENT)
         cells[_bucket(confidence)].add(taken, expected, MEMORY)
         self._drafter.add(taken, confidence, MEMORY)
+
+
+def _mean_shift(recent: Sequence[AcceptanceRecord], left: float) -> float:
+    """Of the odds, over these streams."""
+    if len(recent) == 1:
+        return recent[0].odds_shift(left)
+    return math.exp(fmean(math.log(record.odds_shift(left)) for record in recent)) if recent else 1.0
 
 
 def _given_parent(cells: Cells, confidence: float, odds: float) -> tuple[float, float]:

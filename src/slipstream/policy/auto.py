@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from slipstream.core.policy import PolicyReport, RoundOutcome, RoundView
+from slipstream.core.rehearsal import RehearsedRound
 from slipstream.core.stream import Observation, Stream, stops_early
 from slipstream.core.team import members_of
 from slipstream.core.tree import ROOT, DraftTree
@@ -38,6 +39,14 @@ class AutoPolicy:
         for drafter, seconds in draft_s.items():
             self._known.drafters[drafter].times.expect(seconds)
 
+    def rehearsed(self, drafter: str, rounds: Sequence[RehearsedRound]) -> None:
+        """Learns what rounds and drafts take from some that were no answer's; of acceptance they say nothing."""
+        for one in rounds:
+            self._learn_times(one.outcome, is_plain=not one.depth)
+        drafts = [(one.depth, one.outcome.draft_s[drafter]) for one in rounds if drafter in one.outcome.draft_s]
+        if drafts:
+            self._known.drafters[drafter].times.rehearse(drafts)
+
     def plan(self, view: RoundView) -> AutoPlan:
         return AutoPlan(self._known, view)
 
@@ -55,7 +64,7 @@ class AutoPolicy:
             self._learn_drafting(plan, outcome)
             self._reason = reason_for(plan, outcome.num_drafted, drafting_s, self._known.times, self._reason)
         if not outcome.has_prefill:
-            self._learn_times(outcome)
+            self._learn_times(outcome, is_plain=not outcome.num_drafted)
             self._ledger.add(outcome)
         self._follows_prompt = outcome.has_prefill
 
@@ -126,12 +135,12 @@ class AutoPolicy:
                 extra_s -= times.seconds(num_streams) - plan.plain.seconds
         self._known.budget.record(outcome.num_accepted / num_streams - extra_s / plan.plain.seconds)
 
-    def _learn_times(self, outcome: RoundOutcome) -> None:
+    def _learn_times(self, outcome: RoundOutcome, is_plain: bool) -> None:
         times = self._known.times
         if outcome.was_announced:
             times.record_ahead(outcome.num_streams, outcome.total_s, bool(outcome.draft_s))
         else:
-            times.record(outcome.rows, outcome.total_s - outcome.drafting_s, is_plain=not outcome.num_drafted)
+            times.record(outcome.rows, outcome.total_s - outcome.drafting_s, is_plain=is_plain)
 
     def explain(self) -> PolicyReport:
         known = self._known

@@ -25,6 +25,7 @@ class AutoPlan:
         self.likeliest: float | None = None  # the highest probability of any drafted token, if one was considered
         self._known = known
         self._drafting_s = 0.0
+        self._pays = False  # a costly draft is expected to pay off, so the next round will have one too
         self._head_start_s = 0.0
         if view.reads_prompts:  # the device can't run ahead anyway, so that is not a cost of the draft
             self._head_start_s = known.times.seconds(len(view.streams)) - self.plain.seconds
@@ -82,14 +83,14 @@ class AutoPlan:
         least = 0.0
         if stops_early(drafter):
             depth, least = group.longest, self._least_chance(group, draft)
-        return [Ask(view.streams[i], drafter, min(depth, view.rooms[i]) * width, least) for i in draft.members]
+        return [Ask(view.streams[i], drafter, min(depth * width, view.rooms[i]), least) for i in draft.members]
 
     def _least_chance(self, group: DrafterGroup, draft: DraftOption) -> float:
         """The chance from which one more token of a draft is worth its step and its row."""
         times, num_streams = self._known.times, len(self.view.streams)
-        num_rows = draft.round.size * len(draft.members)
+        num_rows = draft.round.size * len(draft.members) * nodes_of_a_step(group.drafter)
         row_s = (times.seconds(num_streams + num_rows) - times.seconds(num_streams)) / num_rows
-        step_s = self._known.drafters[group.drafter.name].times.seconds(len(group.members), 1, 0)
+        step_s = self._known.drafters[group.drafter.name].times.step(len(group.members))
         return min(draft.round.rate * (row_s + step_s / len(draft.members)), 1.0)
 
     def _worthwhile_draft(self, group: DrafterGroup) -> DraftOption | None:
@@ -111,8 +112,11 @@ class AutoPlan:
         expected = self._best_draft(group, chances, 0.0, offered)
         if expected and not known.budget.allows(0.0):
             seen = known.chances(name, group.streams, group.longest, prior=0.0)
-            return expected if self._best_draft(group, seen, 0.0, offered) else None
+            expected = expected if self._best_draft(group, seen, 0.0, offered) else None
+            self._pays = expected is not None
+            return expected
         if expected:
+            self._pays = True
             return expected
         trial = self._best_draft(group, chances, CAUTION, offered)
         if trial is None:
@@ -127,25 +131,31 @@ class AutoPlan:
     ) -> DraftOption | None:
         """The best depth, with each p at its quantile `z`. None if no draft is better than the current offers."""
         times, num_streams = self._known.drafters[group.drafter.name].times, len(self.view.streams)
-        step_s = times.seconds(len(group.members), 1, 0)
-        other_s = self._drafting_s - self._head_start_s + times.seconds(len(group.members), 0, group.num_unread)
-        gains = self.offers.gains()
-        most_nodes = len(chances) * len(group.members) + sum(nodes for nodes, _ in gains.values())
-        seconds = self._known.times.each(num_streams, num_streams + min(self.view.max_nodes, most_nodes))
+        everybody, width, gains = len(group.members), nodes_of_a_step(group.drafter), self.offers.gains()
+        step_s = 0.0 if group.drafter.is_free else times.step(everybody)
+        other_s = (
+            self._drafting_s
+            - self._head_start_s
+            + times.seconds(everybody, int(group.drafter.is_free), group.num_unread)
+        )
+        most_nodes = min(
+            self.view.max_nodes, len(chances) * everybody * width + sum(nodes for nodes, _ in gains.values())
+        )
+        seconds = self._known.times.each(num_streams, num_streams + most_nodes)
         found, rate, gain = None, offered.rate, 0.0
         for depth, chance in enumerate(chances, start=1):
             gain += chance.quantile(z) if z else chance.p
-            members, num_nodes, gained = group.members, len(group.members) * depth, len(group.members) * gain
+            members, num_nodes, gained = group.members, everybody * depth * width, everybody * gain
             if gains:
                 members = [i for i in members if i not in gains or gains[i][1] < gain]
                 others = [of for i, of in gains.items() if i not in members]
-                num_nodes = len(members) * depth + sum(nodes for nodes, _ in others)
+                num_nodes = len(members) * depth * width + sum(nodes for nodes, _ in others)
                 gained = len(members) * gain + sum(tokens for _, tokens in others)
-            if num_nodes > self.view.max_nodes:
+            if num_nodes > most_nodes:
                 break
-            round_s = seconds[num_nodes] + other_s + step_s * (1 if group.drafter.is_free else depth)
-            option = RoundOption(depth, num_streams + gained, round_s)
-            if members and option.rate > rate:
+            round_s = seconds[num_nodes] + other_s + step_s * depth
+            if members and num_streams + gained > rate * round_s:
+                option = RoundOption(depth, num_streams + gained, round_s)
                 found, rate = DraftOption(members, option), option.rate
         return found
 
@@ -162,6 +172,8 @@ class AutoPlan:
         whole = fit([self.offers.whole(i) for i in range(len(view.streams))], view.max_nodes)
         num_whole = sum(map(len, whole))
         tokens, start_s = self.plain.tokens, self.plain.seconds
+        if self._pays:  # the device waits for the next draft, whether this one is scored or not
+            start_s = known.times.seconds(len(view.streams)) - self._head_start_s
         if num_whole:
             tokens += sum(self.offers.whole_gain(i, tree, known) for i, tree in enumerate(whole) if tree)
             start_s = known.times.seconds(len(view.streams) + num_whole) - self._head_start_s
@@ -203,8 +215,8 @@ class AutoPlan:
         instead where it is wrong. The host also has to wait for the round after the next.
         """
         times = self._known.times
-        if not times.is_ahead_known:
-            return False
+        if self._pays or not times.is_ahead_known:
+            return times.is_ahead_known
         back_s = times.seconds(len(self.view.streams)) + self._drafting_s - self.plain.seconds
         chances = self.offers.expected_next(-CAUTION, self.view.max_nodes) if self.offers else []
         if self._best_prefix(self.plain, chances, 0, back_s).size:

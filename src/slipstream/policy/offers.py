@@ -17,6 +17,7 @@ class Offers:
         self._rooms = rooms
         self._index = {stream.id: i for i, stream in enumerate(streams)}
         self._trees: list[dict[str, DraftTree]] = [{} for _ in streams]  # by drafter
+        self._weighed: dict[tuple[int, str], list[Chance]] = {}  # by stream and drafter
         self._merged: list[DraftTree] = []  # the trees of all drafters merged, if they may be cut
         self._nodes: list[tuple[int, int]] = []  # stream and node of all of them
         self._chances: list[Chance] = []  # of each
@@ -25,6 +26,7 @@ class Offers:
 
     def add(self, stream: Stream, drafter: Drafter, tree: DraftTree) -> None:
         self._trees[self._index[stream.id]][drafter.name] = tree
+        self._weighed.pop((stream.id, drafter.name), None)
 
     def __bool__(self) -> bool:
         """Whether there is a node that may be scored or dropped."""
@@ -51,8 +53,7 @@ class Offers:
         self._merged, self._nodes, self._chances, self._recovery = [], [], [], []
         for i, (stream, trees) in enumerate(zip(self._streams, self._trees, strict=True)):
             offered = {name: tree for name, tree in trees.items() if tree} if stream.verifier.judges_unscored else {}
-            recent = known.streams[stream.id].recent
-            chances = {name: known.drafters[name].acceptance.of_tree(tree, recent) for name, tree in offered.items()}
+            chances = {name: self._chances_of(stream, name, tree, known) for name, tree in offered.items()}
             if len(offered) > 1:
                 tree, merged = _likeliest(*_merge(offered, chances), self._rooms[i])
             else:
@@ -61,6 +62,13 @@ class Offers:
             self._recovery.append(self._recovery_of(offered, known))
             self._nodes += [(i, node) for node in range(len(tree))]
             self._chances += merged
+
+    def _chances_of(self, stream: Stream, drafter: str, tree: DraftTree, known: Knowledge) -> list[Chance]:
+        key = (stream.id, drafter)
+        if key not in self._weighed:
+            recent = known.streams[stream.id].recent
+            self._weighed[key] = known.drafters[drafter].acceptance.of_tree(tree, recent)
+        return self._weighed[key]
 
     def _recovery_of(self, offered: Iterable[str], known: Knowledge) -> float:
         """One stream alone is not waited for: its next draft is right or wrong, and the wait is then lost whole. Over

@@ -14,10 +14,8 @@ kept as a share of t: it is the cost of plain decoding there.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from statistics import median
-
-import numpy as np
 
 from slipstream.policy.constants import FIRST_ROUNDS, FOLLOW, RECENT, SIZE_BITS
 
@@ -110,13 +108,20 @@ class RoundTimes:
     def _curve_to(self, rows: int) -> list[float]:
         """The curve by rows, up to at least `rows`, interpolated linearly between known points."""
         if len(self._curve) <= rows:
-            wanted = np.arange(2 * (rows + 8))
-            if self._rows:
-                beyond = np.maximum(wanted - self._rows[-1], 0)
-                self._curve = (np.interp(wanted, self._rows, self._seconds) + self._slope() * beyond).tolist()
-            else:
-                self._curve = [0.0] * len(wanted)
+            self._curve = self._interpolated(2 * rows + 16) if self._rows else [0.0] * (2 * rows + 16)
         return self._curve
+
+    def _interpolated(self, count: int) -> list[float]:
+        """The first `count` rows. It is made anew after most rounds with drafts, and numpy takes longer for so few."""
+        curve = [self._seconds[0]] * (self._rows[0] + 1)
+        for (before, low), (rows, high) in pairwise(zip(self._rows, self._seconds, strict=True)):
+            if len(curve) >= count:
+                return curve
+            slope = (high - low) / (rows - before)
+            curve += [low + slope * i for i in range(1, rows - before)]
+            curve.append(high)
+        slope = self._slope()
+        return curve + [self._seconds[-1] + slope * i for i in range(1, count - len(curve) + 1)]
 
     def _slope(self) -> float:
         """The slope beyond the last point: the mean slope of the known points; 0 if only one size is known, so that

@@ -12,6 +12,10 @@ from typing import Any
 
 import pytest
 
+from fakes import AlwaysRight, AlwaysWrong, FakeModel, letters
+from slipstream.loading import LoadedModel
+from slipstream.measurement.workload import Prompt
+
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 sys.path.append(str(BENCHMARKS))
 
@@ -20,6 +24,7 @@ from policy_replay.best_path import best_path  # noqa: E402
 from policy_replay.clairvoyant import clairvoyant  # noqa: E402
 from policy_replay.compare import make_policy  # noqa: E402
 from policy_replay.machines import Curve, DraftCost, machines  # noqa: E402
+from policy_replay.record import record_answer  # noqa: E402
 from policy_replay.recording import Proposal, RecordedAnswer, Recording, read_recording, write_recording  # noqa: E402
 from policy_replay.replay import Case, replay  # noqa: E402
 from policy_replay.stand_ins import draft_seconds  # noqa: E402
@@ -30,7 +35,7 @@ from slipstream.policy import AutoPolicy  # noqa: E402
 # the first, those cells are known: there may be no more of them, and none may get worse.
 LEAST_OVER_PLAIN = 0.98
 LEAST_OVER_BASELINE = 0.99
-MOST_KNOWN_SLOWER = 31
+MOST_KNOWN_SLOWER = 36
 LEAST_SHARE_OF_FIXED = 0.90
 
 
@@ -93,6 +98,16 @@ def answers(num_right: int, tokens: int = 21, length: int = 4) -> list[RecordedA
 
 def case(machine: str, num_right: int, drafter: str = "suffix", streams: int = 1) -> Case:
     return Case(machines()[machine], drafter, streams, answers(num_right), 2 * streams)
+
+
+def test_a_recording_has_what_a_drafter_proposes_at_every_position_and_how_much_of_it_is_right() -> None:
+    model = FakeModel()
+    target = LoadedModel(model, letters(32))  # type: ignore[arg-type]
+    drafters = {"right": AlwaysRight(is_free=False, model=model), "wrong": AlwaysWrong(model=model)}
+    answer = record_answer(target, drafters, Prompt("1", "code", ("ab",), raw=True), 9, 3)
+    assert answer.num_tokens == 9 and answer.num_prompt_tokens > 0
+    assert [p.num_right for p in answer.proposals["right"]] == [3] * 6 + [2]
+    assert [p.num_right for p in answer.proposals["wrong"]] == [0] * 7
 
 
 def test_plain_rounds_cost_forward_and_host() -> None:
@@ -160,7 +175,7 @@ def test_recordings_hold_no_text_and_every_drafter_that_machines_have() -> None:
     for machine in machines().values():
         recording = read_recording(machine.recording)
         for answer in recording.answers:
-            assert {"suffix", "ngram", *machine.drafts} <= set(answer.proposals)
+            assert {"suffix", *machine.drafts} <= set(answer.proposals)
         assert all(len(p) <= answer.num_tokens for answer in recording.answers for p in answer.proposals.values())
 
 

@@ -7,9 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from fakes import AlwaysRight, AlwaysWrong, FakeModel, FakeScores, letters, plain_tokens
+from fakes import AlwaysRight, AlwaysWrong, FakeModel, FakeScores, grow, letters, make_stream, plain_tokens
 from slipstream.core.engine import Engine
+from slipstream.core.policy import RoundView
 from slipstream.core.protocols import ScoreRequest
+from slipstream.core.rehearsal import rehearse
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits, Stream
 from slipstream.core.tree import DraftTree
@@ -119,3 +121,45 @@ def test_a_clock_that_stands_still_ends_no_stream():
         engine = Engine(model, letters(32), drafter, AutoPolicy(), clock=lambda: 0.0)
         answer = engine.generate(PROMPT, Sampling(), Limits(max_tokens=30)).result()
         assert answer.tokens == plain_tokens(model.logits, PROMPT, Sampling(), 30)
+
+
+def rehearsed(is_right: bool = True):
+    device = Device()
+    drafts = AlwaysRight if is_right else AlwaysWrong
+    drafter = Slow(drafts(model=device), device, is_free=False)
+    return device, drafter, rehearse(device, letters(32), drafter, device.clock)
+
+
+def test_a_rehearsal_has_every_kind_of_round_and_leaves_nothing_open():
+    device, _, rounds = rehearsed()
+    assert {one.depth for one in rounds} == {0, 1, 4, 8} and not device.open_sequences
+    for one in rounds:
+        took_s, draft_s = one.outcome.total_s, one.depth * DRAFT_S
+        assert one.outcome.draft_s == (pytest.approx({"slow": draft_s}) if one.depth else {})
+        assert took_s == pytest.approx(FORWARD_S + draft_s + (0 if one.outcome.was_announced else HOST_S))
+    assert {one.outcome.was_announced for one in rounds if not one.depth} == {True, False}
+
+
+def test_after_a_rehearsal_the_first_round_drafts():
+    device, drafter, rounds = rehearsed()
+    policy = AutoPolicy()
+    policy.expect({1: FORWARD_S, 64: FORWARD_S}, {})
+    policy.rehearsed("slow", rounds)
+    drafter.asked_at.clear()
+    num_rounds = len(device.continued)
+    engine = Engine(device, letters(32), drafter, policy, clock=device.clock)
+    engine.generate(PROMPT, Sampling(), Limits(max_tokens=40)).result()
+    assert drafter.asked_at[0] == num_rounds + 1  # after the one that reads the prompt
+
+
+def test_a_draft_that_was_waited_for_is_scored_where_its_rows_cost_nothing():
+    """Leaving it out would not bring back the time in which the device waited."""
+    _, drafter, rounds = rehearsed(is_right=False)
+    policy = AutoPolicy()
+    policy.expect({1: FORWARD_S, 64: FORWARD_S}, {})
+    policy.rehearsed("slow", rounds)
+    stream = make_stream(PROMPT, drafter=drafter)
+    grow(stream, [5])
+    plan = policy.plan(RoundView([stream], [20], max_nodes=20, can_run_ahead=True))
+    plan.receive(plan.asks(), [DraftTree.chain([1, 2], [0.12, 0.12])], 2 * DRAFT_S)
+    assert len(plan.keep()[0]) > 0

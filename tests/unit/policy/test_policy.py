@@ -229,6 +229,16 @@ def test_many_streams_never_get_more_nodes_than_there_are_rows(streams):
     assert 10 <= w.most_nodes <= 20
 
 
+@pytest.mark.parametrize(("room", "max_nodes"), [(7, 64), (64, 7)])
+def test_a_tree_is_no_larger_than_there_is_room(room: int, max_nodes: int) -> None:
+    drafter = FakeDrafter("tree", is_free=False)
+    drafter.width = 3  # type: ignore[attr-defined]  # nodes of a step
+    policy = AutoPolicy()
+    policy.expect({1: 0.01, 64: 0.01}, {"tree": {1: 0.0001}})
+    plan = policy.plan(RoundView([make_stream([1], drafter=drafter)], [room], max_nodes))
+    assert [1 <= ask.budget <= 7 for ask in plan.asks()] == [True]
+
+
 def test_a_mix_of_drafters_is_charged_each_for_its_own_time():
     """The costly drafter does not pay here. That a free one works beside it must not hide its cost."""
     free, costly = FakeDrafter("free", is_free=True), FakeDrafter("costly", is_free=False)

@@ -124,3 +124,13 @@ def test_a_draft_models_first_drafts_are_no_measure():
     assert not times.is_known
     times.record(1, 2, 1.0, is_free=False)
     assert times.seconds(1, 4, 0) == pytest.approx(2.0)
+
+
+def test_a_rehearsal_tells_a_draft_from_its_steps():
+    times = DraftTimes()
+    times.rehearse([(steps, 0.4 + 0.1 * steps) for steps in (1, 4, 8) for _ in range(4)])
+    assert times.is_known and times.step(1) == pytest.approx(0.1, rel=0.03)
+    assert [times.seconds(1, steps, 0) for steps in (1, 4, 8)] == pytest.approx([0.5, 0.8, 1.2], rel=0.03)
+    for _ in range(40):  # later ones correct the steps
+        times.record(1, 4, 0.4 + 4 * 0.2, is_free=False)
+    assert times.seconds(1, 4, 0) == pytest.approx(1.2, rel=0.05)

@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 from slipstream.backends import MachineOptions
+from slipstream.backends.torch.options import TorchOptions
 from slipstream.errors import CapacityError, SlipstreamError, UsageError
+from slipstream.loading import load
 from slipstream.models.safetensors_file import read_file_header
 from slipstream.train.loop import rate_at
 from slipstream.train.messages import Messenger
@@ -149,3 +151,16 @@ def test_the_rate_rises_and_falls():
     rates = [rate_at(share / 100, 0.1) for share in range(101)]
     assert rates[0] < 0.01 and rates[10] == 1.0 and rates[100] == pytest.approx(0)
     assert all(earlier >= later for earlier, later in pairwise(rates[10:]))
+
+
+def test_a_target_with_biases_and_a_tied_vocabulary_gets_a_head_that_drafts(tiny_folders, tmp_path: Path):
+    """As Qwen2 has them."""
+    target = str(tiny_folders["qwen2-bias-tied"])
+    options = TrainOptions(
+        target=target, texts=tmp_path / "texts", tokens=1_500, length=48, temperatures="1", streams=32, shard_texts=32,
+        draft_vocab=80, steps=2, batch_tokens=768, held_back=0.1, check_every=2, draft_steps=3,
+    )  # fmt: skip
+    made = train(options, tmp_path / "head")
+    engine = load(target, draft=str(made.folder), policy=2, options=TorchOptions(device="cpu"))
+    stats = engine.generate([1, 2, 3], max_tokens=12).result().stats
+    assert made.is_finished and stats.num_drafted > 0 and stats.drafter_error is None

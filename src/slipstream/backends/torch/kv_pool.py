@@ -148,11 +148,14 @@ class KVPool:
 
     @torch.inference_mode()
     def move(self, source: list[int], target: list[int]) -> None:
-        """Copies cells, in all layers; source and target may overlap."""
+        """Copies cells, in all layers; source and target may overlap. Their numbers go to a GPU once: that takes longer
+        than the copies.
+        """
+        places = torch.tensor([source, target], device=self.keys.device)
         for pool in (self.keys, self.values):
-            pool[:, target] = pool[:, source]
+            pool[:, places[1]] = pool[:, places[0]]
         for cache in self._beside:
-            cache[target] = cache[source]
+            cache[places[1]] = cache[places[0]]
 
     def _unpromised(self) -> int:
         """Pages that no open sequence has or has reserved."""

@@ -27,10 +27,10 @@ class Trail:
     def keep(self, num_pending: int, path: Sequence[int]) -> None:
         if self._scored is None:
             return
-        rows = self._scored[:num_pending]
-        in_order = all(node == i for i, node in enumerate(path))
-        nodes = self._scored[num_pending:][: len(path)] if in_order else self._scored[[num_pending + n for n in path]]
-        self._kept += [rows, nodes] if path else [rows]
+        if all(node == i for i, node in enumerate(path)):
+            self._kept.append(self._scored[: num_pending + len(path)])
+        else:
+            self._kept.append(self._scored[[*range(num_pending), *(num_pending + node for node in path)]])
         self._scored = None
 
     def take(self) -> torch.Tensor:

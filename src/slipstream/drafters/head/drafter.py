@@ -47,6 +47,7 @@ class _GrowingTree:
     nodes: list[_Candidate] = field(default_factory=list)
     read_tokens: list[int] = field(default_factory=list)
     read_parents: list[int] = field(default_factory=list)
+    extension: Extension | None = None  # all of it, where the head drafted by itself
 
     def next_read(self, width: int, depth: int) -> list[_Candidate]:
         """The likeliest nodes of this depth that are worth going on from, numbered; the head reads them next."""
@@ -60,17 +61,10 @@ class _GrowingTree:
             self.read_parents.append(node.parent.read_as if node.parent else ROOT)
         return found
 
-    def add_chain(self, extension: Extension) -> None:
-        parent = None
-        for depth, (token, chance) in enumerate(zip(extension.tokens, extension.chances, strict=True), 1):
-            if token < 0:
-                return  # no finite logits
-            path = chance * (parent.chance if parent else 1.0)
-            parent = _Candidate(Choice(token, chance), parent, path, depth)
-            self.nodes.append(parent)
-
     def tree(self) -> DraftTree:
         """The likeliest nodes within the budget. A node is never likelier than its parent, which stands before it."""
+        if self.extension:
+            return _likeliest(self.extension, self.budget)
         kept = sorted(range(len(self.nodes)), key=lambda i: -self.nodes[i].chance)[: self.budget]
         builder, place = TreeBuilder(), {id(None): ROOT}
         for node in (self.nodes[i] for i in sorted(kept)):
@@ -87,7 +81,7 @@ class HeadDrafter:
         self.name = "head"
         self.head = head
         self.width = (options or HeadOptions()).width
-        self.stops_early = not (head.extends and self.width == 1)  # a device drafts a whole chain by itself
+        self.stops_early = not head.extends  # a device drafts to the end by itself
         self._chooser = HeadChoices(head.token_ids, vocab_size)
 
     def begin(self, stream: Stream) -> None:
@@ -106,17 +100,26 @@ class HeadDrafter:
         return [draft.tree() if draft else EMPTY_TREE for draft in drafts]
 
     def _goes_on_alone(self, stream: Stream) -> bool:
-        """Whether the head can draft a chain for it without the host."""
-        couples = stream.verifier.couples or stream.sampling.is_greedy
-        return self.head.extends and self.width == 1 and couples and not stream.sampling.changes_logits
+        """Whether the head can draft for it without the host."""
+        sampling = stream.sampling
+        couples = stream.verifier.couples or sampling.is_greedy
+        by_host = sampling.changes_logits or (self.width > 1 and sampling.narrows)
+        return self.head.extends and couples and not by_host
 
     def _extend(self, drafts: Sequence[_GrowingTree]) -> None:
         requests = [
-            ExtendRequest(d.sequence, [d.stream.tokens[-1]], d.budget, d.stream.sampling, d.stream.num_answer_tokens)
+            ExtendRequest(
+                d.sequence,
+                [d.stream.tokens[-1]],
+                d.num_steps,
+                d.stream.sampling,
+                d.stream.num_answer_tokens,
+                self.width,
+            )
             for d in drafts
         ]
         for draft, extension in zip(drafts, self.head.extend(requests), strict=True):
-            draft.add_chain(extension)
+            draft.extension = extension
 
     def _grow(self, asked: Sequence[_GrowingTree]) -> None:
         first = self.head.begin_draft([d.sequence for d in asked], [d.stream.tokens[-1] for d in asked])
@@ -155,9 +158,21 @@ class HeadDrafter:
             self.head.leave(stream.sequence)
 
 
+def _likeliest(extension: Extension, budget: int) -> DraftTree:
+    """As `_GrowingTree.tree`. Tokens of a chain from the first without finite logits on are left out."""
+    if extension.parents is None:
+        finite = next((i for i, token in enumerate(extension.tokens) if token < 0), budget)
+        return DraftTree.chain(extension.tokens[: min(finite, budget)], extension.chances[: min(finite, budget)])
+    paths: list[float] = []
+    for chance, parent in zip(extension.chances, extension.parents, strict=True):
+        paths.append(min(chance, 1.0) * (1.0 if parent == ROOT else paths[parent]))
+    whole = DraftTree(tuple(extension.tokens), tuple(extension.parents), tuple(extension.chances))
+    return whole.keep(sorted(range(len(paths)), key=paths.__getitem__, reverse=True)[:budget])
+
+
 def _draft(stream: Stream, budget: int, width: int) -> _GrowingTree | None:
-    """None where nothing can be drafted: no budget, or a prompt that the target has not read."""
-    if not budget or stream.sequence is None or len(stream.pending) != 1:
+    """None where nothing can be drafted: no budget, or a prompt whose end the target has not read."""
+    if not budget or stream.sequence is None or not stream.num_answer_tokens:
         return None
     return _GrowingTree(stream, stream.sequence, budget, -(-budget // width))
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 import triton
@@ -17,6 +18,10 @@ from slipstream.backends.torch.cuda.prompt_attention import Blocks
 from slipstream.core.tree import ROOT, DraftTree
 from slipstream.models.config import DecoderConfig
 
+if TYPE_CHECKING:
+    from slipstream.backends.torch.kv_pool import PooledSequence
+
+MAX_LEVELS = 16  # of a tree that the device grows
 MAX_CHUNKS_BYTES = 1 << 28  # scratch of attention: the rows of all tiles of a forward, for each chunk of their keys
 _ROW_FIELDS = ("tokens", "position", "slot", "page_from", "source")
 TILE_FIELDS = ("row", "rows", "position", "base", "tail_from", "chunk", "scratch", "page_from")
@@ -83,7 +88,7 @@ class CudaBatch(DeviceRows):
         sizes = dict.fromkeys(_ROW_FIELDS, capacity) | {
             "progress": 2,
             "tiles": capacity * len(TILE_FIELDS),
-            "tail": capacity * min(capacity, 64),
+            "tail": capacity * max(MAX_LEVELS, min(capacity, 64)),
             "pages": max_pages + 1,
         }
         self._layout = dict(zip(sizes, _slices(sizes.values()), strict=True))
@@ -100,6 +105,17 @@ class CudaBatch(DeviceRows):
         `ahead`: steps the device will take on from there. `source`: where it finds the tokens of the first of them.
         """
         self._send(self._laid_out(parts, ahead), source, len(parts))
+
+    def fill_level(self, sequence: PooledSequence, ahead: int) -> None:
+        """The first nodes of a tree behind a sequence, one in each row; the device takes `ahead` levels from there."""
+        laid, start, capacity = _LaidOut(pages=[self._spare_page]), sequence.length, self.capacity
+        laid.tokens += [0] * capacity
+        laid.position += [start] * capacity
+        laid.slot += range(start, start + capacity)
+        laid.page_from += [1] * capacity
+        laid.tiles.add_level(start, capacity, ahead)
+        laid.pages += sequence.pages
+        self._send(laid, (), 1)
 
     def _laid_out(self, parts: Sequence[SequenceRows], ahead: int) -> _LaidOut:
         laid = _LaidOut(pages=[self._spare_page])
@@ -204,6 +220,12 @@ class Tiles:
             self._tiles.append(_Tile(place, 1, positions[-1], page_from, base, len(self.tail), ahead=0))
             self.tail += [base + i for i in tree.path(node)]
         return positions
+
+    def add_level(self, start: int, count: int, ahead: int) -> None:
+        """Nodes that follow the text of the first sequence, a tile each, with room for what will follow them."""
+        for row in range(count):
+            self._tiles.append(_Tile(row, 1, start, 1, start, len(self.tail), ahead))
+            self.tail += [start + row, *[0] * (MAX_LEVELS - 1)]
 
     def laid_out(self, max_chunks: int) -> list[int]:
         """As TILE_FIELDS has them, tile after tile. Chunks are stretched where scratch has no room for all of them."""

@@ -35,6 +35,23 @@ def can_choose(sampling: Sampling) -> bool:
 
 
 @triton.jit
+def chosen_by(logits, token, settings):
+    """What the largest of is chosen, as float64: the logits, or where `settings` has a temperature, with the noise of
+    its key."""
+    value = logits.to(tl.float64)
+    temperature = tl.load(settings).to(tl.float64, bitcast=True)
+    if temperature > 0:
+        key = tl.load(settings + 1).to(tl.uint64, bitcast=True)
+        number = key + (token.to(tl.uint64) + 1) * 0x9E3779B97F4A7C15
+        number = (number ^ (number >> 30)) * 0xBF58476D1CE4E5B9
+        number = (number ^ (number >> 27)) * 0x94D049BB133111EB
+        number = (number ^ (number >> 31)) >> 32
+        unit = (number.to(tl.float64) + 0.5) * 2.3283064365386963e-10  # 2 ** -32
+        value = value / temperature - tl.log(-tl.log(unit))
+    return value
+
+
+@triton.jit
 def best_of_block_kernel(
     logits,  # [rows, vocab] float32
     settings,  # [rows, 2] int64: bits of the temperature as a float64, key of the noise
@@ -51,16 +68,7 @@ def best_of_block_kernel(
     place = block * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(logits + row.to(tl.int64) * vocab + place, mask=place < vocab, other=float("-inf"))
     token = tl.load(ids + place, mask=place < vocab, other=2147483646) if NAMED else place
-    temperature = tl.load(settings + row * 2).to(tl.float64, bitcast=True)
-    value = x.to(tl.float64)
-    if temperature > 0:
-        key = tl.load(settings + row * 2 + 1).to(tl.uint64, bitcast=True)
-        number = key + (token.to(tl.uint64) + 1) * 0x9E3779B97F4A7C15
-        number = (number ^ (number >> 30)) * 0xBF58476D1CE4E5B9
-        number = (number ^ (number >> 27)) * 0x94D049BB133111EB
-        number = (number ^ (number >> 31)) >> 32
-        unit = (number.to(tl.float64) + 0.5) * 2.3283064365386963e-10  # 2 ** -32
-        value = value / temperature - tl.log(-tl.log(unit))
+    value = chosen_by(x, token, settings + row * 2)
     best = tl.max(value, 0)
     winner = tl.min(tl.where(value == best, token, 2147483647), 0)
     peak = tl.max(x, 0)

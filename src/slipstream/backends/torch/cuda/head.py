@@ -18,6 +18,7 @@ from slipstream.backends.torch.cuda.choose import Chooser
 from slipstream.backends.torch.cuda.draft_loop import DraftLoop
 from slipstream.backends.torch.cuda.linear import MAX_SKINNY_ROWS, SQUARES_UNIT
 from slipstream.backends.torch.cuda.ops import TritonOps
+from slipstream.backends.torch.cuda.tree_loop import TreeLoop
 from slipstream.backends.torch.head import FollowingHead, HeadWeights, own_sequence, trail_of
 from slipstream.backends.torch.ops import Hidden, LayerCache, Norm
 from slipstream.core.protocols import DraftNodes, ExtendRequest, Extension, KVSequence, Logits
@@ -147,6 +148,7 @@ class CudaHead(FollowingHead):
         self._ids = torch.from_numpy(self.token_ids).to(device, torch.int32)
         self._buckets: dict[int, HeadBucket] = {}
         self._draft_loop = DraftLoop(self._bucket, device, self._put_features)
+        self._tree_loops: dict[int, TreeLoop] = {}  # by width
 
     def warm_up(self) -> None:
         self._measure_tilings()
@@ -176,10 +178,13 @@ class CudaHead(FollowingHead):
                 bucket.capture()
         return self._buckets[capacity]
 
-    # -- a chain, without the host ------------------------------------------------------------------------------------
+    # -- without the host ----------------------------------------------------------------------------------------------
 
     @torch.inference_mode()
     def extend(self, requests: Sequence[ExtendRequest]) -> list[Extension]:
+        """Chains of all streams together, trees one by one."""
+        if requests[0].width > 1:
+            return [self._grown(request) for request in requests]
         sequences = [own_sequence(request.sequence) for request in requests]
         steps = max(request.steps for request in requests)
         for sequence in sequences:
@@ -190,6 +195,22 @@ class CudaHead(FollowingHead):
         for sequence in sequences:
             sequence.head_length = sequence.length
         return extensions
+
+    def _grown(self, request: ExtendRequest) -> Extension:
+        sequence = own_sequence(request.sequence)
+        sequence.make_room(request.width * request.steps)
+        part = self._unread(sequence, request.pending[-1])
+        first = self._read_unread(part)
+        sequence.head_length = sequence.length
+        return self._tree_loop(request.width).run(request, part, first)
+
+    def _tree_loop(self, width: int) -> TreeLoop:
+        if width not in self._tree_loops:
+            level = HeadBucket(self._weights, self._ops, self._cache, self._pool, width, self._ids)
+            self._tree_loops[width] = TreeLoop(level, self._ids)
+            if self._device.type == "cuda":
+                self._tree_loops[width].warm_up(self._bucket(1))
+        return self._tree_loops[width]
 
     def _unread(self, sequence: PooledSequence, last: int) -> SequenceRows:
         """The rows that begin a draft: no more than a graph has, and at least one. Others are read before."""
@@ -203,19 +224,24 @@ class CudaHead(FollowingHead):
         return SequenceRows(sequence, start, [*sequence.tokens[start + 1 :], last])
 
     def _put_features(self, bucket: HeadBucket, parts: Sequence[SequenceRows]) -> None:
-        bucket.fuse(torch.cat([trail_of(part.sequence).take() for part in parts]))
+        taken = [trail_of(part.sequence).take() for part in parts]
+        bucket.fuse(taken[0] if len(taken) == 1 else torch.cat(taken))
 
-    # -- step by step, for trees --------------------------------------------------------------------------------------
+    def _read_unread(self, part: SequenceRows) -> HeadBucket:
+        bucket = self._bucket(part.num_rows)
+        bucket.batch.fill([part])
+        self._put_features(bucket, [part])
+        bucket.run()
+        return bucket
+
+    # -- step by step, where the host chooses --------------------------------------------------------------------------
 
     @torch.inference_mode()
     def begin_draft(self, sequences: Sequence[KVSequence], tokens: Sequence[int]) -> list[Logits]:
         rows: list[Logits] = []
         for sequence, token in zip(map(own_sequence, sequences), tokens, strict=True):
             part = self._unread(sequence, token)
-            bucket = self._bucket(part.num_rows)
-            bucket.batch.fill([part])
-            self._put_features(bucket, [part])
-            bucket.run()
+            bucket = self._read_unread(part)
             rows.append(bucket.logits[part.num_rows - 1].cpu().numpy())
             trail_of(sequence).output = bucket.x[part.num_rows - 1 : part.num_rows].clone()
             sequence.head_length = sequence.length
