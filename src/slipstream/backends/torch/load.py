@@ -168,7 +168,7 @@ def _model(
         context_length=setup.context,
         weight_bytes=decoder.weight_bytes(),
         batch_invariant=decoder.ops.batch_invariant,
-        max_rows=setup.max_rows,
+        max_rows=runner.max_rows or setup.max_rows,
         extends=runner.extends,
         runs_ahead=runner.runs_ahead,
         num_readable=decoder.embedding.outputs,
