@@ -37,7 +37,7 @@ def load_interpreted(folder: Path, max_rows: int = 512) -> TorchModel:
     """The same kernels and the same bookkeeping on the CPU, in float32, without graphs."""
     checkpoint, device = open_checkpoint(folder), torch.device("cpu")
     with torch.inference_mode():
-        ops = TritonOps(checkpoint.config, torch.float32, device, exact=True, max_rows=max_rows)
+        ops = TritonOps(checkpoint.config, torch.float32, device, exact=True)
         decoder = load_decoder(checkpoint, ops, device, _CONTEXT)
     pool = KVPool(checkpoint.config, 2048, torch.float32, device)
     setup = torch_backend._Setup(checkpoint.name, device, "fp32", _CONTEXT, 2048, max_rows, max_rows)

@@ -124,7 +124,7 @@ def _load_graphed(checkpoint: Checkpoint, setup: _Setup, exact: bool, report: Re
     device = setup.device
     if exact:  # no more rows than have the same bits in any company
         setup = replace(setup, max_rows=MAX_ROWS, prompt_rows=MAX_ROWS)
-    ops = TritonOps(checkpoint.config, DTYPES[setup.dtype], device, exact, setup.max_rows)
+    ops = TritonOps(checkpoint.config, DTYPES[setup.dtype], device, exact)
     decoder = load_decoder(checkpoint, ops, device, setup.num_positions, lambda share: report(_READING * share))
     pool = KVPool(checkpoint.config, setup.kv_tokens, ops.activation_dtype, device)
     _measure_tilings(decoder, ops, pool, device)

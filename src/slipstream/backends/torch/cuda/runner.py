@@ -145,7 +145,7 @@ class CudaRunner:
             self._use_device()
             config, own = check_head_for(checkpoint, self._decoder.config), self._decoder.ops
             weights = load_head(checkpoint, config, self._decoder, self._device)
-            ops = TritonOps(config.layer, own.activation_dtype, self._device, own.batch_invariant, MAX_ROWS)
+            ops = TritonOps(config.layer, own.activation_dtype, self._device, own.batch_invariant)
             self._head = CudaHead(checkpoint, weights, ops, self._pool, self._device)
             self._feature_layers = config.feature_layers
             self._run_ahead.forget()
