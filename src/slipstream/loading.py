@@ -208,11 +208,11 @@ def _draft_costs(drafter: Drafter, target: LoadedModel, helper: LoadedModel | No
 def _rehearse(policy: AutoPolicy, drafter: Drafter, target: LoadedModel) -> None:
     """Heads, on a device that runs ahead: the host takes longer to begin a draft than the head to make it. What fails
     here fails again in the first answer, and is told there."""
-    if target.model.info.runs_ahead:
-        for member in members_of(drafter):
-            if isinstance(member, HeadDrafter):
-                with suppress(SlipstreamError):
-                    policy.rehearsed(member.name, rehearse(target.model, target.tokenizer, member))
+    if not target.model.info.runs_ahead:
+        return
+    for member in (each for each in members_of(drafter) if isinstance(each, HeadDrafter)):
+        with suppress(SlipstreamError):
+            policy.rehearsed(member.name, rehearse(target.model, target.tokenizer, member))
 
 
 def drafter_for(target: LoadedModel, draft: LoadedModel) -> str:

@@ -39,10 +39,9 @@ def load_interpreted(folder: Path, max_rows: int = 512, codes: bool = False) -> 
     """The same kernels and the same bookkeeping on the CPU, in float32, without graphs. `codes`: weights stay codes."""
     checkpoint, device = open_checkpoint(folder), torch.device("cpu")
     with torch.inference_mode():
-        ops = TritonOps(checkpoint.config, torch.float32, device, exact=True, max_rows=max_rows)
+        ops = TritonOps(checkpoint.config, torch.float32, device, exact=True)
         if codes:
-            kernels = EmulatedKernels()
-            ops = QuantisedOps(checkpoint.config, torch.float32, device, exact=True, max_rows=max_rows, kernels=kernels)
+            ops = QuantisedOps(checkpoint.config, torch.float32, device, exact=True, kernels=EmulatedKernels())
         decoder = load_decoder(checkpoint, ops, device, _CONTEXT)
     pool = KVPool(checkpoint.config, 2048, torch.float32, device)
     setup = torch_backend._Setup(checkpoint.name, device, "fp32", _CONTEXT, 2048, torch.float32, max_rows, max_rows)

@@ -12,6 +12,7 @@ import torch
 pytest.importorskip("triton")
 
 from contract import cuda_models, nan_model, tiny_models
+from slipstream.backends.torch.cuda import runner
 from slipstream.backends.torch.cuda.batch import chunk_keys
 from slipstream.backends.torch.cuda.bucket import TargetBucket
 from slipstream.backends.torch.cuda.choose import Chooser, RowChoice, narrowed
@@ -78,6 +79,22 @@ def test_more_rows_than_a_graph_has_read_like_plain_torch(tmp_path: Path) -> Non
             place.commit()
         rows[-1] += [s.row(ROOT).copy() for s in model.score([ScoreRequest(place, [7]) for place in places])]
     np.testing.assert_allclose(*map(np.stack, rows), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(("differs_from", "rows"), [(None, 4), (3, 2)])
+def test_exactness_is_looked_at(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, differs_from: int | None, rows: int
+) -> None:
+    forward = TargetBucket.forward
+
+    def another(self: TargetBucket) -> torch.Tensor:
+        logits = forward(self)
+        return torch.nextafter(logits, logits + 1) if differs_from and len(logits) >= differs_from else logits
+
+    monkeypatch.setattr(TargetBucket, "forward", another)
+    monkeypatch.setattr(runner, "BUCKETS", (1, 2, 4))
+    model = cuda_models.load_interpreted(cuda_models.save("llama3-scaled-tied", tmp_path))
+    assert model._runner.exact_rows() == rows  # type: ignore[attr-defined]
 
 
 def test_running_ahead_gives_the_text_of_plain_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -207,7 +207,7 @@ def test_a_head_reads_its_tokens_from_a_table_of_codes(tmp_path: Path) -> None:
 def test_many_rows_are_multiplied_with_unpacked_weights_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quantised_ops, "_UNPACKED_AT_ONCE", 32 * 256)
     torch.manual_seed(2)
-    ops = QuantisedOps(SHAPES["tiny"], torch.float32, CPU, False, 512, EmulatedKernels())
+    ops = QuantisedOps(SHAPES["tiny"], torch.float32, CPU, False, EmulatedKernels())
     parts, bias = [quantised(BLOCK_KINDS[12], 80, 256), quantised(BLOCK_KINDS[14], 37, 256)], torch.randn(117)
     hidden, x = Hidden(torch.randn(70, 117)), torch.randn(70, 256)
     floats = torch.cat([unpacked_rows(part) for part in parts])

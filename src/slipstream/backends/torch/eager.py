@@ -38,6 +38,7 @@ class EagerRunner:
     extends = False
     runs_ahead = False
     decoding_rows: int | None = None
+    max_rows: int | None = None
 
     def __init__(self, decoder: Decoder[Batch], pool: KVPool, device: torch.device) -> None:
         self._decoder = decoder

@@ -156,9 +156,8 @@ def _graphed_ops(config: DecoderConfig, dtype: torch.dtype, setup: _Setup, exact
     from slipstream.backends.torch.cuda.quantised_ops import QuantisedOps
 
     if setup.dtype == "int8":
-        kernels = QuantisedKernels(setup.device)
-        return QuantisedOps(config, dtype, setup.device, exact, setup.max_rows, kernels)
-    return TritonOps(config, dtype, setup.device, exact, setup.max_rows)
+        return QuantisedOps(config, dtype, setup.device, exact, QuantisedKernels(setup.device))
+    return TritonOps(config, dtype, setup.device, exact)
 
 
 def _load_graphed(checkpoint: Checkpoint, setup: _Setup, dtype: torch.dtype, exact: bool, report: Report) -> TorchModel:
@@ -212,7 +211,7 @@ def _model(
         context_length=setup.context,
         weight_bytes=decoder.weight_bytes(),
         batch_invariant=decoder.ops.batch_invariant,
-        max_rows=setup.max_rows,
+        max_rows=runner.max_rows or setup.max_rows,
         extends=runner.extends,
         runs_ahead=runner.runs_ahead,
         num_readable=decoder.embedding.outputs,

@@ -30,6 +30,7 @@ class Runner(Protocol):
     extends: bool
     runs_ahead: bool
     decoding_rows: int | None
+    max_rows: int | None  # of a forward; None: as many as there is memory for
 
     def score(self, requests: Sequence[ScoreRequest], parts: Sequence[SequenceRows]) -> list[Scores]:
         """One forward pass. The parts are those of the requests, with room in the cache."""

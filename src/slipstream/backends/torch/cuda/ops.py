@@ -29,6 +29,8 @@ from slipstream.backends.torch.ops import (
 )
 from slipstream.models.config import DecoderConfig
 
+MAX_TILES = 8192  # of attention: no forward has more rows
+
 
 class TritonOps:
     """Up to MAX_ROWS rows, a row's result is bit-identical regardless of the other rows; with more rows it is
@@ -39,9 +41,7 @@ class TritonOps:
     batch_invariant = False
     takes_quantised = False
 
-    def __init__(
-        self, config: DecoderConfig, dtype: torch.dtype, device: torch.device, exact: bool, max_rows: int
-    ) -> None:
+    def __init__(self, config: DecoderConfig, dtype: torch.dtype, device: torch.device, exact: bool) -> None:
         self.activation_dtype = dtype
         self.batch_invariant = exact  # the model then never takes more rows than the skinny kernels do
         self.tilings = Tilings(device)
@@ -50,11 +50,11 @@ class TritonOps:
         qkv_outputs = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
         self._many = ManyRows()
         self._skinny = SkinnyProducts(dtype, device, max(config.hidden_size, qkv_outputs), 2 * config.num_layers + 1)
-        self._attention = PagedAttention(config, dtype, device, max_rows)
+        self._attention = PagedAttention(config, dtype, device, MAX_TILES)
 
     def for_head(self, config: DecoderConfig) -> TritonOps:
         """Those of a draft head with such a layer. Its weights are floats."""
-        return TritonOps(config, self.activation_dtype, self._device, self.batch_invariant, MAX_ROWS)
+        return TritonOps(config, self.activation_dtype, self._device, self.batch_invariant)
 
     def pack(self, weight: Weight | Sequence[Weight], bias: torch.Tensor | None = None) -> Linear:
         weight = joined(weight)

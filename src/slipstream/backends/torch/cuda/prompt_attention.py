@@ -82,8 +82,7 @@ def prompt_attend_kernel(
             score = tl.dot(q, k, input_precision=PRECISION)
             if masked:
                 seen = p[None, :] <= own[:, None]
-                if WINDOW > 0:
-                    seen = seen & (p[None, :] > own[:, None] - WINDOW)
+                seen = seen & (p[None, :] > own[:, None] - WINDOW) if WINDOW > 0 else seen
                 score = tl.where(seen, score, float("-inf"))
             new_peak = tl.maximum(peak, tl.max(score, 1) * scale)
             safe = tl.where(new_peak == float("-inf"), 0.0, new_peak) if masked else new_peak

@@ -63,10 +63,9 @@ class QuantisedOps(TritonOps):
     takes_quantised = True
 
     def __init__(
-        self, config: DecoderConfig, dtype: torch.dtype, device: torch.device, exact: bool, max_rows: int,
-        kernels: CodeKernels,
-    ) -> None:  # fmt: skip
-        super().__init__(config, dtype, device, exact, max_rows)
+        self, config: DecoderConfig, dtype: torch.dtype, device: torch.device, exact: bool, kernels: CodeKernels
+    ) -> None:
+        super().__init__(config, dtype, device, exact)
         self._kernels = kernels
 
     def for_head(self, config: DecoderConfig) -> TritonOps:
@@ -209,7 +208,7 @@ class _HeadOps(TritonOps):
     def __init__(
         self, config: DecoderConfig, dtype: torch.dtype, device: torch.device, exact: bool, kernels: CodeKernels
     ) -> None:
-        super().__init__(config, dtype, device, exact, MAX_ROWS)
+        super().__init__(config, dtype, device, exact)
         self._kernels = kernels
 
     def table_of(self, table: Linear, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -6,6 +6,7 @@ the end of the graph.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -25,12 +26,14 @@ from slipstream.backends.torch.cuda.ops import TritonOps
 from slipstream.backends.torch.cuda.run_ahead import RunAhead
 from slipstream.backends.torch.decoder import Decoder
 from slipstream.backends.torch.head import load_head
-from slipstream.backends.torch.kv_pool import KVPool
+from slipstream.backends.torch.kv_pool import KVPool, PooledSequence
 from slipstream.core.protocols import ExtendRequest, Extension, ScoreRequest, Scores
 from slipstream.errors import UsageError
 from slipstream.models.head_files import HeadCheckpoint, check_head_for
 
 BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 192, MAX_ROWS)
+_LOOK_BACK = 20  # tokens that the rows see by which bits are compared; fewer than a page has
+log = logging.getLogger("slipstream")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,8 @@ class CudaRunner:
     def __init__(self, decoder: Decoder[DeviceRows], pool: KVPool, max_rows: int, device: torch.device) -> None:
         self._decoder = decoder
         self._pool = pool
-        self._max_rows = max_rows
+        self._planned_rows = max_rows
+        self.max_rows: int | None = max_rows
         self._device = device
         self._head: CudaHead | None = None
         self._buckets: dict[int, TargetBucket] = {}
@@ -90,7 +94,7 @@ class CudaRunner:
     def _long_forward(self) -> LongForward:
         if self._long is None:
             layers = self._feature_layers
-            self._long = LongForward(self._decoder, self._pool, self._max_rows, self._device, layers)
+            self._long = LongForward(self._decoder, self._pool, self._planned_rows, self._device, layers)
         return self._long
 
     def warm_up(self, report: Callable[[float], None]) -> None:
@@ -99,8 +103,35 @@ class CudaRunner:
             report(i / len(BUCKETS))
             self._run_ahead.warm_up(self.bucket(rows))
         self._draft_loop.warm_up()
-        if self._max_rows > MAX_ROWS:
+        if self._planned_rows > MAX_ROWS:
             self._long_forward().warm_up()
+        if self._decoder.ops.batch_invariant:
+            self._keep_to_exact_rows()
+
+    def _keep_to_exact_rows(self) -> None:
+        """What is promised is looked at: GPUs and compilers differ. Where bits depend on the rows, there are fewer."""
+        self.max_rows = self.decoding_rows = self.exact_rows()
+        if self.max_rows < BUCKETS[-1]:
+            log.warning("on this GPU rows keep their bits up to %d at once: prompts are read slowly", self.max_rows)
+
+    @torch.inference_mode()
+    def exact_rows(self) -> int:
+        """The most rows whose logits have the bits that a row alone has, by what the graphs give. The rows are alike:
+        only their number can make a difference.
+        """
+        spare = PooledSequence(self._pool, 0)
+        spare.pages = [self._pool.spare_page]
+        alone, most = torch.empty(0), 0
+        for size in BUCKETS:
+            bucket = self.bucket(size)
+            bucket.batch.fill([SequenceRows(spare, _LOOK_BACK, [0])] * size)
+            bucket.run()
+            bits = bucket.logits[:size].view(torch.int32)
+            alone = alone if most else bits[0].clone()
+            if not bool((bits == alone).all()):
+                break
+            most = size
+        return most
 
     def extend(self, requests: Sequence[ExtendRequest], parts: Sequence[SequenceRows]) -> list[Extension]:
         self._use_device()

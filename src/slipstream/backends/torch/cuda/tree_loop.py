@@ -251,12 +251,11 @@ def _assembled(found: npt.NDArray[np.int32], picked: npt.NDArray[np.int32]) -> E
     for (level_tokens, bits), choice in zip(found.tolist(), picked.tolist(), strict=False):
         level_chances = np.array(bits, np.int32).view(np.float32).tolist()
         place = [-2] * len(level_tokens)
-        for row, parent in enumerate(before):
-            for i in range(row * width, row * width + width) if parent >= ROOT else ():
-                if level_tokens[i] >= 0 and level_chances[i] > 0:
-                    place[i] = len(tokens)
-                    tokens.append(level_tokens[i])
-                    chances.append(level_chances[i])
-                    parents.append(parent)
+        for i, parent in enumerate(parent for parent in before for _ in range(width)):
+            if parent >= ROOT and level_tokens[i] >= 0 and level_chances[i] > 0:
+                place[i] = len(tokens)
+                tokens.append(level_tokens[i])
+                chances.append(level_chances[i])
+                parents.append(parent)
         before = [place[i] if i >= 0 else -2 for i in choice]
     return Extension(tokens, chances, parents)
