@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -21,8 +22,10 @@ from slipstream.backends.torch.load import load_model
 from slipstream.backends.torch.model import TorchModel
 from slipstream.backends.torch.options import TorchOptions
 from slipstream.core.engine import Engine
+from slipstream.core.protocols import ScoreRequest, prefill
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Drafter, Limits
+from slipstream.core.tree import ROOT
 from slipstream.drafters.model import DraftModelDrafter
 from slipstream.drafters.suffix import SuffixDrafter
 from slipstream.errors import CapacityError
@@ -166,6 +169,42 @@ def test_plain_decoding_runs_ahead_across_pages_and_to_the_end_of_the_context(ra
             break
     again = engine.generate(prompt, Sampling(), Limits(max_tokens=40, ignore_eos=True)).result()
     assert again.tokens == full.tokens[:40]
+
+
+def test_a_row_has_the_same_bits_among_256(random_model: LoadedModel) -> None:
+    model = random_model.model
+    assert model.info.max_rows == 256
+    places = [model.open([], 100) for _ in range(256)]
+    for i, place in enumerate(places):
+        prefill(model, place, [(j * 31 + i * 7) % 50_000 for j in range(40 + i % 3)])
+    alone = {i: model.score([ScoreRequest(places[i], [i])])[0].row(ROOT).copy() for i in (0, 100, 255)}
+    for count in (17, 64, 101, 256):
+        scores = model.score([ScoreRequest(place, [i]) for i, place in enumerate(places[:count])])
+        assert all((scores[i].row(ROOT) == row).all() for i, row in alone.items() if i < count)
+    for place in places:
+        place.close()
+
+
+def test_a_prompt_reads_the_same_in_one_forward_and_in_small_ones(random_model: LoadedModel) -> None:
+    """Long forwards round differently: cuBLAS, and attention in blocks. Beside it a row that decodes."""
+    checkpoint = RandomCheckpoint("qwen-0.5b")
+    long = load_model(checkpoint, TorchOptions(device="cuda", context_length=2048, kv_tokens=16384))
+    assert long.info.max_rows > 1000
+    tokens = [(i * 7919) % 50_000 for i in range(1000)]
+    rows = []
+    for model in (random_model.model, long):
+        place, beside = model.open([], 1200), model.open([], 100)
+        prefill(model, beside, tokens[:50])
+        if model is long:
+            scores = model.score([ScoreRequest(place, tokens), ScoreRequest(beside, [9])])
+        else:
+            prefill(model, place, tokens[:-1])
+            scores = model.score([ScoreRequest(place, tokens[-1:]), ScoreRequest(beside, [9])])
+        rows.append(np.stack([score.row(ROOT).copy() for score in scores]))
+        for sequence in (place, beside):
+            sequence.close()
+    exact, own = rows
+    assert np.linalg.norm(own - exact) / np.linalg.norm(exact) < 0.05  # what bf16 loses on the way
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])

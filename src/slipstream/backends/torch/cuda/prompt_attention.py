@@ -67,6 +67,7 @@ def prompt_attend_kernel(
     weight = tl.zeros([BLOCK_M], tl.float32)
     total = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     column = tl.arange(0, BLOCK_KEYS)
+    since = own - (WINDOW if WINDOW > 0 else 1 << 30)  # keys up to here are not seen
     oldest = 0
     common = (first + 1) // BLOCK_KEYS * BLOCK_KEYS  # keys before it are seen by all rows
     if WINDOW > 0:
@@ -81,8 +82,7 @@ def prompt_attend_kernel(
             k = keys.load([key_from + start, kv_head * BLOCK_D]).T if TMA else tl.load(keys + at[None, :] + d[:, None])
             score = tl.dot(q, k, input_precision=PRECISION)
             if masked:
-                seen = p[None, :] <= own[:, None]
-                seen = seen & (p[None, :] > own[:, None] - WINDOW) if WINDOW > 0 else seen
+                seen = (p[None, :] <= own[:, None]) & (p[None, :] > since[:, None])
                 score = tl.where(seen, score, float("-inf"))
             new_peak = tl.maximum(peak, tl.max(score, 1) * scale)
             safe = tl.where(new_peak == float("-inf"), 0.0, new_peak) if masked else new_peak
