@@ -24,8 +24,8 @@ SIZES = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 16}  # the kern
 _CONTEXT = tiny_models.CONTEXT
 
 
-def save(family: str, folder: Path) -> Path:
-    return tiny_models.save_folder(tiny_models.make_model(family, **SIZES), folder)
+def save(family: str, folder: Path, **changes: object) -> Path:
+    return tiny_models.save_folder(tiny_models.make_model(family, **(SIZES | changes)), folder)
 
 
 def load_on_gpu(folder: Path, **options: object) -> TorchModel:
@@ -35,7 +35,9 @@ def load_on_gpu(folder: Path, **options: object) -> TorchModel:
     return model
 
 
-def load_interpreted(folder: Path, max_rows: int = 512, codes: bool = False) -> TorchModel:
+def load_interpreted(
+    folder: Path, max_rows: int = 512, codes: bool = False, kv_dtype: torch.dtype = torch.float32
+) -> TorchModel:
     """The same kernels and the same bookkeeping on the CPU, in float32, without graphs. `codes`: weights stay codes."""
     checkpoint, device = open_checkpoint(folder), torch.device("cpu")
     with torch.inference_mode():
@@ -43,6 +45,6 @@ def load_interpreted(folder: Path, max_rows: int = 512, codes: bool = False) -> 
         if codes:
             ops = QuantisedOps(checkpoint.config, torch.float32, device, exact=True, kernels=EmulatedKernels())
         decoder = load_decoder(checkpoint, ops, device, _CONTEXT)
-    pool = KVPool(checkpoint.config, 2048, torch.float32, device)
-    setup = torch_backend._Setup(checkpoint.name, device, "fp32", _CONTEXT, 2048, torch.float32, max_rows, max_rows)
+    pool = KVPool(checkpoint.config, 2048, kv_dtype, device)
+    setup = torch_backend._Setup(checkpoint.name, device, "fp32", _CONTEXT, 2048, kv_dtype, max_rows, max_rows)
     return torch_backend._model(setup, decoder, pool, lambda decoder, pool: CudaRunner(decoder, pool, max_rows, device))

@@ -35,6 +35,17 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return cuda_models.load_interpreted(folder), tiny_models.load_reference(folder)
 
 
+@pytest.mark.parametrize(("family", "head_dim"), [("qwen2-bias-tied", 128), ("qwen3-qk-norm", 64)])
+def test_a_cache_of_codes_gives_the_logits_of_plain_torch(family: str, head_dim: int, tmp_path: Path) -> None:
+    folder = cuda_models.save(family, tmp_path, head_dim=head_dim)
+    coded, reference = cuda_models.load_interpreted(folder, kv_dtype=torch.int8), tiny_models.load_reference
+    pair = coded, reference(folder, kv_type="q8_0")
+    places = opened(pair, np.random.default_rng(1).integers(96, size=36).tolist())
+    mine, theirs = (m.score([ScoreRequest(p, [9], TREE)])[0] for m, p in zip(pair, places, strict=True))
+    for node in range(ROOT, len(TREE)):  # a code may fall to either side of a half
+        np.testing.assert_allclose(mine.row(node), theirs.row(node), rtol=0, atol=0.05)
+
+
 def opened(models: tuple[Model, Model], tokens: list[int]) -> list[KVSequence]:
     places = [model.open([], 200) for model in models]
     for model, place in zip(models, places, strict=True):
@@ -60,12 +71,19 @@ def test_logits_and_choices_are_those_of_plain_torch(pair: tuple[Model, Model]) 
         place.close()
 
 
-def test_more_rows_than_a_graph_has_read_like_plain_torch(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kv_type", "kv_dtype", "atol"), [("auto", torch.float32, 1e-4), ("q8_0", torch.int8, 0.05)])
+def test_more_rows_than_a_graph_has_read_like_plain_torch(
+    tmp_path: Path, kv_type: str, kv_dtype: torch.dtype, atol: float
+) -> None:
     """Two prompts, one with a draft that branches, and a stream that decodes, in one forward; then all go on."""
-    folder = cuda_models.save("llama3-scaled-tied", tmp_path)
+    folder = cuda_models.save("llama3-scaled-tied", tmp_path, head_dim=16 if kv_type == "auto" else 64)
     tokens = np.random.default_rng(0).integers(96, size=190).tolist()
     rows = []
-    for model in (cuda_models.load_interpreted(folder), tiny_models.load_reference(folder)):
+    models = (
+        cuda_models.load_interpreted(folder, kv_dtype=kv_dtype),
+        tiny_models.load_reference(folder, kv_type=kv_type),
+    )
+    for model in models:
         places = [model.open([], 300) for _ in range(3)]
         prefill(model, places[0], tokens[:9])
         requests = [(tokens, DraftTree((1, 2, 3), (-1, 0, 0))), ([5], DraftTree()), (tokens[:80], DraftTree())]
@@ -78,7 +96,7 @@ def test_more_rows_than_a_graph_has_read_like_plain_torch(tmp_path: Path) -> Non
         for place in places[1:]:
             place.commit()
         rows[-1] += [s.row(ROOT).copy() for s in model.score([ScoreRequest(place, [7]) for place in places])]
-    np.testing.assert_allclose(*map(np.stack, rows), rtol=0, atol=1e-4)
+    np.testing.assert_allclose(*map(np.stack, rows), rtol=0, atol=atol)
 
 
 @pytest.mark.parametrize(("differs_from", "rows"), [(None, 4), (3, 2)])

@@ -29,8 +29,12 @@ def write_cells(cache: torch.Tensor, cells: torch.Tensor, vectors: torch.Tensor)
 
 def read_cells(cache: torch.Tensor, cells: torch.Tensor, head_dim: int) -> torch.Tensor:
     """Vectors [cells, kv_heads, head_dim], as floats."""
-    found = cache[cells]
-    if not is_coded(cache):
+    return decoded(cache[cells], head_dim)
+
+
+def decoded(found: torch.Tensor, head_dim: int) -> torch.Tensor:
+    """Vectors [..., head_dim] of those that a cache has. Floats are left as they are."""
+    if not is_coded(found):
         return found
     scales = found[..., head_dim : head_dim + 4 * (head_dim // TOGETHER)].contiguous().view(torch.float32)
     return found[..., :head_dim].float() * scales.repeat_interleave(TOGETHER, dim=-1)

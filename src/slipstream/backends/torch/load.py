@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from slipstream.backends.torch.batch import Batch
-from slipstream.backends.torch.coded_cache import TOGETHER
+from slipstream.backends.torch.coded_cache import TOGETHER, is_coded
 from slipstream.backends.torch.cpu.library import FALLBACK_COST, kernels
 from slipstream.backends.torch.cpu.ops import NativeOps
 from slipstream.backends.torch.decoder import Decoder, load_decoder
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("slipstream")
 
 Report = Callable[[float], None]
+_CODED_ON_GPU = (64, 128, 256)  # sizes of heads: both halves are powers of two, and of whole groups
 _READING = 0.7  # share of the loading time, if graphs are captured afterwards
 
 
@@ -123,11 +124,11 @@ def _can_compile() -> bool:
 def _kv_dtype(options: TorchOptions, config: DecoderConfig, device: torch.device, floats: torch.dtype) -> torch.dtype:
     if options.kv_type == "auto":
         return torch.float32 if device.type == "cpu" else floats
-    if device.type == "cuda":
-        raise UsageError(f"kv_type {options.kv_type} runs on CPUs alone: leave it at auto, or use --backend llamacpp")
-    if config.head_dim % TOGETHER:
+    fits = config.head_dim in _CODED_ON_GPU if device.type == "cuda" else config.head_dim % TOGETHER == 0
+    if not fits:
+        sizes = " or ".join(map(str, _CODED_ON_GPU)) if device.type == "cuda" else f"a multiple of {TOGETHER}"
         raise UsageError(
-            f"kv_type {options.kv_type} takes {TOGETHER} numbers together, and the heads of this model have "
+            f"kv_type {options.kv_type} needs heads of {sizes} numbers on {device.type}, and this model has "
             f"{config.head_dim}: leave it at auto"
         )
     return torch.int8
@@ -186,7 +187,7 @@ def _measure_tilings(decoder: Decoder[DeviceRows], ops: TritonOps, pool: KVPool,
 
     layers, cache = decoder.layers, LayerCache(pool.keys[0], pool.values[0])
     products = [
-        ("project" if decoder.config.qk_norm else "qkv", [layer.qkv for layer in layers]),
+        ("project" if decoder.config.qk_norm or is_coded(pool.keys) else "qkv", [layer.qkv for layer in layers]),
         ("add", [layer.output for layer in layers]),
         ("gate", [layer.gate_up for layer in layers]),
         ("add", [layer.down for layer in layers]),

@@ -14,6 +14,8 @@ import torch
 import triton
 import triton.language as tl
 
+from slipstream.backends.torch import coded_cache
+from slipstream.backends.torch.coded_cache import is_coded
 from slipstream.backends.torch.cuda.batch import (
     MAX_CHUNKS_BYTES,
     TILE_BASE,
@@ -36,6 +38,53 @@ from slipstream.models.config import DecoderConfig
 _BLOCK_KEYS = 128
 _HEADS_A_PROGRAM = 8
 _LOG2_E = tl.constexpr(1.4426950408889634)
+_ROUNDING = tl.constexpr(12582912.0)  # 1.5 * 2^23: added and taken away, a small number is rounded to a whole one
+TOGETHER = tl.constexpr(coded_cache.TOGETHER)
+
+
+@triton.jit
+def store_half(
+    pool,  # a cache
+    at,  # [BLOCK_H, 1] where vectors begin in it
+    x,  # [BLOCK_H, HALF] half of each
+    first: tl.constexpr,  # number of it in the vector
+    mask,
+    D: tl.constexpr,
+    HALF: tl.constexpr,
+    BLOCK_H: tl.constexpr,
+    CODED: tl.constexpr,  # as `coded_cache` has vectors
+):
+    if CODED:
+        groups = tl.reshape(x.to(tl.float32), [BLOCK_H, HALF // TOGETHER, TOGETHER])
+        top = tl.max(tl.abs(groups), 2)
+        poison = tl.sum(groups * 0.0, 2)  # NaN if one of them is not finite
+        inverse = tl.where((top > 0) & (poison == 0.0), 127.0 / tl.where(top > 0, top, 1.0), 0.0)[:, :, None]
+        codes = tl.where(inverse > 0, groups * inverse + _ROUNDING - _ROUNDING, 0.0)
+        tl.store(pool + at + first + tl.arange(0, HALF)[None, :], tl.reshape(codes, [BLOCK_H, HALF]).to(tl.int8), mask)
+        group = tl.arange(0, HALF // TOGETHER)[None, :]
+        scale_at = (pool + at + D).to(tl.pointer_type(tl.float32), bitcast=True) + first // TOGETHER + group
+        tl.store(scale_at, top / 127.0 + poison, (tl.max(mask.to(tl.int32), 1) > 0)[:, None] & (group >= 0))
+    else:
+        tl.store(pool + at + first + tl.arange(0, HALF)[None, :], x.to(pool.dtype.element_ty), mask)
+
+
+@triton.jit
+def load_cached(
+    pool,  # a cache
+    at,  # where vectors begin in it
+    d,  # which of their numbers
+    D: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    CODED: tl.constexpr,
+):
+    if CODED:
+        scale_at = (pool + at + D).to(tl.pointer_type(tl.float32), bitcast=True) + d // TOGETHER
+        found = tl.load(pool + at + d).to(tl.float32) * tl.load(scale_at)
+    elif D == BLOCK_D:
+        found = tl.load(pool + at + d)
+    else:
+        found = tl.load(pool + at + d, mask=d < D, other=0.0)
+    return found
 
 
 @triton.jit
@@ -49,12 +98,14 @@ def rope_write_kernel(
     sine,
     q_gain,  # [D] float32
     k_gain,
-    keys,  # [cells, kv_heads, D]
+    keys,  # [cells, kv_heads, WIDTH]
     values,
     eps,
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     D: tl.constexpr,
+    WIDTH: tl.constexpr,
+    CODED: tl.constexpr,
     HALF: tl.constexpr,  # of D, as a power of two
     PAGE: tl.constexpr,
     NORM: tl.constexpr,
@@ -93,18 +144,20 @@ def rope_write_kernel(
     place = tl.load(slot + row)
     cell = tl.load(pages + tl.load(page_from + row) + place // PAGE).to(tl.int64) * PAGE + place % PAGE
     is_key = inside & ((head >= HEADS) & (head < HEADS + KV_HEADS))[:, None]
-    key_at = keys + (cell * KV_HEADS + head[:, None] - HEADS) * D + d[None, :]
-    tl.store(key_at, low_out.to(keys.dtype.element_ty), mask=is_key)
-    tl.store(key_at + D // 2, high_out.to(keys.dtype.element_ty), mask=is_key)
-    value_at = values + (cell * KV_HEADS + head[:, None] - HEADS - KV_HEADS) * D + d[None, :]
-    tl.store(value_at, finite_value(low_out.to(values.dtype.element_ty)), mask=inside & is_value)
-    tl.store(value_at + D // 2, finite_value(high_out.to(values.dtype.element_ty)), mask=inside & is_value)
+    number = cell * KV_HEADS + head[:, None] - HEADS
+    store_half(keys, number * WIDTH, low_out, 0, is_key, D, HALF, BLOCK_H, CODED)
+    store_half(keys, number * WIDTH, high_out, D // 2, is_key, D, HALF, BLOCK_H, CODED)
+    low_value = finite_value(low_out.to(qkv.dtype.element_ty))
+    high_value = finite_value(high_out.to(qkv.dtype.element_ty))
+    value_at = (number - KV_HEADS) * WIDTH
+    store_half(values, value_at, low_value, 0, inside & is_value, D, HALF, BLOCK_H, CODED)
+    store_half(values, value_at, high_value, D // 2, inside & is_value, D, HALF, BLOCK_H, CODED)
 
 
 @triton.jit
 def attend_kernel(
     queries,  # [rows, query_stride]
-    keys,  # [cells, kv_heads, D]
+    keys,  # [cells, kv_heads, WIDTH]
     values,
     out,  # [rows, heads * D]
     tiles,  # [tiles, TILE_SIZE] int32, as TILE_FIELDS has them; together, so that one wait brings them all
@@ -119,6 +172,8 @@ def attend_kernel(
     KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     D: tl.constexpr,
+    WIDTH: tl.constexpr,
+    CODED: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_KEYS: tl.constexpr,
@@ -171,13 +226,9 @@ def attend_kernel(
             if last >= base:
                 place = tl.where(place >= base, tl.load(tail_at + place, mask=place >= base, other=0), place)
             page = tl.load(pages_at + place // PAGE).to(tl.int64)
-            at = ((page * PAGE + place % PAGE) * KV_HEADS + kv_head) * D
-            if D == BLOCK_D:
-                k = tl.load(keys + at[None, :] + d[:, None])
-                v = tl.load(values + at[:, None] + d[None, :])
-            else:
-                k = tl.load(keys + at[None, :] + d[:, None], mask=in_d[:, None], other=0.0)
-                v = tl.load(values + at[:, None] + d[None, :], mask=in_d[None, :], other=0.0)
+            at = ((page * PAGE + place % PAGE) * KV_HEADS + kv_head) * WIDTH
+            k = load_cached(keys, at[None, :], d[:, None], D, BLOCK_D, CODED).to(q.dtype)
+            v = load_cached(values, at[:, None], d[None, :], D, BLOCK_D, CODED).to(q.dtype)
             score = tl.dot(q, k, input_precision=PRECISION) * (scale * _LOG2_E)
             seen = p[None, :] <= own[:, None]
             if WINDOW > 0:
@@ -249,6 +300,7 @@ class PagedAttention:
             qkv, batch.position, batch.slot, batch.page_from, batch.pages, rope.cosine, rope.sine,
             norm.query if norm else rope.cosine, norm.key if norm else rope.cosine, cache.keys, cache.values,
             config.norm_eps, HEADS=config.num_heads, KV_HEADS=config.num_kv_heads, D=config.head_dim,
+            WIDTH=cache.keys.shape[-1], CODED=is_coded(cache.keys),
             HALF=triton.next_power_of_2(config.head_dim // 2), PAGE=PAGE_SIZE, NORM=norm is not None,
             BLOCK_H=_HEADS_A_PROGRAM, num_warps=4,
         )  # fmt: skip
@@ -265,6 +317,7 @@ class PagedAttention:
             queries, cache.keys, cache.values, out, batch.tiles, batch.tail, batch.pages, self._scratch, self._peaks,
             self._arrived, queries.shape[1], config.head_dim**-0.5, HEADS=config.num_heads,
             KV_HEADS=config.num_kv_heads, GROUP=config.num_heads // config.num_kv_heads, D=config.head_dim,
+            WIDTH=cache.keys.shape[-1], CODED=is_coded(cache.keys),
             BLOCK_D=triton.next_power_of_2(config.head_dim), BLOCK_M=batch.block_m, BLOCK_KEYS=_BLOCK_KEYS,
             PAGE=PAGE_SIZE, WINDOW=config.sliding_window or 0, PRECISION=self._precision,
             num_warps=4, num_stages=2,

@@ -8,6 +8,7 @@ from functools import partial
 
 import torch
 
+from slipstream.backends.torch.coded_cache import is_coded
 from slipstream.backends.torch.cuda.attention import PagedAttention
 from slipstream.backends.torch.cuda.batch import CudaBatch, DeviceRows
 from slipstream.backends.torch.cuda.linear import MAX_ROWS, SkinnyProducts, Tiling
@@ -82,10 +83,11 @@ class TritonOps:
         self, hidden: Hidden, norm: Norm, weight: Linear, qk_norm: QKNorm | None, rope: RopeTable, batch: DeviceRows,
         config: DecoderConfig, cache: LayerCache,
     ) -> torch.Tensor:  # fmt: skip
-        kind = "project" if qk_norm else "qkv"
+        whole = qk_norm is not None or is_coded(cache.keys)  # norm and codes are of heads that are complete
+        kind = "project" if whole else "qkv"
         if hidden.scaled is None:
             qkv = self._many.linear(self._many.norm(hidden.x, norm), weight)
-        elif qk_norm or len(hidden.x) > NARROW_ROWS:  # a norm over whole heads: not before they are complete
+        elif whole or len(hidden.x) > NARROW_ROWS:
             qkv = self._skinny.normed(hidden, norm, weight, self._tiling(kind, weight, hidden))
         else:
             tiling = self._tiling(kind, weight, hidden)

@@ -16,6 +16,7 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from slipstream.backends.torch.coded_cache import decoded
 from slipstream.backends.torch.kv_pool import PAGE_SIZE
 from slipstream.backends.torch.ops import LayerCache
 from slipstream.models.config import DecoderConfig
@@ -144,6 +145,7 @@ class PromptAttention:
         self._precision = "ieee" if dtype == torch.float32 else "tf32"
         is_hopper = device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
         self._has_tma = is_hopper and dtype.itemsize == 2
+        self._dtype = dtype
 
     def attend(self, queries: torch.Tensor, blocks: Blocks, cache: LayerCache, out: torch.Tensor) -> None:
         config, shape = self._config, self._shape
@@ -161,7 +163,8 @@ class PromptAttention:
         heads, d, pages = self._config.num_kv_heads, self._config.head_dim, blocks.pages[: blocks.num_pages]
         both = []
         for pool in (cache.keys, cache.values):
-            own = pool.view(-1, PAGE_SIZE * heads * d).index_select(0, pages)
+            own = pool.view(-1, PAGE_SIZE * heads * pool.shape[-1]).index_select(0, pages)
+            own = decoded(own.view(-1, heads, pool.shape[-1]), d).to(self._dtype)
             if d != self._width:
                 own = F.pad(own.view(-1, d), (0, self._width - d))
             both.append(own.view(-1, heads * self._width))
