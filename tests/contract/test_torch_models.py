@@ -70,18 +70,16 @@ class TestCodedFolder(ModelContract):
 
 
 class TestCodedCache(ModelContract):
-    """Keys and values in 8 bits, through the kernels and in plain torch."""
+    """Keys and values in 8 bits."""
 
     num_seeds = 1
 
-    @pytest.fixture(scope="class", params=["native", "plain torch"])
+    @pytest.fixture(scope="class")
     @classmethod
-    def model(cls, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> TorchModel:
-        folder = tiny_models.save_folder(
-            tiny_models.make_model("mistral-window-8", head_dim=32), tmp_path_factory.mktemp("coded-cache")
-        )
-        load = tiny_models.load_native if request.param == "native" else tiny_models.load_reference
-        return load(folder, kv_type="q8_0")
+    def model(cls, tmp_path_factory: pytest.TempPathFactory) -> TorchModel:
+        random = tiny_models.make_model("mistral-window-8", head_dim=32)
+        folder = tiny_models.save_folder(random, tmp_path_factory.mktemp("coded-cache"))
+        return tiny_models.load_native(folder, kv_type="q8_0")
 
 
 class TestPlainTorch(ModelContract):

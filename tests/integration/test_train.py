@@ -70,7 +70,7 @@ def test_a_killed_command_goes_on(target: Path, tmp_path: Path) -> None:
     assert weights[0] == weights[1]
 
 
-def test_a_killed_distil_goes_on_and_llama_cpp_drafts_with_its_file(tmp_path: Path) -> None:
+def test_a_killed_distil_goes_on_to_the_same_files(tmp_path: Path) -> None:
     target, output = tmp_path / "target.gguf", tmp_path / "draft"
     write_gguf(target, metadata={"llama.context_length": 256})
     settings = {**TRAINING, "transcripts": _transcripts(tmp_path / "said.jsonl"), "layers": 1}
@@ -84,7 +84,20 @@ def test_a_killed_distil_goes_on_and_llama_cpp_drafts_with_its_file(tmp_path: Pa
     assert json.loads(said)["accepted_length"] == whole.accepted_length
     for end in ("/model.safetensors", ".gguf"):
         assert Path(f"{output}{end}").read_bytes() == Path(f"{whole.folder}{end}").read_bytes()
-    _check_llama_cpp(target, Path(f"{output}.gguf"))
+
+
+@pytest.mark.llamacpp
+def test_llama_cpp_drafts_with_a_distilled_file(tmp_path: Path) -> None:
+    """It has the target's tokens in the draft too, and gives the same text with it."""
+    target = tmp_path / "target.gguf"
+    write_gguf(target, metadata={"llama.context_length": 256})
+    settings = {**TRAINING, "transcripts": _transcripts(tmp_path / "said.jsonl"), "layers": 1}
+    done = distil(DistilOptions(target=str(target), **settings), tmp_path / "draft", CPU, Messenger())
+    options = LlamaCppOptions(threads=1)
+    plain = slipstream.load(target, drafter="none", options=options)
+    engine = slipstream.load(target, draft=f"{done.folder}.gguf", drafter="model", policy="fixed(3)", options=options)
+    answers = [e.generate("What is 7?", max_tokens=24).result() for e in (plain, engine)]
+    assert answers[0].tokens == answers[1].tokens and answers[1].stats.num_drafted > 0
 
 
 def _transcripts(path: Path) -> Path:
@@ -94,12 +107,3 @@ def _transcripts(path: Path) -> Path:
     ]
     path.write_text("".join(json.dumps({"messages": messages}) + "\n" for messages in said))
     return path
-
-
-def _check_llama_cpp(target: Path, draft: Path) -> None:
-    """llama.cpp has the target's tokens in the draft too, and gives the same text with it."""
-    options = LlamaCppOptions(threads=1)
-    plain = slipstream.load(target, drafter="none", options=options)
-    engine = slipstream.load(target, draft=draft, drafter="model", policy="fixed(3)", options=options)
-    answers = [e.generate("What is 7?", max_tokens=24).result() for e in (plain, engine)]
-    assert answers[0].tokens == answers[1].tokens and answers[1].stats.num_drafted > 0
