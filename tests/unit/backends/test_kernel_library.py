@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from slipstream.backends.torch import code_cache
 from slipstream.backends.torch.cpu import library
 
 LOAD = "from slipstream.backends.torch.cpu.library import kernels; assert kernels() is not None"
@@ -134,7 +135,7 @@ def test_a_cache_that_cannot_be_written_means_kernels_for_this_run(
     def refuse(path: Path, data: str | bytes, mode: int) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(library, "write_whole", refuse)
+    monkeypatch.setattr(code_cache, "write_whole", refuse)
     assert library.kernels() is not None
     (message,) = warnings_of(caplog)
     assert "at every start" in message and "Permission denied" in message

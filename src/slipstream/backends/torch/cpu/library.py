@@ -14,13 +14,10 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 
-from slipstream.cache import private_folder, read_private
-from slipstream.errors import SlipstreamError
-from slipstream.writing import OWNER_WRITES, write_whole
+from slipstream.backends.torch.code_cache import keep_code, kept_code
 
 log = logging.getLogger("slipstream")
 
@@ -86,38 +83,12 @@ def _load() -> ctypes.CDLL:
     compiler = _compiler()
     identity = b"\0".join([source, " ".join([*compiler, *_OPTIMISE]).encode(), _cpu_identity()])
     name = f"cpu-{hashlib.sha256(identity).hexdigest()[:16]}"
-    if kept := _kept(name):
-        return ctypes.CDLL(str(kept))
+    if kept := kept_code(name, ".so"):
+        return ctypes.CDLL(str(kept[0]))
     with tempfile.TemporaryDirectory(prefix="slipstream-") as scratch:
         built = _compile(compiler, source, Path(scratch))
-        try:
-            built = _keep(built, name)
-        except (OSError, SlipstreamError) as error:
-            log.warning("the CPU kernels are compiled at every start, because they can't be cached: %s", error)
-        return ctypes.CDLL(str(built))  # it stays loaded when the scratch folder is removed
-
-
-def _kept(name: str) -> Path | None:
-    """The library in the cache, if its bytes match the hash in its name and no other user can write it."""
-    try:
-        folder = private_folder("kernels")
-    except SlipstreamError:
-        return None
-    for path in folder.glob(f"{name}-*.so"):
-        data = read_private(path)
-        if data is not None and path.stem == f"{name}-{hashlib.sha256(data).hexdigest()}":
-            return path
-        log.warning("%s is damaged, or other users can write it: the CPU kernels are compiled again", path)
-        with suppress(OSError):
-            path.unlink()
-    return None
-
-
-def _keep(built: Path, name: str) -> Path:
-    data = built.read_bytes()
-    path = private_folder("kernels") / f"{name}-{hashlib.sha256(data).hexdigest()}.so"
-    write_whole(path, data, OWNER_WRITES)
-    return path
+        path = keep_code(built.read_bytes(), name, ".so") or built
+        return ctypes.CDLL(str(path))  # it stays loaded when the scratch folder is removed
 
 
 def has_compiler() -> bool:

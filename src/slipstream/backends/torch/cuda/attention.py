@@ -44,28 +44,28 @@ TOGETHER = tl.constexpr(coded_cache.TOGETHER)
 
 @triton.jit
 def store_half(
-    pool,  # a cache
-    at,  # [BLOCK_H, 1] where vectors begin in it
-    x,  # [BLOCK_H, HALF] half of each
-    first: tl.constexpr,  # number of it in the vector
+    vectors,  # [heads, 1] pointers to vectors of a cache
+    x,  # [heads, half of a vector]
+    first: tl.constexpr,  # the number of the vector that the half begins with
     mask,
     D: tl.constexpr,
-    HALF: tl.constexpr,
-    BLOCK_H: tl.constexpr,
     CODED: tl.constexpr,  # as `coded_cache` has vectors
 ):
+    heads: tl.constexpr = x.shape[0]
+    half: tl.constexpr = x.shape[1]
+    at = vectors + first + tl.arange(0, half)[None, :]
     if CODED:
-        groups = tl.reshape(x.to(tl.float32), [BLOCK_H, HALF // TOGETHER, TOGETHER])
+        groups = tl.reshape(x.to(tl.float32), [heads, half // TOGETHER, TOGETHER])
         top = tl.max(tl.abs(groups), 2)
         poison = tl.sum(groups * 0.0, 2)  # NaN if one of them is not finite
         inverse = tl.where((top > 0) & (poison == 0.0), 127.0 / tl.where(top > 0, top, 1.0), 0.0)[:, :, None]
         codes = tl.where(inverse > 0, groups * inverse + _ROUNDING - _ROUNDING, 0.0)
-        tl.store(pool + at + first + tl.arange(0, HALF)[None, :], tl.reshape(codes, [BLOCK_H, HALF]).to(tl.int8), mask)
-        group = tl.arange(0, HALF // TOGETHER)[None, :]
-        scale_at = (pool + at + D).to(tl.pointer_type(tl.float32), bitcast=True) + first // TOGETHER + group
+        tl.store(at, tl.reshape(codes, [heads, half]).to(tl.int8), mask)
+        group = tl.arange(0, half // TOGETHER)[None, :]
+        scale_at = (vectors + D).to(tl.pointer_type(tl.float32), bitcast=True) + first // TOGETHER + group
         tl.store(scale_at, top / 127.0 + poison, (tl.max(mask.to(tl.int32), 1) > 0)[:, None] & (group >= 0))
     else:
-        tl.store(pool + at + first + tl.arange(0, HALF)[None, :], x.to(pool.dtype.element_ty), mask)
+        tl.store(at, x.to(vectors.dtype.element_ty), mask)
 
 
 @triton.jit
@@ -145,13 +145,12 @@ def rope_write_kernel(
     cell = tl.load(pages + tl.load(page_from + row) + place // PAGE).to(tl.int64) * PAGE + place % PAGE
     is_key = inside & ((head >= HEADS) & (head < HEADS + KV_HEADS))[:, None]
     number = cell * KV_HEADS + head[:, None] - HEADS
-    store_half(keys, number * WIDTH, low_out, 0, is_key, D, HALF, BLOCK_H, CODED)
-    store_half(keys, number * WIDTH, high_out, D // 2, is_key, D, HALF, BLOCK_H, CODED)
-    low_value = finite_value(low_out.to(qkv.dtype.element_ty))
-    high_value = finite_value(high_out.to(qkv.dtype.element_ty))
-    value_at = (number - KV_HEADS) * WIDTH
-    store_half(values, value_at, low_value, 0, inside & is_value, D, HALF, BLOCK_H, CODED)
-    store_half(values, value_at, high_value, D // 2, inside & is_value, D, HALF, BLOCK_H, CODED)
+    key_at = keys + number * WIDTH
+    store_half(key_at, low_out, 0, is_key, D, CODED)
+    store_half(key_at, high_out, D // 2, is_key, D, CODED)
+    value_at = values + (number - KV_HEADS) * WIDTH
+    store_half(value_at, finite_value(low_out.to(qkv.dtype.element_ty)), 0, inside & is_value, D, CODED)
+    store_half(value_at, finite_value(high_out.to(qkv.dtype.element_ty)), D // 2, inside & is_value, D, CODED)
 
 
 @triton.jit

@@ -16,14 +16,12 @@ from pathlib import Path
 
 import torch
 
-from slipstream.cache import private_folder, read_private
+from slipstream.backends.torch.code_cache import keep_code, kept_code
 from slipstream.errors import SlipstreamError
-from slipstream.writing import OWNER_WRITES, write_whole
 
 log = logging.getLogger("slipstream")
 
 Argument = torch.Tensor | int | float | ctypes.Structure  # a pointer, 32-bit numbers, or what is passed by value
-_MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 
 class NvrtcError(SlipstreamError):
@@ -41,49 +39,25 @@ class Kernel:
         found = driver.cuModuleGetFunction(ctypes.byref(self._function), self._module, name.encode())
         _check(found, f"finding the kernel {name}")
         self._name = name
-        self._shared_bytes = 0
 
-    def launch(
-        self, grid: Sequence[int], block: Sequence[int], shared_bytes: int, arguments: Sequence[Argument],
-        cooperative: bool = False,
-    ) -> None:  # fmt: skip
-        """Starts it on torch's current stream. `cooperative`: all blocks run at once, or the launch fails."""
-        driver = _driver()
-        if shared_bytes > self._shared_bytes:
-            allowed = driver.cuFuncSetAttribute(self._function, _MAX_DYNAMIC_SHARED, shared_bytes)
-            _check(allowed, f"{shared_bytes} bytes of shared memory for the kernel {self._name}")
-            self._shared_bytes = shared_bytes
+    def launch(self, grid: Sequence[int], num_threads: int, arguments: Sequence[Argument]) -> None:
+        """Starts it on torch's current stream, with so many threads in a block."""
         values = [_as_c(argument) for argument in arguments]
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
-        sizes = [*_three(grid), *_three(block), shared_bytes]
-        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-        if cooperative:
-            status = driver.cuLaunchCooperativeKernel(self._function, *sizes, stream, pointers)
-        else:
-            status = driver.cuLaunchKernel(self._function, *sizes, stream, pointers, None)
+        blocks, stream = [*grid, *([1] * (3 - len(grid)))], ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+        status = _driver().cuLaunchKernel(self._function, *blocks, num_threads, 1, 1, 0, stream, pointers, None)
         _check(status, f"starting the kernel {self._name}")
 
 
-def compile(source: str, name: str, options: Sequence[str] = ()) -> Kernel:
-    """The kernel `name` (an extern "C" function) for the current GPU, from the cache or compiled. Raises NvrtcError."""
-    major, minor = torch.cuda.get_device_capability()
-    return Kernel(cached_cubin(source, name, f"sm_{major}{minor}{'a' if major >= 9 else ''}", options), name)
-
-
 def cached_cubin(source: str, name: str, architecture: str, options: Sequence[str] = ()) -> bytes:
-    """Code for an architecture. If the cache can't be used, it is compiled at every start."""
+    """Code for an architecture, from the cache or compiled. Raises NvrtcError."""
     identity = "\0".join((source, architecture, nvrtc_version(), *options)).encode()
     stem = f"{name}-{architecture}-{hashlib.sha256(identity).hexdigest()[:16]}"
-    kept = _kept(stem)
-    if kept is not None:
-        return kept
+    if kept := kept_code(stem, ".cubin"):
+        return kept[1]
     log.info("compiling the GPU kernel %s (once per GPU and version)", name)
     cubin = compile_cubin(source, name, architecture, options)
-    try:
-        path = private_folder("kernels") / f"{stem}-{hashlib.sha256(cubin).hexdigest()}.cubin"
-        write_whole(path, cubin, OWNER_WRITES)
-    except (OSError, SlipstreamError) as error:
-        log.warning("the GPU kernel %s is compiled at every start, because it can't be cached: %s", name, error)
+    keep_code(cubin, stem, ".cubin")
     return cubin
 
 
@@ -118,22 +92,6 @@ def _text(size_of: ctypes._NamedFuncPointer, read: ctypes._NamedFuncPointer, pro
     data = ctypes.create_string_buffer(size.value)
     _check_nvrtc(read(program, data), "the result")
     return data.raw
-
-
-def _kept(stem: str) -> bytes | None:
-    """What the cache has, if its bytes match the hash in its name and no other user can write it."""
-    try:
-        folder = private_folder("kernels")
-    except SlipstreamError:
-        return None
-    for path in folder.glob(f"{stem}-*.cubin"):
-        data = read_private(path)
-        if data is not None and path.stem == f"{stem}-{hashlib.sha256(data).hexdigest()}":
-            return data
-        log.warning("%s is damaged, or other users can write it: the GPU kernel is compiled again", path)
-        with suppress(OSError):
-            path.unlink()
-    return None
 
 
 @functools.cache
@@ -171,10 +129,6 @@ def _as_c(argument: Argument) -> ctypes.c_void_p | ctypes.c_int | ctypes.c_float
     if isinstance(argument, torch.Tensor):
         return ctypes.c_void_p(argument.data_ptr())
     return ctypes.c_float(argument) if isinstance(argument, float) else ctypes.c_int(argument)
-
-
-def _three(sizes: Sequence[int]) -> list[int]:
-    return [*sizes, *([1] * (3 - len(sizes)))]
 
 
 def _check(status: int, doing: str) -> None:

@@ -131,7 +131,7 @@ class QuantisedKernels:
             if layout not in self._code:
                 self._code[layout] = self._compiled(layout)
             self._kernels[layout, name] = Kernel(self._code[layout], name)
-        self._kernels[layout, name].launch(grid, (_THREADS,), 0, arguments)
+        self._kernels[layout, name].launch(grid, _THREADS, arguments)
 
     def _compiled(self, layout: CodeLayout | None) -> bytes:
         major, minor = torch.cuda.get_device_capability(self._device)
