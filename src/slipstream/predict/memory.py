@@ -54,6 +54,7 @@ class EngineMemory:
     keeps_codes: bool = False  # in main memory, quantised weights stay about as they are stored
     gpu_keeps_codes: bool = False  # the same on a GPU
     cpu_number_bytes: float | None = None  # bytes per number of a KV cache of floats in main memory, if not 2
+    q8_number_bytes: float | None = None  # of one in 8 bits, if not as llama.cpp has it
     in_main: int = 300 * MB  # Python or a server, libraries: where it runs on the CPU
     keeps_windows: bool = True  # its cache forgets what is outside a sliding window
     keeps_latent: bool = True  # its cache keeps the compressed form of MLA
@@ -340,8 +341,9 @@ def _model_parts(request: _Request, sizes: Sizes, *, of_draft: bool) -> list[Mem
         share = GPU_CODES_SHARE if request.on_gpu else CODES_SHARE
         per_weight = share * sizes.weight_bytes / sizes.num_parameters
     weights = sizes.weight_bytes if per_weight is None else int(sizes.num_parameters * per_weight)
-    wider = engine.cpu_number_bytes if need.kv == "f16" and not request.on_gpu else None
-    per_number = wider or KV_BYTES[need.kv]
+    floats = None if request.on_gpu else engine.cpu_number_bytes
+    own = {"f16": floats, "q8": engine.q8_number_bytes}.get(need.kv)
+    per_number = own or KV_BYTES[need.kv]
     cached = kv_bytes(sizes, need.context, per_number, engine.kv_policy)
     vocab_size = sizes.vocab_size or UNKNOWN_VOCAB
     buffers = engine.prompt_rows * _hidden(sizes) * BUFFERED_BYTES + engine.logit_rows * vocab_size * 4

@@ -18,8 +18,8 @@ from slipstream.predict.sizes import Sizes
 # keeps what is outside a window.
 TORCH = EngineMemory(
     "none", 600 * MB, 200 * MB, 512, 32, kv_types=("f16", "q8"), weight_bytes=2.0, cpu_weight_bytes=4.0,
-    keeps_codes=True, gpu_keeps_codes=True, cpu_number_bytes=4.0, keeps_windows=False, vendors=("nvidia", "amd"),
-    package="torch",
+    keeps_codes=True, gpu_keeps_codes=True, cpu_number_bytes=4.0, q8_number_bytes=1.25, keeps_windows=False,
+    vendors=("nvidia", "amd"), package="torch",
 )  # fmt: skip
 # A window that drops old tokens could not be rewound, so Slipstream has llama.cpp keep the whole context.
 LLAMA_CPP = EngineMemory("layers", 450 * MB, 0, 512, 512, keeps_windows=False, package="llama_cpp")
