@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +15,18 @@ IGNORE_MEMORY = "SLIPSTREAM_IGNORE_MEMORY"  # set to 1: load models although the
 _CGROUP = Path("/sys/fs/cgroup")
 _OWN_GROUPS = Path("/proc/self/cgroup")
 _UNKNOWN_FREE = 8 << 30  # where the system does not tell
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Python's garbage collector has to wait."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def cores() -> int:

@@ -168,7 +168,7 @@ class ModelContract:
             sequence.close()
 
     def test_more_rows_than_a_forward_takes_are_refused(self, model: Model, rng: np.random.Generator) -> None:
-        sequence = model.open(reserve=model.info.max_rows)
+        sequence = model.open()
         pending = self.tokens(model, rng, model.info.max_rows - 2)
         with pytest.raises(ValueError):
             model.score([ScoreRequest(sequence, pending, chain(rng, 3, 50))])

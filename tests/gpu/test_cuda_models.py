@@ -121,7 +121,7 @@ def test_products_with_codes_are_those_of_the_emulation_bit_for_bit(weight: Quan
 def random_model() -> Iterator[LoadedModel]:
     """A 0.5B shape: large enough for real tilings, quick to make."""
     checkpoint = RandomCheckpoint("qwen-0.5b")
-    options = TorchOptions(device="cuda", context_length=2048, kv_tokens=16384, exact=True)
+    options = TorchOptions(device="cuda", context_length=2048, kv_tokens=49152, exact=True)
     yield LoadedModel(load_model(checkpoint, options), checkpoint.tokenizer)
     torch.cuda.empty_cache()
 
@@ -174,7 +174,7 @@ def test_plain_decoding_runs_ahead_across_pages_and_to_the_end_of_the_context(ra
 def test_a_row_has_the_same_bits_among_256(random_model: LoadedModel) -> None:
     model = random_model.model
     assert model.info.max_rows == 256
-    places = [model.open([], 100) for _ in range(256)]
+    places = [model.open([], 48) for _ in range(256)]
     for i, place in enumerate(places):
         prefill(model, place, [(j * 31 + i * 7) % 50_000 for j in range(40 + i % 3)])
     alone = {i: model.score([ScoreRequest(places[i], [i])])[0].row(ROOT).copy() for i in (0, 100, 255)}

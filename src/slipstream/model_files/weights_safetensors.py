@@ -6,11 +6,9 @@ malicious header can't use much time or memory.
 
 from __future__ import annotations
 
-import gc
 import math
 import mmap
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -18,6 +16,7 @@ from typing import Any
 
 from slipstream.errors import ModelError
 from slipstream.findings import Finding, rule
+from slipstream.host import no_collection
 from slipstream.model_files.weight_files import (
     DAMAGED,
     GAP,
@@ -68,24 +67,10 @@ def check_file(path: Path) -> FileReport:
     if problem is not None:
         return FileReport({}, [problem])
     try:
-        with map_file(path) as data, _no_collection():
+        with map_file(path) as data, no_collection():  # its objects stay alive: collecting takes half the time
             return _check_mapped(path, data)
     except (ModelError, OSError) as error:
         return FileReport({}, [from_error(error)])
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Turns the garbage collector off while a header is checked: all of its objects stay alive, and collecting takes
-    half the time.
-    """
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def check_index(index: Path) -> FileReport:

@@ -18,6 +18,7 @@ from slipstream.backends.torch.decoder import Decoder
 from slipstream.backends.torch.kv_pool import PAGE_SIZE, KVPool, PooledSequence
 from slipstream.backends.torch.ops import Features
 from slipstream.core.sampling import Sampling
+from slipstream.host import no_collection
 from slipstream.models.config import DecoderConfig
 
 WARM_ROWS = 512  # of the first long forward
@@ -84,11 +85,11 @@ class Bucket(ForwardPass):
 
     @contextmanager
     def capturing(self) -> Iterator[torch.cuda.CUDAGraph]:
-        """A graph of what is started inside. Runs nothing."""
+        """A graph of what is started inside. Runs nothing, and nothing may free memory of the GPU meanwhile."""
         logits = self.logits
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with no_collection(), torch.cuda.graph(graph):
             yield graph
         self.logits = logits
 
