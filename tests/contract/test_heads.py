@@ -227,6 +227,60 @@ def test_a_chain_that_the_head_drafts_by_itself_is_that_of_the_steps(case: Case)
         sequence.close()
 
 
+def test_rounds_go_on_by_themselves_from_what_was_accepted(case: Case):
+    """Two streams: all of the first draft is right for one, nothing for the other. Then the head's own drafts."""
+    if not case.head.extends:
+        pytest.skip("the host asks for each round here")
+    steps, ids = 2, case.files.token_ids()
+    samplings = [Sampling(), Sampling(temperature=0.7, seed=5)]
+    texts = [[*TEXT, 7], [*TEXT[3:], 8]]  # the last token of each is to be read
+    sequences = [read(case, text[:-1]) for text in texts]
+    starts = [len(text) for text in texts]
+    own = [_own_tokens(case, text, s, steps + 1) for text, s in zip(texts, samplings, strict=True)]
+    drafts = [own[0][:steps], [(own[1][0] + 1) % 50, 1]]
+    for number in range(3):
+        positions = [len(text) - start for text, start in zip(texts, starts, strict=True)]
+        asked = [
+            ExtendRequest(sequence, text[-1:], steps, sampling, position)
+            for sequence, text, sampling, position in zip(sequences, texts, samplings, positions, strict=True)
+        ]
+        extensions = case.head.extend(asked)
+        for text, sampling, position, extension in zip(texts, samplings, positions, extensions, strict=True):
+            for step, token in enumerate(extension.tokens):
+                row = np.full(case.model.info.vocab_size, -np.inf, np.float32)
+                row[ids] = case.expected(text, extension.tokens[:step])
+                assert token == sample(row, sampling, position + step)
+        assert case.head.rounds.is_under_way == (number > 0)  # type: ignore[attr-defined]
+        if number:
+            drafts = [extension.tokens for extension in extensions]
+        requests = [
+            ScoreRequest(sequence, text[-1:], DraftTree.chain(draft), sampling, position, continues=True)
+            for sequence, text, draft, sampling, position in zip(
+                sequences, texts, drafts, samplings, positions, strict=True
+            )
+        ]
+        for i, scores in enumerate(case.model.score(requests)):
+            right = _own_tokens(case, texts[i], samplings[i], steps + 1, positions[i])
+            taken = 0
+            while taken < steps and drafts[i][taken] == right[taken]:
+                taken += 1
+            assert [scores.chosen(node) for node in range(ROOT, taken)] == right[: taken + 1]
+            sequences[i].commit(range(taken))
+            texts[i] += right[: taken + 1]
+    for sequence in sequences:
+        sequence.close()
+
+
+def _own_tokens(case: Case, text: list[int], sampling: Sampling, count: int, position: int = 0) -> list[int]:
+    """What the target says after a text."""
+    found: list[int] = []
+    for step in range(count):
+        with torch.no_grad():
+            row = case.target(torch.tensor([[*text, *found]])).logits[0, -1].numpy()
+        found.append(sample(row, sampling, position + step))
+    return found
+
+
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.8, seed=3)], ids=["greedy", "sampled"])
 def test_a_tree_that_the_head_grows_by_itself_is_that_of_the_steps(case: Case, sampling: Sampling):
     if not case.head.extends:

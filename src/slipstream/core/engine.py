@@ -66,17 +66,17 @@ class _Turn:
     def num_rows(self) -> int:
         return len(self.pending) + len(self.tree)
 
-    def request(self, next_is_plain: bool) -> ScoreRequest:
-        """Where nothing is chosen, how to choose is left open. `next_is_plain`: even if the stream has a drafter."""
+    def request(self, next_is_alike: bool) -> ScoreRequest:
+        """Where nothing is chosen, how to choose is left open. `next_is_alike`: even if the stream has a drafter."""
         stream = self.stream
-        is_plain = not self.is_prefill and not self.tree and (next_is_plain or stream.drafter is None)
+        repeats = not self.is_prefill and (next_is_alike or stream.drafter is None)
         return ScoreRequest(
             self.sequence,
             self.pending,
             self.tree,
             stream.sampling if self.chooses and not stream.needs_logits else None,
             stream.num_answer_tokens,
-            is_plain and stream.goes_on_plainly,
+            repeats and stream.goes_on(len(self.tree)),
         )
 
 
@@ -262,7 +262,7 @@ class Engine:
             turn.tree = tree
             turn.offers = draft.offers.get(turn.stream.id, ())
         scoring = self._clock()
-        requests = [turn.request(draft.next_is_plain) for turn in turns]
+        requests = [turn.request(draft.next_is_alike) for turn in turns]
         for turn in turns:
             if (constraint := turn.stream.options.constraint) and turn.chooses:
                 constraint.prepare(turn.stream.answer, turn.tree)
@@ -288,7 +288,8 @@ class Engine:
         self._account(turns, gains, outcome)
         if draft.plan or any(t.stream.drafter for t in turns):
             self._policy.record(outcome)
-        self._is_announced = self.target.info.runs_ahead and all(request.continues for request in requests)
+        is_plain = not any(request.tree for request in requests)
+        self._is_announced = self.target.info.runs_ahead and is_plain and all(r.continues for r in requests)
 
     def _schedule(self) -> list[_Turn]:
         """Decoding streams first, then prompt chunks for as many rows as are left, and as don't hold up the others."""

@@ -36,7 +36,8 @@ class Ask:
 
 
 class RoundPlan(Protocol):
-    next_is_plain: bool  # after `keep`: no draft will be scored in the next round, so the device may start it
+    # After `keep`: the next round will be like this one, plain or with drafts as long, so the device may start it.
+    next_is_alike: bool
 
     def asks(self) -> Sequence[Ask]:
         """What to ask now, given the proposals so far. Empty if no more are needed."""
@@ -117,7 +118,7 @@ class PlainPlan:
     """Drafts nothing."""
 
     view: RoundView
-    next_is_plain: bool = True
+    next_is_alike: bool = True
 
     def asks(self) -> Sequence[Ask]:
         return ()

@@ -91,8 +91,8 @@ class ScoreRequest:
     """Tokens to append (at least one) and the draft that follows the last of them.
 
     With `sampling`, a backend may choose the target's own tokens on its device; `position` is that of the first of them
-    in the answer. `continues`: the next request will be the chosen token alone, unless the stream ends. A backend may
-    then start it early, and keeps no logits.
+    in the answer. `continues`: the next request will be like this one, unless the stream ends: the chosen token, and a
+    draft of as many tokens by the same drafter. A backend may then start it early, and keeps no logits.
     """
 
     sequence: KVSequence

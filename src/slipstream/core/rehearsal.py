@@ -1,7 +1,8 @@
 """Rehearsal: real rounds before the first answer, so that a policy knows what they take.
 
-A device that runs ahead hides the host's work in plain rounds alone, and what the host takes for the others, a draft's
-beginning among it, is as much as a small model takes on the device. No answer has to pay for finding out.
+A device that runs ahead hides the host's work in rounds that are like the one before, and what the host takes for the
+others, a draft's beginning among it, is as much as a small model takes on the device. No answer has to pay for finding
+out.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class RehearsedRound:
 @dataclass(frozen=True, slots=True)
 class _Step:
     depth: int = 0
-    next_is_plain: bool = False
+    next_is_alike: bool = False
     counts: bool = True
 
 
@@ -39,7 +40,8 @@ def rehearse(
     model: Model, tokenizer: EngineTokenizer, drafter: Drafter, clock: Callable[[], float] = time.perf_counter
 ) -> list[RehearsedRound]:
     """Rounds of one stream with nothing to say: plain ones that are waited for, plain ones that the device starts by
-    itself, and drafts. Everything happens twice, and counts the second time. Raises CapacityError without room for it.
+    itself, and drafts, which it may start too. Everything happens twice, and counts the second time. Raises
+    CapacityError without room for it.
     """
     steps = [*_steps(counts=False), *_steps(counts=True)]
     script, room = _Script(steps), sum(step.depth + 1 for step in steps) + max(_DEPTHS) * nodes_of_a_step(drafter)
@@ -58,8 +60,8 @@ def rehearse(
 def _steps(counts: bool) -> list[_Step]:
     """The first round of a kind follows one of another, so it never counts."""
     ahead, waited = _Step(0, True), _Step()
-    groups = [[waited] * _REPEATS, [ahead] * _REPEATS, *([_Step(depth)] * _REPEATS for depth in _DEPTHS)]
-    return [_Step(s.depth, s.next_is_plain, counts and i > 0) for group in groups for i, s in enumerate(group)]
+    groups = [[waited] * _REPEATS, [ahead] * _REPEATS, *([_Step(depth, True)] * _REPEATS for depth in _DEPTHS)]
+    return [_Step(s.depth, s.next_is_alike, counts and i > 0) for group in groups for i, s in enumerate(group)]
 
 
 class _Script:
@@ -90,7 +92,7 @@ class _Script:
 class _ScriptPlan:
     def __init__(self, view: RoundView, step: _Step) -> None:
         self.step = step
-        self.next_is_plain = step.next_is_plain
+        self.next_is_alike = False
         self._view = view
         self._trees: list[DraftTree] = []
 
@@ -109,4 +111,5 @@ class _ScriptPlan:
         self._trees = list(proposals)
 
     def keep(self) -> list[DraftTree]:
+        self.next_is_alike = self.step.next_is_alike and bool(self._trees) == bool(self.step.depth)
         return self._trees or [EMPTY_TREE] * len(self._view.streams)

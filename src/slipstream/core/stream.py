@@ -157,11 +157,11 @@ class Stream:
         self._sampling_state.position = len(self.tokens) - self.prompt_length
         return self._sampling_state
 
-    @property
-    def goes_on_plainly(self) -> bool:
-        """Whether, as far as can be known, a token will follow the next one that is just the target's choice."""
+    def goes_on(self, num_drafted: int) -> bool:
+        """Whether, as far as can be known, a token will follow after a round with such a draft, and it and those before
+        it are just the target's choice."""
         room = self.max_answer_tokens + self.prompt_length - len(self.tokens)
-        return room > 1 and not self.needs_logits and self.verifier.couples
+        return room > num_drafted + 1 and not self.needs_logits and self.verifier.couples
 
     def receive(
         self,
@@ -277,6 +277,11 @@ class Drafter(Protocol):
 
 def stops_early(drafter: Drafter) -> bool:
     return bool(getattr(drafter, "stops_early", False))
+
+
+def is_repeated(drafter: Drafter) -> bool:
+    """Whether a device that runs ahead goes on with a round of its drafts too: the next draft, and its forward pass."""
+    return bool(getattr(drafter, "is_repeated", False))
 
 
 def nodes_of_a_step(drafter: Drafter) -> int:

@@ -17,7 +17,7 @@ class FixedPlan:
     """Asks every drafter for the same length and keeps everything."""
 
     def __init__(self, view: RoundView, budget: int) -> None:
-        self.next_is_plain = budget == 0
+        self.next_is_alike = budget == 0
         self._view = view
         self._budget = budget
         self._proposed: dict[int, DraftTree] = {}  # by stream
@@ -31,7 +31,9 @@ class FixedPlan:
         self._proposed = {ask.stream.id: tree for ask, tree in zip(asks, proposals, strict=True)}
 
     def keep(self) -> list[DraftTree]:
-        return fit([self._proposed.get(s.id, EMPTY_TREE) for s in self._view.streams], self._view.max_nodes)
+        kept = fit([self._proposed.get(s.id, EMPTY_TREE) for s in self._view.streams], self._view.max_nodes)
+        self.next_is_alike = any(kept) or not self._budget  # a round without a draft is not what is wanted
+        return kept
 
 
 class FixedPolicy:

@@ -36,6 +36,12 @@ class Offers:
         """Proposals by drafter. Empty for a stream that read its prompt."""
         return self._trees[self._index[stream.id]] if stream.id in self._index else {}
 
+    def of_drafter(self, name: str) -> list[DraftTree] | None:
+        """One drafter's proposal for every stream, if it alone proposed something for all of them."""
+        trees = [of_stream.get(name, EMPTY_TREE) for of_stream in self._trees]
+        is_alone = all(sum(map(bool, of_stream.values())) == 1 for of_stream in self._trees)
+        return trees if is_alone and all(trees) else None
+
     def whole(self, i: int) -> DraftTree:
         """The draft of a stream that must not be cut."""
         if self._streams[i].verifier.judges_unscored:

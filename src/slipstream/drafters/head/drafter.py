@@ -82,6 +82,7 @@ class HeadDrafter:
         self.head = head
         self.width = (options or HeadOptions()).width
         self.stops_early = not head.extends  # a device drafts to the end by itself
+        self.is_repeated = head.extends and self.width == 1
         self._chooser = HeadChoices(head.token_ids, vocab_size)
 
     def begin(self, stream: Stream) -> None:

@@ -114,9 +114,12 @@ class TargetBucket(Bucket):
 
     def features(self, parts: Sequence[SequenceRows]) -> torch.Tensor | None:
         """[rows, features] of the forward that was started last, if a head follows it. The next may start at once."""
-        if self._features is None or not any(part.sequence.is_followed for part in parts):
+        if not any(part.sequence.is_followed for part in parts):
             return None
-        return self._features.out[: sum(part.num_rows for part in parts)].clone()
+        return self.rows_of_features(sum(part.num_rows for part in parts))
+
+    def rows_of_features(self, rows: int) -> torch.Tensor | None:
+        return self._features.out[:rows].clone() if self._features else None
 
 
 class LongForward(ForwardPass):

@@ -34,6 +34,11 @@ def can_choose(sampling: Sampling) -> bool:
     return not sampling.changes_logits
 
 
+def chooses_alone(samplings: Sequence[Sampling | None]) -> bool:
+    """Whether the device needs nobody to choose for all of these."""
+    return all(s is not None and not s.narrows and can_choose(s) for s in samplings)
+
+
 @triton.jit
 def chosen_by(logits, token, settings):
     """What the largest of is chosen, as float64: the logits, or where `settings` has a temperature, with the noise of

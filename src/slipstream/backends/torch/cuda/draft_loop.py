@@ -20,6 +20,7 @@ from slipstream.backends.torch.cuda.bucket import Bucket
 from slipstream.backends.torch.cuda.choose import RowChoice, settings_of
 from slipstream.backends.torch.cuda.linear import MAX_SKINNY_ROWS
 from slipstream.core.protocols import ExtendRequest, Extension
+from slipstream.core.sampling import Sampling
 
 MAX_STREAMS = MAX_SKINNY_ROWS
 MAX_STEPS = 128
@@ -70,11 +71,11 @@ class DraftLoop:
         pinned = device.type == "cuda"
         self._bucket = bucket
         self._graphs: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}  # by capacity and steps
-        self._plan = torch.zeros(MAX_STEPS + 1, MAX_STREAMS, 2, dtype=torch.int64, device=device)
+        self.plan = torch.zeros(MAX_STEPS + 1, MAX_STREAMS, 2, dtype=torch.int64, device=device)
         self._plan_host = torch.zeros(MAX_STEPS + 1, MAX_STREAMS, 2, dtype=torch.int64, pin_memory=pinned)
         self._is_greedy = True  # what the plan on the device says
         self._in_place = torch.arange(MAX_STREAMS, dtype=torch.int32, device=device)
-        self._drafted = torch.zeros(MAX_STEPS, 2, MAX_STREAMS, dtype=torch.int32, device=device)
+        self.drafted = torch.zeros(MAX_STEPS, 2, MAX_STREAMS, dtype=torch.int32, device=device)
         self._drafted_host = torch.zeros(MAX_STEPS, 2, MAX_STREAMS, dtype=torch.int32, pin_memory=pinned)
         self._tokens, self._chances = self._drafted_host[:, 0].numpy(), self._drafted_host[:, 1].numpy()
 
@@ -115,21 +116,30 @@ class DraftLoop:
             first.narrow([(r.sampling, slice(end - 1, end)) for r, end in zip(requests, ends, strict=True)])
             following = [SequenceRows(p.sequence, p.start + len(p.pending), [0]) for p in parts]
             then.batch.fill(following, ahead=steps, source=[end - 1 for end in ends])
-            then.take_over(first, then.batch.source)
-            self._hand_on(first, then, then.batch.source, advance=False)
+            self._begin(first, then)
             left -= 1
-        self._go_on(then, requests, left)
+        self._go_on(then, left, [(r.sampling, slice(i, i + 1)) for i, r in enumerate(requests) if r.sampling.narrows])
         if not self._is_greedy:
             then.chooser.settings_changed()
         return self._read(requests, steps)
 
-    def _go_on(self, bucket: Bucket, requests: Sequence[ExtendRequest], steps: int) -> None:
+    def follow(self, first: Bucket, then: Bucket, steps: int) -> None:
+        """So many steps, of which the first is a forward that was started. The layout of the others stands, and `plan`
+        says how they choose. They end up in `drafted`.
+        """
+        self._begin(first, then)
+        self._go_on(then, steps - 1)
+
+    def _begin(self, first: Bucket, then: Bucket) -> None:
+        then.take_over(first, then.batch.source)
+        self._hand_on(first, then, then.batch.source, advance=False)
+
+    def _go_on(self, bucket: Bucket, steps: int, narrow: Sequence[tuple[Sampling, slice]] = ()) -> None:
         """So many steps in place: as few graphs as make them up, or one by one where choices narrow."""
-        rows = [(request.sampling, slice(i, i + 1)) for i, request in enumerate(requests)]
-        if not bucket.is_captured or any(request.sampling.narrows for request in requests):
+        if not bucket.is_captured or narrow:
             for _ in range(steps):
                 bucket.run()
-                bucket.narrow(rows)
+                bucket.narrow(narrow)
                 self._hand_on(bucket, bucket, self._in_place, advance=True)
             return
         while steps:
@@ -159,20 +169,20 @@ class DraftLoop:
         choices = [RowChoice(r.sampling, r.position + step) for step in range(steps) for r in requests]
         plan[:steps, : len(requests)] = settings_of(choices).reshape(steps, len(requests), 2)
         self._is_greedy = is_greedy
-        self._plan.copy_(self._plan_host, non_blocking=True)
+        self.plan.copy_(self._plan_host, non_blocking=True)
 
     def _hand_on(self, before: Bucket, after: Bucket, source: torch.Tensor, advance: bool) -> None:
         batch, chooser = after.batch, after.chooser
         hand_on_kernel[(1,)](
-            before.chooser.chosen, before.batch.capacity, source, batch.progress, self._plan, self._drafted,
+            before.chooser.chosen, before.batch.capacity, source, batch.progress, self.plan, self.drafted,
             batch.tokens, batch.position, batch.slot, batch.tiles, chooser.settings, MAX=MAX_STREAMS, ADVANCE=advance,
             num_warps=2,
         )  # fmt: skip
 
     def _read(self, requests: Sequence[ExtendRequest], steps: int) -> list[Extension]:
         """The one copy to the host. Waits for the device."""
-        self._drafted_host[:steps].copy_(self._drafted[:steps], non_blocking=True)
-        if self._drafted.is_cuda:
+        self._drafted_host[:steps].copy_(self.drafted[:steps], non_blocking=True)
+        if self.drafted.is_cuda:
             torch.cuda.current_stream().synchronize()
         tokens = self._tokens[:steps, : len(requests)].T.tolist()
         chances = self._chances[:steps, : len(requests)].view(np.float32).T.tolist()

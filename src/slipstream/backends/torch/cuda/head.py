@@ -16,6 +16,7 @@ from slipstream.backends.torch.batch import SequenceRows
 from slipstream.backends.torch.cuda.bucket import Bucket, make_batch
 from slipstream.backends.torch.cuda.choose import Chooser
 from slipstream.backends.torch.cuda.draft_loop import DraftLoop
+from slipstream.backends.torch.cuda.head_rounds import HeadRounds
 from slipstream.backends.torch.cuda.linear import MAX_SKINNY_ROWS, SQUARES_UNIT
 from slipstream.backends.torch.cuda.ops import TritonOps
 from slipstream.backends.torch.cuda.tree_loop import TreeLoop
@@ -147,14 +148,15 @@ class CudaHead(FollowingHead):
         self._pool = pool
         self._ids = torch.from_numpy(self.token_ids).to(device, torch.int32)
         self._buckets: dict[int, HeadBucket] = {}
-        self._draft_loop = DraftLoop(self._bucket, device, self._put_features)
+        self.draft_loop = DraftLoop(self.bucket, device, self._put_features)
+        self.rounds = HeadRounds(self, len(weights.rope.cosine), device)
         self._tree_loops: dict[int, TreeLoop] = {}  # by width
 
     def warm_up(self) -> None:
         self._measure_tilings()
         for rows in BUCKETS:
-            self._bucket(rows)
-        self._draft_loop.warm_up()
+            self.bucket(rows)
+        self.draft_loop.warm_up()
 
     def _measure_tilings(self) -> None:
         w = self._weights
@@ -169,7 +171,7 @@ class CudaHead(FollowingHead):
         batch.fill([])
         self._ops.measure(products, batch, w.rope, self._cache)
 
-    def _bucket(self, rows: int) -> HeadBucket:
+    def bucket(self, rows: int) -> HeadBucket:
         capacity = next(size for size in BUCKETS if rows <= size)
         if capacity not in self._buckets:
             bucket = HeadBucket(self._weights, self._ops, self._cache, self._pool, capacity, self._ids)
@@ -184,14 +186,21 @@ class CudaHead(FollowingHead):
     def extend(self, requests: Sequence[ExtendRequest]) -> list[Extension]:
         """Chains of all streams together, trees one by one."""
         if requests[0].width > 1:
+            self.rounds.forget()
             return [self._grown(request) for request in requests]
         sequences = [own_sequence(request.sequence) for request in requests]
+        if chains := self.rounds.drafted(requests, sequences):
+            for sequence in sequences:  # the device has read it
+                trail_of(sequence).take()
+                sequence.head_length = sequence.length
+            return chains
+        self.rounds.forget()
         steps = max(request.steps for request in requests)
         for sequence in sequences:
             sequence.make_room(steps)
         parts = [self._unread(s, r.pending[-1]) for s, r in zip(sequences, requests, strict=True)]
         asked = [replace(request, pending=part.pending) for request, part in zip(requests, parts, strict=True)]
-        extensions = self._draft_loop.run(asked, parts)
+        extensions = self.draft_loop.run(asked, parts)
         for sequence in sequences:
             sequence.head_length = sequence.length
         return extensions
@@ -209,7 +218,7 @@ class CudaHead(FollowingHead):
             level = HeadBucket(self._weights, self._ops, self._cache, self._pool, width, self._ids)
             self._tree_loops[width] = TreeLoop(level, self._ids)
             if self._device.type == "cuda":
-                self._tree_loops[width].warm_up(self._bucket(1))
+                self._tree_loops[width].warm_up(self.bucket(1))
         return self._tree_loops[width]
 
     def _unread(self, sequence: PooledSequence, last: int) -> SequenceRows:
@@ -228,7 +237,7 @@ class CudaHead(FollowingHead):
         bucket.fuse(taken[0] if len(taken) == 1 else torch.cat(taken))
 
     def _read_unread(self, part: SequenceRows) -> HeadBucket:
-        bucket = self._bucket(part.num_rows)
+        bucket = self.bucket(part.num_rows)
         bucket.batch.fill([part])
         self._put_features(bucket, [part])
         bucket.run()
@@ -238,6 +247,7 @@ class CudaHead(FollowingHead):
 
     @torch.inference_mode()
     def begin_draft(self, sequences: Sequence[KVSequence], tokens: Sequence[int]) -> list[Logits]:
+        self.rounds.forget()
         rows: list[Logits] = []
         for sequence, token in zip(map(own_sequence, sequences), tokens, strict=True):
             part = self._unread(sequence, token)
@@ -258,7 +268,7 @@ class CudaHead(FollowingHead):
             if draft.depth == 1:
                 trail.drafted = []
             tree = DraftTree(tuple(draft.tokens[:count]), tuple(draft.parents[:count]))
-            bucket = self._bucket(count)
+            bucket = self.bucket(count)
             bucket.batch.fill([SequenceRows(sequence, sequence.length, (), tree)])
             before = [trail.output if parent == ROOT else trail.drafted[parent] for parent in tree.parents]
             bucket.x[:count] = torch.cat([row for row in before if row is not None])
@@ -268,6 +278,7 @@ class CudaHead(FollowingHead):
         return found
 
     def _read_features(self, sequences: Sequence[PooledSequence], tokens: Sequence[int]) -> None:
+        self.rounds.forget()
         for sequence, last in zip(sequences, tokens, strict=True):
             start, features = sequence.head_length, trail_of(sequence).take()
             following = [*sequence.tokens[start + 1 :], last]
@@ -278,7 +289,7 @@ class CudaHead(FollowingHead):
             sequence.head_length = sequence.length
 
     def _run(self, part: SequenceRows, features: torch.Tensor) -> None:
-        bucket = self._bucket(part.num_rows)
+        bucket = self.bucket(part.num_rows)
         bucket.batch.fill([part])
         bucket.fuse(features)
         bucket.run()

@@ -15,15 +15,16 @@ import triton
 import triton.language as tl
 
 from slipstream.backends.torch.batch import SequenceRows, note_features
-from slipstream.backends.torch.cuda.batch import advance_rows
+from slipstream.backends.torch.cuda.batch import advance_rows, chunk_keys
 from slipstream.backends.torch.cuda.bucket import TargetBucket
-from slipstream.backends.torch.cuda.choose import RowChoice, can_choose
+from slipstream.backends.torch.cuda.choose import RowChoice, chooses_alone
+from slipstream.backends.torch.cuda.host_copies import HostCopies
 from slipstream.backends.torch.kv_pool import PAGE_SIZE, PooledSequence
 from slipstream.core.protocols import ScoreRequest
 from slipstream.core.sampling import Sampling
 from slipstream.errors import CapacityError
 
-_AHEAD = 64  # tokens a stream may go on for before its pages are sent again
+AHEAD = 64  # tokens a stream may go on for before its pages are sent again
 
 
 @triton.jit
@@ -61,7 +62,7 @@ class RunAhead:
         self._context_length = context_length
         self._under_way: _UnderWay | None = None
         self._in_graph: list[Sampling | None] = []  # for which the device alone can choose
-        self._hosts = [torch.zeros(max_streams, dtype=torch.int32, pin_memory=device.type == "cuda") for _ in range(2)]
+        self._chosen = HostCopies((max_streams,), device)
 
     def warm_up(self, bucket: TargetBucket) -> None:
         self._follow(bucket, 0)
@@ -86,22 +87,21 @@ class RunAhead:
             if not continues:
                 return None
             for part in parts:
-                self._make_room(part)
-            bucket.batch.fill(parts, ahead=_AHEAD)
+                make_room(part, self._context_length)
+            bucket.batch.fill(parts, ahead=AHEAD)
             bucket.chooser.ask(_asked(requests, 0))
             bucket.run()
             steps, features = 0, bucket.features(parts)
         else:
             features = self._under_way.features if self._under_way else None
-        host, done = self._copy_chosen(bucket, len(parts))
-        goes_on = continues and steps + 1 < _AHEAD and all(self._has_room(part) for part in parts)
+        chosen = self._chosen.begin(bucket.chooser.chosen[0, : len(parts)])
+        goes_on = continues and steps + 1 < AHEAD and all(has_room(part, 2, self._context_length) for part in parts)
         if goes_on:
             self._follow(bucket, len(parts))
             bucket.chooser.ask(_asked(requests, 1))
             bucket.run()
         ahead = bucket.features(parts) if goes_on else None
-        done.synchronize()
-        tokens: list[int] = host[: len(parts)].tolist()
+        tokens: list[int] = chosen.wait().tolist()
         self._under_way = None
         note_features(parts, features)
         if goes_on:
@@ -125,17 +125,10 @@ class RunAhead:
         """Whether the device alone can choose for all of them."""
         samplings = [request.sampling for request in requests]
         if samplings != self._in_graph:  # mostly the same as in the round before
-            if not all(s is not None and not s.narrows and can_choose(s) for s in samplings):
+            if not chooses_alone(samplings):
                 return False
             self._in_graph = samplings
         return True
-
-    def _copy_chosen(self, bucket: TargetBucket, count: int) -> tuple[torch.Tensor, torch.cuda.Event]:
-        self._hosts.reverse()
-        self._hosts[0][:count].copy_(bucket.chooser.chosen[0, :count], non_blocking=True)
-        done = torch.cuda.Event()
-        done.record()
-        return self._hosts[0], done
 
     def _follow(self, bucket: TargetBucket, streams: int) -> None:
         batch = bucket.batch
@@ -144,16 +137,22 @@ class RunAhead:
             CAPACITY=triton.next_power_of_2(batch.capacity), num_warps=1,
         )  # fmt: skip
 
-    def _make_room(self, part: SequenceRows) -> None:
-        """Pages for the steps to come, as far as there are any."""
-        try:
-            part.sequence.make_room(min(_AHEAD, self._context_length - part.start))
-        except CapacityError:
-            part.sequence.make_room(1)
 
-    def _has_room(self, part: SequenceRows) -> bool:
-        """For one token more than this part has, in pages that the device knows."""
-        return part.start + 2 <= min(len(part.sequence.pages) * PAGE_SIZE, self._context_length)
+def make_room(part: SequenceRows, context_length: int) -> None:
+    """Pages for the steps to come, as far as there are any."""
+    try:
+        part.sequence.make_room(min(AHEAD, context_length - part.start))
+    except CapacityError:
+        part.sequence.make_room(part.num_rows)
+
+
+def has_room(part: SequenceRows, count: int, context_length: int) -> bool:
+    """For so many tokens from this part's first one on, in pages that the device knows. Where a row's keys are cut
+    depends on its position, and the device goes on with the cut it has.
+    """
+    end = part.start + count
+    in_pages = end <= min(len(part.sequence.pages) * PAGE_SIZE, context_length)
+    return in_pages and chunk_keys(end - 1) == chunk_keys(part.start)
 
 
 def _asked(requests: Sequence[ScoreRequest], steps: int) -> list[RowChoice | None]:

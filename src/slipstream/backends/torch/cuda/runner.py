@@ -136,6 +136,7 @@ class CudaRunner:
     def extend(self, requests: Sequence[ExtendRequest], parts: Sequence[SequenceRows]) -> list[Extension]:
         self._use_device()
         self._run_ahead.forget()
+        self._forget_rounds()
         return self._draft_loop.run(requests, parts)
 
     @torch.inference_mode()
@@ -154,6 +155,7 @@ class CudaRunner:
             if self._device.type == "cuda":
                 self.warm_up(lambda share: None)
                 self._head.warm_up()
+                self._head.rounds.warm_up(self.bucket(2))
         if self._head.path != checkpoint.path:
             raise UsageError(f"the model has the head {self._head.path} already, and it can have one at a time")
         return self._head
@@ -172,18 +174,30 @@ class CudaRunner:
             self._run_ahead.forget()
             return self._score_long(requests, parts)
         bucket = self.bucket(num_rows)
+        outputs = _outputs(parts, [part.num_rows for part in parts])
         if bucket.is_captured and num_rows == len(parts):
+            self._forget_rounds()
             tokens = self._run_ahead.score(bucket, requests, parts)
             if tokens:
                 logits = None if self._run_ahead.is_under_way else bucket.logits
-                return [_scores(logits, request, slice(i, i + 1), tokens) for i, request in enumerate(requests)]
+                return _scores_of_each(logits, requests, outputs, tokens)
         self._run_ahead.forget()
-        outputs = _outputs(parts, [part.num_rows for part in parts])
+        asked = _asked(requests, outputs, num_rows)
+        if self._head and num_rows > len(parts):
+            tokens = self._head.rounds.score(bucket, requests, parts, asked)
+            if tokens:
+                logits = None if self._head.rounds.is_under_way else bucket.logits
+                return _scores_of_each(logits, requests, outputs, tokens)
         bucket.batch.fill(parts)
-        bucket.chooser.ask(_asked(requests, outputs, num_rows))
+        bucket.chooser.ask(asked)
         bucket.run()
         note_features(parts, bucket.features(parts))
         return _chosen(bucket, requests, outputs, num_rows)
+
+    def _forget_rounds(self) -> None:
+        """Their buffers are used for something else."""
+        if self._head:
+            self._head.rounds.forget()
 
     def _score_long(self, requests: Sequence[ScoreRequest], parts: Sequence[SequenceRows]) -> list[Scores]:
         forward = self._long_forward()
@@ -200,8 +214,13 @@ def _chosen(
 ) -> list[Scores]:
     """What was chosen in a forward. Waits for it."""
     forward.narrow([(r.sampling, at) for r, at in zip(requests, outputs, strict=True) if r.sampling])
-    tokens = forward.chooser.read(num_rows)
-    return [_scores(forward.logits, request, at, tokens) for request, at in zip(requests, outputs, strict=True)]
+    return _scores_of_each(forward.logits, requests, outputs, forward.chooser.read(num_rows))
+
+
+def _scores_of_each(
+    logits: torch.Tensor | None, requests: Sequence[ScoreRequest], outputs: Sequence[slice], tokens: list[int]
+) -> list[Scores]:
+    return [_scores(logits, request, at, tokens) for request, at in zip(requests, outputs, strict=True)]
 
 
 def _scores(logits: torch.Tensor | None, request: ScoreRequest, at: slice, tokens: list[int]) -> CudaScores:

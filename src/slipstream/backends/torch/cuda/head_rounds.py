@@ -1,0 +1,344 @@
+"""HeadRounds: rounds with a head that never wait for the host.
+
+Draft, forward pass, acceptance and the next draft follow each other on the device; the host reads tokens one round
+behind. The next round is expected to be like the last: the same streams, with drafts of the same length. Where that is
+wrong, a round is wasted and nothing else changes: it wrote behind the text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+
+from slipstream.backends.torch.batch import SequenceRows, note_features
+from slipstream.backends.torch.cuda.batch import TILE_POSITION, TILE_ROW, TILE_SIZE, length_of_chain
+from slipstream.backends.torch.cuda.bucket import TargetBucket
+from slipstream.backends.torch.cuda.choose import RowChoice, chooses_alone, settings_of
+from slipstream.backends.torch.cuda.draft_loop import MAX_STREAMS
+from slipstream.backends.torch.cuda.host_copies import Copied, HostCopies
+from slipstream.backends.torch.cuda.run_ahead import AHEAD, has_room, make_room
+from slipstream.backends.torch.kv_pool import PooledSequence
+from slipstream.core.protocols import ExtendRequest, Extension, ScoreRequest
+from slipstream.core.sampling import Sampling
+
+if TYPE_CHECKING:
+    from slipstream.backends.torch.cuda.head import CudaHead
+
+_MAX_ROWS = 32  # of a stream: its next token and the draft
+_MAX_TILES = 64  # of a batch, and rows
+_TABLE = AHEAD + 2 * _MAX_ROWS  # tokens that may be chosen before the layout is sent again
+_SIZES = ("num_tiles", "num_read_tiles", "per_stream")
+_BUFFERS = (
+    "chosen", "tokens", "position", "slot", "tiles", "read_tokens", "read_position", "read_slot", "read_tiles",
+    "step_position", "step_slot", "step_tiles", "source", "progress", "table", "at", "settings", "read_settings",
+    "plan",
+)  # fmt: skip
+
+
+@triton.jit
+def move_tiles(tiles, num_tiles, position, stream, per_stream, TILES: tl.constexpr):
+    """Puts the tiles of a stream where its rows are now: the first of them at `position`."""
+    i = tl.arange(0, TILES)
+    at = tiles + i * TILE_SIZE
+    row = tl.load(at + TILE_ROW, mask=i < num_tiles, other=-1)
+    is_own = (row >= stream * per_stream) & (row < (stream + 1) * per_stream)
+    tl.store(at + TILE_POSITION, position + row - stream * per_stream, mask=is_own)
+
+
+@triton.jit
+def copy_settings(to, entries, first, per_stream, ROWS: tl.constexpr):
+    """How the tokens after a stream's rows are chosen: as the table has it from its entry `first` on."""
+    j = tl.arange(0, ROWS)
+    for part in tl.static_range(2):
+        entry = tl.load(entries + (first + j) * 2 + part, mask=j < per_stream)
+        tl.store(to + j * 2 + part, entry, mask=j < per_stream)
+
+
+@triton.jit(do_not_specialize=_SIZES, do_not_specialize_on_alignment=_BUFFERS)
+def accept_kernel(
+    chosen,  # [rows] int32, the target's own tokens; a stream has `per_stream` rows: its last token, and the draft
+    tokens,  # [rows] int32 that the target has read; the first of each stream becomes what it reads next
+    position,  # [rows] int32, in the text; they move on, as the next two
+    slot,
+    tiles,
+    read_tokens,  # [rows] int32 that the head reads: each token that the target chose, with the features before it
+    read_position,
+    read_slot,
+    read_tiles,
+    step_position,  # [streams] int32, of the steps of the draft after that
+    step_slot,
+    step_tiles,
+    source,  # [streams] int32: the head's row that the draft begins with, that of the last accepted token
+    progress,  # [2] int32: steps of the draft, streams
+    table,  # [streams, TABLE, 2] int64: how tokens are chosen, by their number since it was sent
+    at,  # [streams] int32: the number of the token after a stream's first row
+    settings,  # [rows, 2] int64: how the target chooses
+    read_settings,  # [rows, 2] int64: how the head does
+    plan,  # [steps, MAX, 2] int64: how the steps do
+    num_tiles,
+    num_read_tiles,
+    per_stream,
+    ROWS: tl.constexpr,
+    TILES: tl.constexpr,
+    TABLE: tl.constexpr,
+    MAX: tl.constexpr,
+    SAMPLED: tl.constexpr,
+):
+    """Lays out what follows a round: what the head reads of it, the steps of the next draft, and the next round."""
+    stream = tl.program_id(0)
+    j = tl.arange(0, ROWS)
+    row = stream * per_stream + j
+    inside = j < per_stream
+    first = tl.load(position + stream * per_stream)
+    own = tl.load(chosen + row, mask=inside, other=-1)
+    drafted = tl.load(tokens + row + 1, mask=j + 1 < per_stream, other=-2)
+    accepted = tl.min(tl.where(own == drafted, ROWS, j), 0)
+    valid = tl.maximum(own, 0)  # -1 (no finite logits) is not in the embedding
+    following = first + accepted + 1
+
+    tl.store(read_tokens + row, valid, mask=inside)
+    tl.store(read_position + row, first + j, mask=inside)
+    tl.store(read_slot + row, first + j, mask=inside)
+    move_tiles(read_tiles, num_read_tiles, first, stream, per_stream, TILES)
+    tl.store(source + stream, stream * per_stream + accepted)
+    tl.store(step_position + stream, following)
+    tl.store(step_slot + stream, following)
+    tl.store(step_tiles + stream * TILE_SIZE + TILE_POSITION, following)
+    tl.store(progress, 0)
+    tl.debug_barrier()  # what follows is written over what was read above
+    tl.store(tokens + stream * per_stream, tl.sum(tl.where(j == accepted, valid, 0), 0))
+    tl.store(position + row, following + j, mask=inside)
+    tl.store(slot + row, following + j, mask=inside)
+    move_tiles(tiles, num_tiles, following, stream, per_stream, TILES)
+    if SAMPLED:
+        number, entries = tl.load(at + stream), table + stream * TABLE * 2
+        copy_settings(read_settings + stream * per_stream * 2, entries, number + 1, per_stream, ROWS)
+        number += accepted + 1
+        copy_settings(settings + stream * per_stream * 2, entries, number, per_stream, ROWS)
+        for part in tl.static_range(2):
+            entry = tl.load(entries + (number + j) * 2 + part, mask=inside)
+            tl.store(plan + (j * MAX + stream) * 2 + part, entry, mask=inside)
+        tl.debug_barrier()
+        tl.store(at + stream, number)
+
+
+@triton.jit(do_not_specialize=("per_stream",), do_not_specialize_on_alignment=("tokens",))
+def put_draft_kernel(
+    drafted,  # [steps, 2, MAX] int32
+    tokens,  # [rows] int32, a stream's draft behind its first row
+    per_stream,
+    ROWS: tl.constexpr,
+    MAX: tl.constexpr,
+):
+    stream = tl.program_id(0)
+    j = tl.arange(0, ROWS)
+    is_step = j + 1 < per_stream
+    token = tl.load(drafted + j * 2 * MAX + stream, mask=is_step, other=0)
+    tl.store(tokens + stream * per_stream + 1 + j, tl.maximum(token, 0), mask=is_step)
+
+
+@dataclass(slots=True)
+class _Streams:
+    """Whose rounds they are, where each stands, and its next token."""
+
+    sequences: list[PooledSequence]
+    samplings: list[Sampling | None]
+    versions: list[int]  # of their pages
+    lengths: list[int]
+    pending: list[int]
+
+    @classmethod
+    def of_drafts(cls, requests: Sequence[ExtendRequest], sequences: Sequence[PooledSequence]) -> _Streams:
+        samplings: list[Sampling | None] = [request.sampling for request in requests]
+        pending = [request.pending[-1] for request in requests]
+        return cls(list(sequences), samplings, _versions(sequences), [s.length for s in sequences], pending)
+
+    @classmethod
+    def of_rows(cls, requests: Sequence[ScoreRequest], parts: Sequence[SequenceRows]) -> _Streams:
+        sequences = [part.sequence for part in parts]
+        samplings = [request.sampling for request in requests]
+        pending = [part.pending[0] for part in parts]
+        return cls(sequences, samplings, _versions(sequences), [part.start for part in parts], pending)
+
+
+@dataclass(slots=True)
+class _UnderWay:
+    """A forward pass that was started, perhaps before it was asked for."""
+
+    bucket: TargetBucket
+    chosen: Copied  # [rows]
+    features: torch.Tensor | None
+    streams: _Streams
+    draft: Copied | None = None  # [steps, 2, streams]: what it scores, and the bits of the probabilities
+    chains: list[tuple[int, ...]] | None = None  # the same, once the host has seen it
+
+
+class HeadRounds:
+    def __init__(self, head: CudaHead, context_length: int, device: torch.device) -> None:
+        self._head = head
+        self._context_length = context_length
+        self._under_way: _UnderWay | None = None
+        self._last_draft: tuple[Sequence[PooledSequence], int] | None = None  # for whom, and how long
+        self._table = torch.zeros(MAX_STREAMS, _TABLE, 2, dtype=torch.int64, device=device)
+        self._at = torch.zeros(MAX_STREAMS, dtype=torch.int32, device=device)
+        self._drafts = HostCopies((_MAX_ROWS, 2, MAX_STREAMS), device)
+        self._chosen = HostCopies((_MAX_TILES,), device)
+
+    def warm_up(self, bucket: TargetBucket) -> None:
+        """Compiles the kernels, on rows that mean nothing. The bucket has two."""
+        for sampled in (False, True):
+            self._accept(bucket, 1, 2, sampled)
+        self._put_draft(bucket, 1, 2)
+
+    def forget(self) -> None:
+        """Somebody else uses the buffers."""
+        self._under_way = None
+
+    @property
+    def is_under_way(self) -> bool:
+        return self._under_way is not None
+
+    def drafted(self, requests: Sequence[ExtendRequest], sequences: Sequence[PooledSequence]) -> list[Extension] | None:
+        """The chains that are asked for, where they are under way already."""
+        now, steps = self._under_way, requests[0].steps
+        is_even = all(request.steps == steps for request in requests)
+        self._last_draft = (sequences, steps) if is_even else None
+        if now is None or now.draft is None or not is_even or len(now.draft.data) != steps:
+            return None
+        if now.streams != _Streams.of_drafts(requests, sequences):
+            return None
+        host = now.draft.wait()[:, :, : len(sequences)]
+        tokens, chances = host[:, 0].T.tolist(), host[:, 1].contiguous().view(torch.float32).T.tolist()
+        now.chains = [tuple(chain) for chain in tokens]
+        return [Extension(*chain) for chain in zip(tokens, chances, strict=True)]
+
+    def score(
+        self, bucket: TargetBucket, requests: Sequence[ScoreRequest], parts: Sequence[SequenceRows],
+        asked: Sequence[RowChoice | None],
+    ) -> list[int] | None:  # fmt: skip
+        """The chosen tokens of all rows, where these are under way already or another round follows; None elsewhere.
+
+        Starts the next round before it waits for this one.
+        """
+        now, self._under_way = self._under_way, None
+        continues, per_stream = self._continues(requests, parts), parts[0].num_rows
+        if now is None or not _is_asked_for(now, bucket, requests, parts):
+            if not continues:
+                return None
+            now = self._begin(bucket, requests, parts, asked)
+        following = None
+        if continues and all(has_room(part, 2 * per_stream, self._context_length) for part in parts):
+            following = self._follow(now, per_stream)
+        tokens: list[int] = now.chosen.wait().tolist()
+        note_features(parts, now.features)
+        if following:
+            taken = [_taken(part, tokens[i * per_stream :]) for i, part in enumerate(parts)]
+            lengths = [part.start + len(own) for part, own in zip(parts, taken, strict=True)]
+            following.streams = replace(now.streams, lengths=lengths, pending=[own[-1] for own in taken])
+        self._under_way = following
+        return tokens
+
+    def _continues(self, requests: Sequence[ScoreRequest], parts: Sequence[SequenceRows]) -> bool:
+        """Whether another round like this one can follow: chains of one length for all, drafted by the head."""
+        steps, sequences = len(parts[0].tree), [part.sequence for part in parts]
+        if (sequences, steps) != self._last_draft or not all(request.continues for request in requests):
+            return False
+        even = all(len(p.pending) == 1 and length_of_chain(p.tree) == len(p.tree) == steps for p in parts)
+        fits = 0 < steps < _MAX_ROWS and len(parts) * (steps + 1) <= _MAX_TILES
+        return even and fits and chooses_alone([request.sampling for request in requests])
+
+    def _begin(
+        self, bucket: TargetBucket, requests: Sequence[ScoreRequest], parts: Sequence[SequenceRows],
+        asked: Sequence[RowChoice | None],
+    ) -> _UnderWay:  # fmt: skip
+        """Starts a round that the host laid out, and lays out those that follow."""
+        for part in parts:
+            make_room(part, self._context_length)
+        bucket.batch.fill(parts, ahead=AHEAD)
+        bucket.chooser.ask(asked)
+        per_stream = parts[0].num_rows
+        started = self._start(bucket, _Streams.of_rows(requests, parts), per_stream)
+        read, step = self._head.bucket(len(parts) * per_stream), self._head.bucket(len(parts))
+        read.batch.fill([SequenceRows(p.sequence, p.start, [0] * per_stream) for p in parts], ahead=AHEAD)
+        step.batch.fill([SequenceRows(p.sequence, p.start + per_stream, [0]) for p in parts], ahead=AHEAD)
+        for head_bucket in (read, step):
+            head_bucket.chooser.ask([])
+        if _is_sampled(started.streams):
+            self._send_table(requests)
+        return started
+
+    def _send_table(self, requests: Sequence[ScoreRequest]) -> None:
+        choices = [RowChoice(r.sampling, r.position + i) for r in requests if r.sampling for i in range(_TABLE)]
+        table = settings_of(choices).reshape(len(requests), _TABLE, 2)
+        self._table[: len(requests)].copy_(torch.from_numpy(np.ascontiguousarray(table)))
+        self._at.zero_()
+
+    def _start(self, bucket: TargetBucket, streams: _Streams, per_stream: int) -> _UnderWay:
+        bucket.run()
+        rows = len(streams.sequences) * per_stream
+        chosen = self._chosen.begin(bucket.chooser.chosen[0, :rows])
+        return _UnderWay(bucket, chosen, bucket.rows_of_features(rows), streams)
+
+    def _follow(self, now: _UnderWay, per_stream: int) -> _UnderWay:
+        """The next round: where its streams stand is not known yet."""
+        bucket, head, count = now.bucket, self._head, len(now.streams.sequences)
+        read, step = head.bucket(count * per_stream), head.bucket(count)
+        self._accept(bucket, count, per_stream, _is_sampled(now.streams))
+        assert now.features is not None
+        read.fuse(now.features)
+        read.run()
+        head.draft_loop.follow(read, step, per_stream - 1)
+        draft = self._drafts.begin(head.draft_loop.drafted[: per_stream - 1])
+        self._put_draft(bucket, count, per_stream)
+        following = self._start(bucket, now.streams, per_stream)
+        following.draft = draft
+        return following
+
+    def _accept(self, bucket: TargetBucket, count: int, per_stream: int, sampled: bool) -> None:
+        read, step, batch = self._head.bucket(count * per_stream), self._head.bucket(count), bucket.batch
+        accept_kernel[(count,)](
+            bucket.chooser.chosen, batch.tokens, batch.position, batch.slot, batch.tiles, read.batch.tokens,
+            read.batch.position, read.batch.slot, read.batch.tiles, step.batch.position, step.batch.slot,
+            step.batch.tiles, step.batch.source, step.batch.progress, self._table, self._at, bucket.chooser.settings,
+            read.chooser.settings, self._head.draft_loop.plan, batch.capacity, read.batch.capacity, per_stream,
+            ROWS=_MAX_ROWS, TILES=_MAX_TILES, TABLE=_TABLE, MAX=MAX_STREAMS, SAMPLED=sampled, num_warps=2,
+        )  # fmt: skip
+        if sampled:
+            for used in (bucket, read, step):
+                used.chooser.settings_changed()
+
+    def _put_draft(self, bucket: TargetBucket, count: int, per_stream: int) -> None:
+        drafted = self._head.draft_loop.drafted
+        put_draft_kernel[(count,)](
+            drafted, bucket.batch.tokens, per_stream, ROWS=_MAX_ROWS, MAX=MAX_STREAMS, num_warps=1
+        )
+
+
+def _is_asked_for(
+    now: _UnderWay, bucket: TargetBucket, requests: Sequence[ScoreRequest], parts: Sequence[SequenceRows]
+) -> bool:
+    """Whether a round that was started is just what is wanted now."""
+    if now.bucket is not bucket or now.chains != [part.tree.tokens for part in parts]:
+        return False
+    even = all(len(part.pending) == 1 and length_of_chain(part.tree) == len(part.tree) for part in parts)
+    return even and now.streams == _Streams.of_rows(requests, parts)
+
+
+def _taken(part: SequenceRows, own: Sequence[int]) -> list[int]:
+    """The tokens that a stream gains, as the device sees it."""
+    accepted = next((i for i, token in enumerate(part.tree.tokens) if own[i] != token), len(part.tree))
+    return list(own[: accepted + 1])
+
+
+def _is_sampled(streams: _Streams) -> bool:
+    return any(sampling is not None and not sampling.is_greedy for sampling in streams.samplings)
+
+
+def _versions(sequences: Sequence[PooledSequence]) -> list[int]:
+    return [sequence.pages_version for sequence in sequences]
