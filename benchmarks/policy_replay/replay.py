@@ -52,6 +52,11 @@ class Case:
     def drafts(self) -> RecordedDrafts:
         return RecordedDrafts(self.answers, self.drafter)
 
+    @property
+    def goes_on_alone(self) -> bool:
+        """Whether the device goes on with rounds of this drafter by itself."""
+        return self.machine.runs_ahead and self.drafter == "head"
+
     def kind(self, number: int) -> str:
         """Of the n-th answer that counts."""
         return self.answers[number % len(self.answers)].kind
@@ -92,16 +97,16 @@ def replay(case: Case, make_policy: MakePolicy | None) -> Speeds:
 def _engine(case: Case, make_policy: MakePolicy | None, clock: ChargedClock) -> Engine:
     target, policy, drafter = Target(case.machine, clock), None, None
     if make_policy is not None:
-        policy, drafter = make_policy(), _drafter(case, clock)
+        policy, drafter = make_policy(), _drafter(case, clock, target)
         expect(policy, case)
     return Engine(target, NoText(), drafter, policy, max_streams=case.num_streams, clock=clock)  # type: ignore[arg-type]
 
 
-def _drafter(case: Case, clock: ChargedClock) -> Drafter:
+def _drafter(case: Case, clock: ChargedClock, target: Target) -> Drafter:
     cost = case.machine.drafts.get(case.drafter)
     if cost is None:
         return FreeStandIn(case.drafter, case.drafts, case.machine, clock)
-    return ModelStandIn(case.drafter, case.drafts, cost, clock)
+    return ModelStandIn(case.drafter, case.drafts, cost, clock, target if case.goes_on_alone else None)
 
 
 def expect(policy: Policy, case: Case) -> None:
@@ -114,7 +119,7 @@ def expect(policy: Policy, case: Case) -> None:
         drafts[case.drafter] = {rows: seconds for rows, seconds in measured.items() if rows >= least}
     if isinstance(policy, AutoPolicy):
         policy.expect(machine.measured_at_load(machine.forward_s), drafts)
-        if cost and machine.runs_ahead and case.drafter == "head":
+        if cost and case.goes_on_alone:
             policy.rehearsed(case.drafter, [_rehearsed(case, cost, depth) for depth in REHEARSED for _ in range(4)])
 
 
@@ -122,11 +127,12 @@ def _rehearsed(case: Case, cost: DraftCost, depth: int | None) -> RehearsedRound
     """A round of one stream that `slipstream.load` would have seen; None: a plain one that the device started."""
     machine, steps = case.machine, depth or 0
     drafting_s = draft_seconds(cost, [2], [steps])
-    total_s = machine.host(1) + machine.forward_s(1 + steps) + drafting_s
-    if depth is None:
-        total_s = max(machine.host(1), machine.forward_s(1) - machine.launch_s)
+    total_s = machine.forward_s(1 + steps) + drafting_s + (-machine.launch_s if depth != 0 else machine.host(1))
+    total_s = max(total_s, machine.host(1))
     draft_s = {case.drafter: drafting_s} if steps else {}
-    outcome = RoundOutcome(1 + steps, 1, draft_s, 0.0, total_s, has_prefill=False, was_announced=depth is None)
+    outcome = RoundOutcome(
+        1 + steps, 1, draft_s, 0.0, total_s, has_prefill=False, was_announced=depth is None, was_repeated=bool(steps)
+    )
     return RehearsedRound(steps, outcome)
 
 

@@ -91,8 +91,8 @@ _ALL_RIGHT = AllRight()
 
 
 class Target:
-    """Charges each forward, and the host's time of its round. Where the device runs ahead, a plain round that the one
-    before announced has been under way since that one ended."""
+    """Charges each forward, and the host's time of its round. Where the device runs ahead, a round that the one before
+    announced has been under way since that one ended."""
 
     def __init__(self, machine: Machine, clock: ChargedClock) -> None:
         self.info = ModelInfo(
@@ -104,6 +104,8 @@ class Target:
         self._clock = clock
         self._under_way: list[int] = []  # places whose next row the device is at
         self._started_s = 0.0  # when it started on them
+        self._repeated: list[tuple[int, int]] = []  # places, and how long their next drafts are, that it is at
+        self._drafting_s = 0.0  # of these drafts
 
     def open(self, tokens: Sequence[int] = (), reserve: int = 0) -> Place:
         return Place(self)
@@ -135,15 +137,26 @@ class Target:
         is_plain = not prefill_rows and rows == len(requests)
         host_s = machine.host(num_decoding) if num_decoding else 0.0
         forward_s = machine.forward_s(rows)
-        if is_plain and self._under_way == places:
-            ends_s = self._started_s + forward_s - machine.launch_s
+        drafts = [(id(request.sequence), len(request.tree)) for request in requests]
+        if (is_plain and self._under_way == places) or (rows > len(requests) and self._repeated == drafts):
+            ends_s = self._started_s + self._drafting_s + forward_s - machine.launch_s
             clock.now_s = max(clock.now_s + host_s, ends_s)
         else:
             clock.charge(host_s + forward_s)
             clock.charge_prefill(machine.forward_s(rows + prefill_rows) - forward_s)
         self._started_s = clock.now_s
-        goes_on = machine.runs_ahead and is_plain and all(request.continues for request in requests)
-        self._under_way = places if goes_on else []
+        goes_on = machine.runs_ahead and not prefill_rows and all(request.continues for request in requests)
+        self._under_way = places if goes_on and is_plain else []
+        self._repeated = drafts if goes_on and not is_plain else []
+        self._drafting_s = 0.0
+
+    def drafting(self, streams: Sequence[Stream], lengths: Sequence[int], seconds: float) -> float:
+        """When a draft that takes so many seconds is there, if the device drafts by itself."""
+        if self._repeated != [(id(s.sequence), length) for s, length in zip(streams, lengths, strict=True)]:
+            self._repeated = []
+            return self._clock.now_s + seconds
+        self._drafting_s = seconds
+        return self._started_s + seconds
 
 
 class RecordedDrafts:
@@ -211,8 +224,13 @@ class ModelStandIn:
     drafts: RecordedDrafts
     cost: DraftCost
     clock: ChargedClock
+    target: Target | None = None  # if it drafts on by itself
     is_free: bool = False
     _read_to: dict[int, int] = field(default_factory=dict)  # by stream: tokens of its text that the model has read
+
+    @property
+    def is_repeated(self) -> bool:
+        return self.target is not None
 
     def begin(self, stream: Stream) -> None:
         self.clock.charge_prefill(self.cost.forward_s(PROMPT_TOKENS - 1))
@@ -221,7 +239,12 @@ class ModelStandIn:
     def propose(self, streams: Sequence[Stream], budgets: Sequence[int]) -> list[DraftTree]:
         trees = [self.drafts.tree(answer_of(s), s.num_answer_tokens, n) for s, n in zip(streams, budgets, strict=True)]
         unread = [len(s.tokens) - min(self._read_to[s.id], len(s.tokens) - 1) for s in streams]
-        self.clock.charge(draft_seconds(self.cost, unread, [len(tree) for tree in trees]))
+        lengths = [len(tree) for tree in trees]
+        seconds = draft_seconds(self.cost, unread, lengths)
+        if self.target:
+            self.clock.now_s = max(self.clock.now_s, self.target.drafting(streams, lengths, seconds))
+        else:
+            self.clock.charge(seconds)
         for stream, tree in zip(streams, trees, strict=True):
             if tree:
                 right = self.drafts.num_right(answer_of(stream), stream.num_answer_tokens)

@@ -23,7 +23,7 @@ from slipstream.core.prompt_pace import PromptPace
 from slipstream.core.protocols import KVSequence, Model, ScoreRequest, Scores
 from slipstream.core.sampling import Sampling
 from slipstream.core.stats import RoundRecord, Stats
-from slipstream.core.stream import Drafter, Limits, Observation, Offer, RequestOptions, Stream
+from slipstream.core.stream import Drafter, Limits, Observation, Offer, RequestOptions, Stream, is_repeated
 from slipstream.core.text import TextAssembler, TokenDecoder
 from slipstream.core.tree import EMPTY_TREE, ROOT, DraftTree
 from slipstream.core.turn import TURN
@@ -120,6 +120,7 @@ class Engine:
         self._drafters = DrafterGuard(target.info.vocab_size, clock)
         self._policy = PolicyGuard(self.policy, self._drafters, self.stats)
         self._is_announced = False  # the device has started on the next round already, as a plain one
+        self._repeated: list[tuple[int, int]] = []  # or it has as one with such drafts: streams, and tokens for each
 
     # -- requests -------------------------------------------------------------------------------------------------
 
@@ -282,14 +283,16 @@ class Engine:
             total_s=self._clock() - started,
             has_prefill=has_prefill,
             was_announced=view.is_announced,
+            was_repeated=bool(self._repeated) and self._repeated == _drafts(turns),
             observations=observations,
             plan=draft.plan,
         )
         self._account(turns, gains, outcome)
         if draft.plan or any(t.stream.drafter for t in turns):
             self._policy.record(outcome)
-        is_plain = not any(request.tree for request in requests)
-        self._is_announced = self.target.info.runs_ahead and is_plain and all(r.continues for r in requests)
+        runs_ahead = self.target.info.runs_ahead and all(request.continues for request in requests)
+        self._is_announced = runs_ahead and not any(turn.tree for turn in turns)
+        self._repeated = _drafts(turns) if runs_ahead and all(_is_repeated(turn) for turn in turns) else []
 
     def _schedule(self) -> list[_Turn]:
         """Decoding streams first, then prompt chunks for as many rows as are left, and as don't hold up the others."""
@@ -484,6 +487,14 @@ def _record(outcome: RoundOutcome, tree: DraftTree, accepted: int, gained: int, 
         score_s=outcome.score_s * share_s,
         rest_s=rest_s * share_s,
     )
+
+
+def _is_repeated(turn: _Turn) -> bool:
+    return bool(turn.tree) and turn.stream.drafter is not None and is_repeated(turn.stream.drafter)
+
+
+def _drafts(turns: Iterable[_Turn]) -> list[tuple[int, int]]:
+    return [(turn.stream.id, len(turn.tree)) for turn in turns]
 
 
 def _end(turns: Iterable[_Turn], error: BaseException) -> None:

@@ -131,8 +131,9 @@ class AutoPolicy:
             extra_s = times.asking(num_streams) if outcome.draft_s else 0.0
         else:
             extra_s = times.seconds(num_streams + outcome.num_drafted) + drafting_s - plan.plain.seconds
-            if outcome.has_prefill or self._follows_prompt:  # the device could not have started it early
-                extra_s -= times.seconds(num_streams) - plan.plain.seconds
+            could_not = outcome.has_prefill or self._follows_prompt  # the device could not have started it early
+            if could_not or outcome.was_repeated:
+                extra_s -= times.head_start(num_streams)
         self._known.budget.record(outcome.num_accepted / num_streams - extra_s / plan.plain.seconds)
 
     def _learn_times(self, outcome: RoundOutcome, is_plain: bool) -> None:
@@ -140,7 +141,8 @@ class AutoPolicy:
         if outcome.was_announced:
             times.record_ahead(outcome.num_streams, outcome.total_s, bool(outcome.draft_s))
         else:
-            times.record(outcome.rows, outcome.total_s - outcome.drafting_s, is_plain=is_plain)
+            hidden_s = times.head_start(outcome.num_streams) if outcome.was_repeated else 0.0
+            times.record(outcome.rows, outcome.total_s - outcome.drafting_s + hidden_s, is_plain=is_plain)
 
     def explain(self) -> PolicyReport:
         known = self._known

@@ -30,7 +30,7 @@ class AutoPlan:
         self._depth = 0  # of its drafts
         self._head_start_s = 0.0
         if view.reads_prompts:  # the device can't run ahead anyway, so that is not a cost of the draft
-            self._head_start_s = known.times.seconds(len(view.streams)) - self.plain.seconds
+            self._head_start_s = known.times.head_start(len(view.streams))
         self._groups = [] if self._has_to_see_plain() or not view.max_nodes else group_by_drafter(view, known)
         self._sweeps: list[Callable[[DrafterGroup], list[Ask]]] = [self._ask_free, self._ask_costly]
         self._drafts: dict[str, DraftOption | None] = {}  # of costly drafters, as far as they were looked into
@@ -139,17 +139,17 @@ class AutoPlan:
         times, num_streams = self._known.drafters[group.drafter.name].times, len(self.view.streams)
         everybody, width, gains = len(group.members), nodes_of_a_step(group.drafter), self.offers.gains()
         step_s = 0.0 if group.drafter.is_free else times.step(everybody)
+        goes_on = self.view.can_run_ahead and is_repeated(group.drafter)  # with such rounds, as with plain ones
+        head_start_s = self._known.times.head_start(num_streams) if goes_on else self._head_start_s
         other_s = (
-            self._drafting_s
-            - self._head_start_s
-            + times.seconds(everybody, int(group.drafter.is_free), group.num_unread)
+            self._drafting_s - head_start_s + times.seconds(everybody, int(group.drafter.is_free), group.num_unread)
         )
         most_nodes = min(
             self.view.max_nodes, len(chances) * everybody * width + sum(nodes for nodes, _ in gains.values())
         )
         seconds = self._known.times.each(num_streams, num_streams + most_nodes)
         found, rate, gain = None, offered.rate, 0.0
-        under_way = self._known.depth_under_way if is_repeated(group.drafter) else 0
+        under_way = self._known.depth_under_way if goes_on else 0
         for depth, chance in enumerate(chances, start=1):
             gain += chance.quantile(z) if z else chance.p
             members, num_nodes, gained = group.members, everybody * depth * width, everybody * gain

@@ -63,6 +63,10 @@ class RoundTimes:
         """The time of a round if nothing is drafted for long."""
         return self.seconds(num_streams) * (1.0 if self._ahead is None else self._ahead)
 
+    def head_start(self, num_streams: int) -> float:
+        """The time of a round that is saved where the device starts it by itself: the host's work is hidden."""
+        return self.seconds(num_streams) - self.plain(num_streams)
+
     def asking(self, num_streams: int) -> float:
         """The time that asking drafters adds to a round that the device started by itself."""
         if self._ahead is None or self._asking is None:
