@@ -58,6 +58,23 @@ def test_many_rows_are_summed_as_one_is(rows: int, inputs: int) -> None:
         assert inputs % many.block_k == 0 and many.inputs_of_program(inputs) % many.block_k == 0
 
 
+def test_a_sum_is_not_divided_where_that_costs_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For many rows an undivided sum is much faster, and they sum as few rows do."""
+    undivided = next(c for c in CANDIDATES["add"] if c.split == 1)
+    for cost, expected in ((1.04, 1), (1.2, 2)):
+        monkeypatch.setattr(tilings, "_seconds", lambda run, weights, t, c=cost: c if t == undivided else t.split / 2)
+        new = Tilings(torch.device("cuda"))
+        new._keeps = False
+        monkeypatch.setattr(new, "_remembered", dict)
+        new.measure("add", [WEIGHT], 1, lambda: lambda weight, tiling: None)
+        assert new.of("add", WEIGHT, 1).split == expected
+
+
+def test_rows_of_a_tile_are_at_least_so_many() -> None:
+    assert [Tiling(32, 128, 8, least_r=64).rows(n) for n in (17, 32, 64)] == [64] * 3
+    assert [Tiling(32, 128, 8, block_r=128).rows(n) for n in (1, 17, 64, 256)] == [16, 32, 64, 128]
+
+
 def test_what_is_measured_for_many_rows_is_kept_apart() -> None:
     new = Tilings(torch.device("cuda"))
     for rows in (1, 64, 256):

@@ -1,11 +1,11 @@
 """Attention over the pages of the KV pool: rotary embedding and cache write, then the rows against what they see.
 
-Rows are grouped into tiles that share their keys. The keys of a tile are cut into chunks; programs take chunks in
-turn, and the last program of a tile to finish merges them. Cost grows with the tokens used, not with the pool, and a
-graph captured once serves every length.
+Rows are grouped into tiles that share their keys. The keys of a tile are cut into chunks. Where there are many tiles,
+one program takes all chunks of a tile; elsewhere programs take chunks in turn, and the last program of a tile to finish
+merges them. Cost grows with the tokens used, not with the pool, and a graph captured once serves every length.
 
 Where a chunk begins depends on a row's own position alone, a key at position p always stands in column p of its block,
-and chunks merge in their order, so a row's result is bit-identical regardless of the other rows.
+and chunks merge in their order by one formula, so a row's result is bit-identical regardless of the other rows.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from slipstream.backends.torch.cuda.batch import (
     TILE_CHUNK,
     TILE_PAGE_FROM,
     TILE_POSITION,
+    TILE_PROGRAMS,
     TILE_ROW,
     TILE_ROWS,
     TILE_SCRATCH,
@@ -154,6 +155,19 @@ def rope_write_kernel(
 
 
 @triton.jit
+def with_chunk(peak, weight, total, next_peak, next_weight, next_total):
+    """The sums over some chunks with those of the next. Rounded in the same places wherever it is computed."""
+    highest = tl.maximum(peak, next_peak)
+    safe = tl.where(highest == float("-inf"), 0.0, highest)
+    before, now = tl.exp2(peak - safe), tl.exp2(next_peak - safe)
+    return (
+        highest,
+        tl.fma(weight, before, next_weight * now),
+        tl.fma(total, tl.broadcast_to(before[:, None], total.shape), next_total * now[:, None]),
+    )
+
+
+@triton.jit
 def attend_kernel(
     queries,  # [rows, query_stride]
     keys,  # [cells, kv_heads, WIDTH]
@@ -180,10 +194,9 @@ def attend_kernel(
     WINDOW: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    tile = tl.program_id(0)
-    kv_head = tl.program_id(1)
+    kv_head = tl.program_id(0)  # those of a tile run side by side: their keys are neighbours in memory
+    tile = tl.program_id(1)
     split = tl.program_id(2)
-    num_splits = tl.num_programs(2)
     first_row = tl.load(tiles + tile * TILE_SIZE + TILE_ROW)
     num_rows = tl.load(tiles + tile * TILE_SIZE + TILE_ROWS)  # 0 where there is no tile
     first_position = tl.load(tiles + tile * TILE_SIZE + TILE_POSITION)
@@ -192,12 +205,14 @@ def attend_kernel(
     chunk = tl.load(tiles + tile * TILE_SIZE + TILE_CHUNK)  # keys of a chunk
     chunk_at = tl.load(tiles + tile * TILE_SIZE + TILE_SCRATCH)  # rows of chunks that stand before it in scratch
     pages_at = pages + tl.load(tiles + tile * TILE_SIZE + TILE_PAGE_FROM)
+    programs = tl.minimum(tl.load(tiles + tile * TILE_SIZE + TILE_PROGRAMS), tl.num_programs(2))
     last = first_position + num_rows - 1
     first_chunk = 0
     if WINDOW > 0:
         first_chunk = tl.maximum(first_position - WINDOW + 1, 0) // chunk
     num_chunks = last // chunk + 1 - first_chunk
-    if (num_rows == 0) | (split >= num_chunks):
+    programs = tl.minimum(programs, num_chunks)
+    if (num_rows == 0) | (split >= programs):
         return
 
     column = tl.arange(0, BLOCK_KEYS)
@@ -212,18 +227,20 @@ def attend_kernel(
     own = tl.where(is_query, first_position + m // GROUP, -1)
     q_at = queries + row[:, None].to(tl.int64) * query_stride + head[:, None] * D + d[None, :]
     q = tl.load(q_at, mask=wanted, other=0.0)
-    out_at = out + row[:, None].to(tl.int64) * (HEADS * D) + head[:, None] * D + d[None, :]
 
-    for c in range(split, num_chunks, num_splits):
-        peak = tl.full([BLOCK_M], float("-inf"), tl.float32)
-        weight = tl.zeros([BLOCK_M], tl.float32)
-        total = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    peak = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    weight = tl.zeros([BLOCK_M], tl.float32)
+    total = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    stretch = tl.where(programs == 1, num_chunks, 1) * chunk  # keys between two stores
+    for c in range(split, tl.where(programs == 1, 1, num_chunks), programs):
+        merged_peak = tl.full([BLOCK_M], float("-inf"), tl.float32)
+        merged_weight = tl.zeros([BLOCK_M], tl.float32)
+        merged = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
         begin = (first_chunk + c) * chunk
-        for start in tl.range(begin, tl.minimum(begin + chunk, last + 1), BLOCK_KEYS):
+        for start in tl.range(begin, tl.minimum(begin + stretch, last + 1), BLOCK_KEYS):
             p = start + column
             place = tl.minimum(p, last)  # beyond it nothing is seen: other streams' pages are not read
-            if last >= base:
-                place = tl.where(place >= base, tl.load(tail_at + place, mask=place >= base, other=0), place)
+            place = tl.where(place >= base, tl.load(tail_at + place, mask=place >= base, other=0), place)
             page = tl.load(pages_at + place // PAGE).to(tl.int64)
             at = ((page * PAGE + place % PAGE) * KV_HEADS + kv_head) * WIDTH
             k = load_cached(keys, at[None, :], d[:, None], D, BLOCK_D, CODED).to(q.dtype)
@@ -233,49 +250,53 @@ def attend_kernel(
             if WINDOW > 0:
                 seen = seen & (p[None, :] > own[:, None] - WINDOW)
             score = tl.where(seen, score, float("-inf"))
+            is_first = start % chunk == 0
+            peak = tl.where(is_first, float("-inf"), peak)
             new_peak = tl.maximum(peak, tl.max(score, 1))
             safe = tl.where(new_peak == float("-inf"), 0.0, new_peak)
             shrink = tl.exp2(peak - safe)
             part = tl.exp2(score - safe[:, None])
-            weight = weight * shrink + tl.sum(part, 1)
-            total = tl.dot(part.to(v.dtype), v, total * shrink[:, None], input_precision=PRECISION)
+            weight = tl.fma(tl.where(is_first, 0.0, weight), shrink, tl.sum(part, 1))
+            total = tl.where(is_first, 0.0, total) * shrink[:, None]
+            total = tl.dot(part.to(v.dtype), v, total, input_precision=PRECISION)
             peak = new_peak
-        if num_chunks == 1:
-            tl.store(out_at, (total / tl.where(is_query, weight, 1.0)[:, None]).to(out.dtype.element_ty), mask=wanted)
+            with_it = with_chunk(merged_peak, merged_weight, merged, peak, weight, total)
+            ends = ((start + BLOCK_KEYS) % chunk == 0) | (start + BLOCK_KEYS > last)
+            merged_peak = tl.where(ends, with_it[0], merged_peak)
+            merged_weight = tl.where(ends, with_it[1], merged_weight)
+            merged = tl.where(ends, with_it[2], merged)
+        if programs == 1:
+            # not computed before the loop: it would take registers, and fewer programs would run side by side
+            out_at = out + row[:, None].to(tl.int64) * (HEADS * D) + head[:, None] * D + d[None, :]
+            whole = merged / tl.where(is_query, merged_weight, 1.0)[:, None]
+            tl.store(out_at, whole.to(out.dtype.element_ty), mask=wanted)
         else:
             place_out = (chunk_at + c * num_rows) * HEADS + kv_head * num_rows * GROUP + m
-            tl.store(scratch + place_out[:, None] * D + d[None, :], total, mask=wanted)
-            tl.store(peaks + place_out * 2, peak, mask=is_query)
-            tl.store(peaks + place_out * 2 + 1, weight, mask=is_query)
-    if num_chunks == 1:
+            tl.store(scratch + place_out[:, None] * D + d[None, :], merged, mask=wanted)
+            tl.store(peaks + place_out * 2, merged_peak, mask=is_query)
+            tl.store(peaks + place_out * 2 + 1, merged_weight, mask=is_query)
+    if programs == 1:
         return
 
     tl.debug_barrier()
-    if tl.atomic_add(arrived + tile * KV_HEADS + kv_head, 1, sem="acq_rel") != tl.minimum(num_chunks, num_splits) - 1:
+    if tl.atomic_add(arrived + tile * KV_HEADS + kv_head, 1, sem="acq_rel") != programs - 1:
         return
     tl.store(arrived + tile * KV_HEADS + kv_head, 0)
     begin = chunk_at * HEADS + kv_head * num_rows * GROUP + m
     step = num_rows * HEADS
     peaks_at = peaks + begin * 2
-    highest = tl.full([BLOCK_M], float("-inf"), tl.float32)
-    some = tl.arange(0, 16)
-    for c in range(0, num_chunks, 16):
-        there = (c + some < num_chunks)[:, None] & is_query[None, :]
-        at_once = peaks_at[None, :] + (c + some)[:, None] * (2 * step)
-        values_at_once = tl.load(at_once, mask=there, other=float("-inf"), cache_modifier=".cg")
-        highest = tl.maximum(highest, tl.max(values_at_once, 0))
-    highest = tl.where(highest == float("-inf"), 0.0, highest)
-    weight = tl.zeros([BLOCK_M], tl.float32)
-    total = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     scratch_at = scratch + begin[:, None] * D + d[None, :]
+    merged_peak = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    merged_weight = tl.zeros([BLOCK_M], tl.float32)
+    merged = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     for c in tl.range(0, num_chunks, num_stages=3):
         peak = tl.load(peaks_at + c * 2 * step, mask=is_query, other=float("-inf"), cache_modifier=".cg")
-        own_weight = tl.load(peaks_at + c * 2 * step + 1, mask=is_query, other=0.0, cache_modifier=".cg")
-        part = tl.load(scratch_at + c * step * D, mask=wanted, other=0.0, cache_modifier=".cg")
-        factor = tl.exp2(peak - highest)
-        weight += factor * own_weight
-        total += factor[:, None] * part
-    tl.store(out_at, (total / tl.where(is_query, weight, 1.0)[:, None]).to(out.dtype.element_ty), mask=wanted)
+        weight = tl.load(peaks_at + c * 2 * step + 1, mask=is_query, other=0.0, cache_modifier=".cg")
+        total = tl.load(scratch_at + c * step * D, mask=wanted, other=0.0, cache_modifier=".cg")
+        merged_peak, merged_weight, merged = with_chunk(merged_peak, merged_weight, merged, peak, weight, total)
+    out_at = out + row[:, None].to(tl.int64) * (HEADS * D) + head[:, None] * D + d[None, :]
+    whole = merged / tl.where(is_query, merged_weight, 1.0)[:, None]
+    tl.store(out_at, whole.to(out.dtype.element_ty), mask=wanted)
 
 
 class PagedAttention:
@@ -312,7 +333,7 @@ class PagedAttention:
             self._prompts.attend(queries, batch.blocks, cache, out)
         if not batch.num_tiles:
             return out
-        attend_kernel[(batch.num_tiles, config.num_kv_heads, batch.splits)](
+        attend_kernel[(config.num_kv_heads, batch.num_tiles, batch.splits)](
             queries, cache.keys, cache.values, out, batch.tiles, batch.tail, batch.pages, self._scratch, self._peaks,
             self._arrived, queries.shape[1], config.head_dim**-0.5, HEADS=config.num_heads,
             KV_HEADS=config.num_kv_heads, GROUP=config.num_heads // config.num_kv_heads, D=config.head_dim,

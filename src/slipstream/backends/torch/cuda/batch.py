@@ -24,14 +24,15 @@ if TYPE_CHECKING:
 MAX_LEVELS = 16  # of a tree that the device grows
 MAX_CHUNKS_BYTES = 1 << 28  # scratch of attention: the rows of all tiles of a forward, for each chunk of their keys
 _ROW_FIELDS = ("tokens", "position", "slot", "page_from", "source")
-TILE_FIELDS = ("row", "rows", "position", "base", "tail_from", "chunk", "scratch", "page_from")
+TILE_FIELDS = ("row", "rows", "position", "base", "tail_from", "chunk", "scratch", "page_from", "programs")
 TILE_SIZE = tl.constexpr(len(TILE_FIELDS))
-TILE_ROW, TILE_ROWS, TILE_POSITION, TILE_BASE, TILE_TAIL_FROM, TILE_CHUNK, TILE_SCRATCH, TILE_PAGE_FROM = (
-    tl.constexpr(i)
-    for i in range(len(TILE_FIELDS))  # where kernels find a field
-)
+_PLACES = [tl.constexpr(i) for i in range(len(TILE_FIELDS))]  # where kernels find a field
+TILE_ROW, TILE_ROWS, TILE_POSITION, TILE_BASE, TILE_TAIL_FROM = _PLACES[:5]
+TILE_CHUNK, TILE_SCRATCH, TILE_PAGE_FROM, TILE_PROGRAMS = _PLACES[5:]
 _NO_TILE = [int(name == "chunk") for name in TILE_FIELDS]
 _MANY_ROWS = 32  # in as many rows most are a stream's only one: small tiles took 0.7 of the time at 32 to 256 streams
+_MANY_TILES = 32  # as many keep a GPU busy with a program and key head each, which costs less than sharing a tile
+_MAX_SPLITS = 32
 _IN_ORDER = 1 << 30  # as `tile_base`: no position is looked up in `tail`
 _CHUNK_TIERS = ((2048, 128), (8192, 256), (1 << 31, 512))  # up to this position: keys of a chunk
 
@@ -63,7 +64,7 @@ class DeviceRows:
     logit_rows: torch.Tensor  # which rows' logits are wanted
     num_tiles: int  # of a launch
     block_m: int  # queries of a tile: rows times the heads that share keys
-    splits: int  # programs that share a tile's keys
+    splits: int  # programs that may share a tile's keys
     blocks: Blocks | None = None
 
 
@@ -80,7 +81,7 @@ class CudaBatch(DeviceRows):
         self.capacity = capacity
         most = 32 if capacity < _MANY_ROWS else 16
         self.block_m = max(16, triton.next_power_of_2(group), min(most, triton.next_power_of_2(capacity * group)))
-        self.splits = max(4, min(32, 128 // capacity))
+        self.splits = max(4 if capacity < 128 else 2, min(_MAX_SPLITS, 128 // capacity))
         self.num_tiles = capacity
         self._rows_a_tile = self.block_m // group
         self._max_chunks = max_chunks(config)
@@ -232,11 +233,14 @@ class Tiles:
         stretch = 1
         while sum(tile.num_chunks(stretch) * tile.rows for tile in self._tiles) > max_chunks:
             stretch *= 2
+        counts = [tile.num_chunks(stretch) for tile in self._tiles]
+        all_chunks, is_many = sum(counts), len(counts) >= _MANY_TILES
         laid, scratch = [], 0
-        for t in self._tiles:
+        for t, count in zip(self._tiles, counts, strict=True):
             chunk = chunk_keys(t.position) * stretch
-            laid += [t.row, t.rows, t.position, t.base, t.tail_from, chunk, scratch, t.page_from]
-            scratch += t.num_chunks(stretch) * t.rows
+            programs = -(-count * _MANY_TILES // all_chunks) if is_many else _MAX_SPLITS
+            laid += [t.row, t.rows, t.position, t.base, t.tail_from, chunk, scratch, t.page_from, programs]
+            scratch += count * t.rows
         return laid
 
 

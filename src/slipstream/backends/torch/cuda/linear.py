@@ -25,6 +25,7 @@ from slipstream.models.config import DecoderConfig
 MAX_SKINNY_ROWS = 64  # of a draft's step
 MAX_ROWS = 256  # that these kernels take; from there on products are bound by arithmetic, and cuBLAS is faster
 MAX_SPLIT = 4
+_MIN_TMA_ROWS = 64  # of a tile that comes through the tensor memory accelerator, as its weights do
 SQUARES_UNIT = tl.constexpr(2.0**28)  # integers add up the same in any order; overflows beyond |x| of 180,000
 _SHARED_BYTES = 200_000  # of a multiprocessor, for the tiles on their way
 
@@ -37,14 +38,15 @@ class Tiling:
     block_k: int
     stages: int
     split: int = 1
-    tma: bool = False  # weights come through the tensor memory accelerator
+    tma: bool = False  # weights, and rows where they are many, come through the tensor memory accelerator
     warps: int = 4
     block_r: int = 64  # rows of a tile, at most
+    least_r: int = 16  # and at least: tiles of 64 use wider instructions, and rows that are not there cost no memory
     share: int | None = None  # inputs of one of the programs that share them; None: equal shares of whole tiles
 
     def rows(self, rows: int) -> int:
         """Rows of a tile, as a power of two."""
-        return min(self.block_r, max(16, 1 << (rows - 1).bit_length()))
+        return min(self.block_r, max(self.least_r, 1 << (rows - 1).bit_length()))
 
     def inputs_of_program(self, inputs: int) -> int:
         return self.share or -(-(inputs // self.block_k) // self.split) * self.block_k
@@ -97,7 +99,7 @@ def rotated(x, other, cosine, sine):
 
 @triton.jit
 def linear_kernel(
-    x,  # [rows, K]
+    x,  # [rows, K]. A pointer, or with ROWS_TMA a descriptor
     weight,  # [N, K]; gated: [2 N, K], gates first. A pointer, or with TMA a descriptor
     squares,  # [rows] int64, summed over the row: with NORM of what x was made from, with ADD of what out becomes
     bias,  # [N] float32
@@ -121,32 +123,35 @@ def linear_kernel(
     BIAS: tl.constexpr,
     ADD: tl.constexpr,
     TMA: tl.constexpr,
+    ROWS_TMA: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     if GATED:  # only `total` is added up over the programs of a tile, not `up`
         tl.static_assert(SPLIT == 1, "a gated product can't be split")
     row_tile = tl.program_id(0)
     n_tile = tl.program_id(1)
-    r = row_tile * BLOCK_R + tl.arange(0, BLOCK_R)
+    r0 = row_tile * BLOCK_R
+    r = r0 + tl.arange(0, BLOCK_R)
     n = n_tile * BLOCK_N + tl.arange(0, BLOCK_N)
     in_rows = r < rows
     inside = in_rows[:, None] & (n < N)[None, :]
     at = r[:, None].to(tl.int64) * N + n[None, :]
     begin = tl.program_id(2) * share
 
-    if ADD:
+    if ADD and not ROWS_TMA:  # early, so that it is there in time; many rows need the registers
         old = tl.load(out + at, mask=inside, other=0.0).to(tl.float32)
     if NORM:
         sums = tl.load(squares + r, mask=in_rows, other=0)
 
     k = tl.arange(0, BLOCK_K)
-    x_at = x + r[:, None] * K + k[None, :]
+    if not ROWS_TMA:
+        x_at = x + r[:, None] * K + k[None, :]
     if not TMA:
         w_at = weight + tl.where(n < N, n, 0)[None, :].to(tl.int64) * K + k[:, None]
     total = tl.zeros([BLOCK_R, BLOCK_N], tl.float32)
     up = tl.zeros([BLOCK_R, BLOCK_N], tl.float32)
     for k0 in tl.range(begin, tl.minimum(begin + share, K), BLOCK_K, num_stages=STAGES):
-        a = tl.load(x_at + k0, mask=in_rows[:, None], other=0.0)
+        a = x.load([r0, k0]) if ROWS_TMA else tl.load(x_at + k0, mask=in_rows[:, None], other=0.0)
         w = weight.load([n_tile * BLOCK_N, k0]).T if TMA else tl.load(w_at + k0, eviction_policy="evict_first")
         total = tl.dot(a, w, total, input_precision=PRECISION)
         if GATED:
@@ -176,6 +181,8 @@ def linear_kernel(
     if GATED:
         total = total * tl.sigmoid(total) * up
     if ADD:
+        if ROWS_TMA:
+            old = tl.load(out + at, mask=inside, other=0.0).to(tl.float32)
         new = (old + total).to(out.dtype.element_ty)
         wide = new.to(tl.float32)
         next_gain = tl.load(gain + n, mask=n < N, other=0.0)[None, :]
@@ -389,10 +396,13 @@ class SkinnyProducts:
         if add:
             hidden.squares = hidden.squares[1:]
         data = TensorDescriptor.from_tensor(weight.data, [cut.block_n, cut.block_k]) if cut.tma else weight.data
+        rows_tma = cut.tma and block_r >= _MIN_TMA_ROWS
+        x_in = TensorDescriptor.from_tensor(x, [block_r, cut.block_k]) if rows_tma else x
         linear_kernel[(row_tiles, n_tiles, cut.split)](
-            x, data, hidden.squares, norm.gain if weight.bias is None else weight.bias, out, norm.gain, hidden.scaled,
-            self._scratch, self._arrived, rows, n, weight.inputs, cut.inputs_of_program(weight.inputs), norm.eps,
+            x_in, data, hidden.squares, norm.gain if weight.bias is None else weight.bias, out, norm.gain,
+            hidden.scaled, self._scratch, self._arrived, rows, n, weight.inputs,
+            cut.inputs_of_program(weight.inputs), norm.eps,
             BLOCK_R=block_r, BLOCK_N=cut.block_n, BLOCK_K=cut.block_k, STAGES=cut.stages, SPLIT=cut.split,
-            NORM=not add, GATED=gated, BIAS=weight.bias is not None, ADD=add, TMA=cut.tma, PRECISION=self._precision,
-            num_warps=cut.warps, num_stages=cut.stages,
+            NORM=not add, GATED=gated, BIAS=weight.bias is not None, ADD=add, TMA=cut.tma, ROWS_TMA=rows_tma,
+            PRECISION=self._precision, num_warps=cut.warps, num_stages=cut.stages,
         )  # fmt: skip
