@@ -8,20 +8,16 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import torch
-import torch.nn.functional as F  # noqa: N812
-import triton
-import triton.language as tl
 
 from slipstream.backends.torch.batch import SequenceRows
-from slipstream.backends.torch.cuda.bucket import Bucket, make_batch
-from slipstream.backends.torch.cuda.choose import Chooser
+from slipstream.backends.torch.cuda.bucket import make_batch
 from slipstream.backends.torch.cuda.draft_loop import DraftLoop
+from slipstream.backends.torch.cuda.head_bucket import HeadBucket
 from slipstream.backends.torch.cuda.head_rounds import HeadRounds
-from slipstream.backends.torch.cuda.linear import MAX_SKINNY_ROWS, SQUARES_UNIT
+from slipstream.backends.torch.cuda.linear import MAX_SKINNY_ROWS
 from slipstream.backends.torch.cuda.ops import TritonOps
 from slipstream.backends.torch.cuda.tree_loop import TreeLoop
 from slipstream.backends.torch.head import FollowingHead, HeadWeights, own_sequence, trail_of
-from slipstream.backends.torch.ops import Hidden, LayerCache, Norm
 from slipstream.core.protocols import DraftNodes, ExtendRequest, Extension, KVSequence, Logits
 from slipstream.core.tree import ROOT, DraftTree
 from slipstream.models.head_files import HeadCheckpoint
@@ -30,111 +26,6 @@ if TYPE_CHECKING:
     from slipstream.backends.torch.kv_pool import KVPool, PooledSequence
 
 BUCKETS = (1, 2, 4, 8, 16, 32, MAX_SKINNY_ROWS)
-
-
-@triton.jit
-def inputs_kernel(
-    tokens,  # [rows] int32
-    table,  # [vocab, width]
-    x,  # [rows, width] features made narrow, or the output of the step before
-    token_gain,  # [width] float32
-    x_gain,
-    both,  # [rows, 2 width] normed tokens, then normed x
-    squares,  # [3, rows] int64: such that the first norm changes nothing, and zeros for the two others
-    width,
-    eps,
-    UNIT: tl.constexpr,
-    KEEPS_NORMED: tl.constexpr,  # x becomes its norm
-    BLOCK: tl.constexpr,
-):
-    row = tl.program_id(0)
-    c = tl.arange(0, BLOCK)
-    inside = c < width
-    at = row.to(tl.int64) * width + c
-    token = tl.load(table + tl.load(tokens + row).to(tl.int64) * width + c, mask=inside, other=0.0).to(tl.float32)
-    own = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
-    token = token * tl.rsqrt(tl.sum(token * token, 0) / width + eps) * tl.load(token_gain + c, mask=inside, other=0.0)
-    own = own * tl.rsqrt(tl.sum(own * own, 0) / width + eps) * tl.load(x_gain + c, mask=inside, other=0.0)
-    first = both + row.to(tl.int64) * 2 * width + c
-    tl.store(first, token.to(both.dtype.element_ty), mask=inside)
-    tl.store(first + width, own.to(both.dtype.element_ty), mask=inside)
-    if KEEPS_NORMED:
-        tl.store(x + at, own.to(x.dtype.element_ty), mask=inside)
-    norm = tl.arange(0, 4)
-    tl.store(
-        squares + norm * tl.num_programs(0) + row,
-        tl.where(norm == 0, (2 * width).to(tl.int64) * UNIT, 0),
-        mask=norm < 3,
-    )
-
-
-class HeadBucket(Bucket):
-    """One step of the head for up to `capacity` rows. `x` holds what stands before the rows, and then their outputs."""
-
-    def __init__(
-        self, weights: HeadWeights, ops: TritonOps, cache: LayerCache, pool: KVPool, capacity: int, ids: torch.Tensor
-    ) -> None:
-        config, device = weights.config, ids.device
-        batch = make_batch(config.layer, pool, capacity, len(weights.rope.cosine), device)
-        super().__init__(batch, Chooser(capacity, len(ids), device, ids))
-        self._weights = weights
-        self._ops = ops
-        self._cache = cache
-        dtype, width = ops.activation_dtype, config.layer.hidden_size
-        self.x = torch.zeros(capacity, width, dtype=dtype, device=device)
-        self.features = torch.zeros(capacity, config.features_size, dtype=dtype, device=device)
-        self._fuse_graph: torch.cuda.CUDAGraph | None = None
-
-    def take_over(self, before: Bucket, source: torch.Tensor) -> None:
-        assert isinstance(before, HeadBucket)
-        self.x.copy_(before.x.index_select(0, source))
-
-    def capture(self) -> None:
-        super().capture()
-        self._fuse()
-        with self.capturing() as self._fuse_graph:
-            self._fuse()
-
-    def fuse(self, features: torch.Tensor) -> None:
-        """Puts these features [rows, features] before the rows."""
-        self.features[: len(features)].copy_(features)
-        if self._fuse_graph is None:
-            self._fuse()
-        else:
-            self._fuse_graph.replay()
-
-    def _fuse(self) -> None:
-        w, features = self._weights, self.features
-        if w.feature_norms:
-            gains = torch.stack([norm.gain for norm in w.feature_norms])
-            parts = features.view(len(features), len(gains), -1).float()
-            normed = F.rms_norm(parts, parts.shape[-1:], eps=w.feature_norms[0].eps) * gains
-            features = normed.view(features.shape).to(features.dtype)
-        torch.mm(features, w.fuse.data.T, out=self.x)
-
-    def forward(self) -> torch.Tensor:
-        ops, w, config, x = self._ops, self._weights, self._weights.config, self.x
-        rows, width = x.shape
-        both = torch.empty(rows, 2 * width, dtype=x.dtype, device=x.device)
-        squares = torch.empty(3, rows, dtype=torch.int64, device=x.device)
-        table, tokens = ops.table_of(w.embedding, self.batch.tokens)
-        inputs_kernel[(rows,)](
-            tokens, table, x, w.embedding_norm.gain, w.hidden_norm.gain, both, squares, width,
-            w.hidden_norm.eps, UNIT=SQUARES_UNIT, KEEPS_NORMED=config.norm_before_residual,
-            BLOCK=triton.next_power_of_2(width), num_warps=4,
-        )  # fmt: skip
-        unchanged = Norm(w.hidden_norm.gain, 0.0)
-        qkv = ops.qkv(
-            Hidden(x, both, squares), unchanged, w.qkv, w.qk_norm, w.rope, self.batch, config.layer, self._cache
-        )
-        hidden = Hidden(x, torch.empty_like(x), squares)
-        ops.add(ops.attend(qkv, self.batch, config.layer, self._cache), w.output, hidden, then=w.mlp_norm)
-        ops.add(ops.gate(hidden, w.mlp_norm, w.gate_up), w.down, hidden, then=w.final_norm)
-        logits = ops.logits(hidden, w.final_norm, w.head)
-        if config.norm_output:
-            normed = F.rms_norm(x.float(), (width,), w.final_norm.gain, w.final_norm.eps)
-            x.copy_(normed)
-        return logits
 
 
 class CudaHead(FollowingHead):
@@ -149,7 +40,7 @@ class CudaHead(FollowingHead):
         self._ids = torch.from_numpy(self.token_ids).to(device, torch.int32)
         self._buckets: dict[int, HeadBucket] = {}
         self.draft_loop = DraftLoop(self.bucket, device, self._put_features)
-        self.rounds = HeadRounds(self, len(weights.rope.cosine), device)
+        self.rounds = HeadRounds(self.bucket, self.draft_loop, len(weights.rope.cosine), device)
         self._tree_loops: dict[int, TreeLoop] = {}  # by width
 
     def warm_up(self) -> None:

@@ -7,9 +7,8 @@ wrong, a round is wasted and nothing else changes: it wrote behind the text.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -20,15 +19,13 @@ from slipstream.backends.torch.batch import SequenceRows, note_features
 from slipstream.backends.torch.cuda.batch import TILE_POSITION, TILE_ROW, TILE_SIZE, length_of_chain
 from slipstream.backends.torch.cuda.bucket import TargetBucket
 from slipstream.backends.torch.cuda.choose import RowChoice, chooses_alone, settings_of
-from slipstream.backends.torch.cuda.draft_loop import MAX_STREAMS
+from slipstream.backends.torch.cuda.draft_loop import MAX_STREAMS, DraftLoop
+from slipstream.backends.torch.cuda.head_bucket import HeadBucket
 from slipstream.backends.torch.cuda.host_copies import Copied, HostCopies
 from slipstream.backends.torch.cuda.run_ahead import AHEAD, has_room, make_room
 from slipstream.backends.torch.kv_pool import PooledSequence
 from slipstream.core.protocols import ExtendRequest, Extension, ScoreRequest
 from slipstream.core.sampling import Sampling
-
-if TYPE_CHECKING:
-    from slipstream.backends.torch.cuda.head import CudaHead
 
 _MAX_ROWS = 32  # of a stream: its next token and the draft
 _MAX_TILES = 64  # of a batch, and rows
@@ -144,7 +141,7 @@ def put_draft_kernel(
 
 
 @dataclass(slots=True)
-class _Streams:
+class _RoundStreams:
     """Whose rounds they are, where each stands, and its next token."""
 
     sequences: list[PooledSequence]
@@ -154,13 +151,13 @@ class _Streams:
     pending: list[int]
 
     @classmethod
-    def of_drafts(cls, requests: Sequence[ExtendRequest], sequences: Sequence[PooledSequence]) -> _Streams:
+    def of_drafts(cls, requests: Sequence[ExtendRequest], sequences: Sequence[PooledSequence]) -> _RoundStreams:
         samplings: list[Sampling | None] = [request.sampling for request in requests]
         pending = [request.pending[-1] for request in requests]
         return cls(list(sequences), samplings, _versions(sequences), [s.length for s in sequences], pending)
 
     @classmethod
-    def of_rows(cls, requests: Sequence[ScoreRequest], parts: Sequence[SequenceRows]) -> _Streams:
+    def of_rows(cls, requests: Sequence[ScoreRequest], parts: Sequence[SequenceRows]) -> _RoundStreams:
         sequences = [part.sequence for part in parts]
         samplings = [request.sampling for request in requests]
         pending = [part.pending[0] for part in parts]
@@ -168,22 +165,26 @@ class _Streams:
 
 
 @dataclass(slots=True)
-class _UnderWay:
+class _Round:
     """A forward pass that was started, perhaps before it was asked for."""
 
     bucket: TargetBucket
     chosen: Copied  # [rows]
     features: torch.Tensor | None
-    streams: _Streams
+    streams: _RoundStreams
     draft: Copied | None = None  # [steps, 2, streams]: what it scores, and the bits of the probabilities
     chains: list[tuple[int, ...]] | None = None  # the same, once the host has seen it
 
 
 class HeadRounds:
-    def __init__(self, head: CudaHead, context_length: int, device: torch.device) -> None:
-        self._head = head
+    def __init__(
+        self, bucket: Callable[[int], HeadBucket], draft_loop: DraftLoop, context_length: int, device: torch.device
+    ) -> None:
+        """`bucket`: the head's, for so many rows."""
+        self._bucket = bucket
+        self._draft_loop = draft_loop
         self._context_length = context_length
-        self._under_way: _UnderWay | None = None
+        self._under_way: _Round | None = None
         self._last_draft: tuple[Sequence[PooledSequence], int] | None = None  # for whom, and how long
         self._table = torch.zeros(MAX_STREAMS, _TABLE, 2, dtype=torch.int64, device=device)
         self._at = torch.zeros(MAX_STREAMS, dtype=torch.int32, device=device)
@@ -211,7 +212,7 @@ class HeadRounds:
         self._last_draft = (sequences, steps) if is_even else None
         if now is None or now.draft is None or not is_even or len(now.draft.data) != steps:
             return None
-        if now.streams != _Streams.of_drafts(requests, sequences):
+        if now.streams != _RoundStreams.of_drafts(requests, sequences):
             return None
         host = now.draft.wait()[:, :, : len(sequences)]
         tokens, chances = host[:, 0].T.tolist(), host[:, 1].contiguous().view(torch.float32).T.tolist()
@@ -256,15 +257,15 @@ class HeadRounds:
     def _begin(
         self, bucket: TargetBucket, requests: Sequence[ScoreRequest], parts: Sequence[SequenceRows],
         asked: Sequence[RowChoice | None],
-    ) -> _UnderWay:  # fmt: skip
+    ) -> _Round:  # fmt: skip
         """Starts a round that the host laid out, and lays out those that follow."""
         for part in parts:
             make_room(part, self._context_length)
         bucket.batch.fill(parts, ahead=AHEAD)
         bucket.chooser.ask(asked)
         per_stream = parts[0].num_rows
-        started = self._start(bucket, _Streams.of_rows(requests, parts), per_stream)
-        read, step = self._head.bucket(len(parts) * per_stream), self._head.bucket(len(parts))
+        started = self._start(bucket, _RoundStreams.of_rows(requests, parts), per_stream)
+        read, step = self._bucket(len(parts) * per_stream), self._bucket(len(parts))
         read.batch.fill([SequenceRows(p.sequence, p.start, [0] * per_stream) for p in parts], ahead=AHEAD)
         step.batch.fill([SequenceRows(p.sequence, p.start + per_stream, [0]) for p in parts], ahead=AHEAD)
         for head_bucket in (read, step):
@@ -279,34 +280,34 @@ class HeadRounds:
         self._table[: len(requests)].copy_(torch.from_numpy(np.ascontiguousarray(table)))
         self._at.zero_()
 
-    def _start(self, bucket: TargetBucket, streams: _Streams, per_stream: int) -> _UnderWay:
+    def _start(self, bucket: TargetBucket, streams: _RoundStreams, per_stream: int) -> _Round:
         bucket.run()
         rows = len(streams.sequences) * per_stream
         chosen = self._chosen.begin(bucket.chooser.chosen[0, :rows])
-        return _UnderWay(bucket, chosen, bucket.rows_of_features(rows), streams)
+        return _Round(bucket, chosen, bucket.rows_of_features(rows), streams)
 
-    def _follow(self, now: _UnderWay, per_stream: int) -> _UnderWay:
+    def _follow(self, now: _Round, per_stream: int) -> _Round:
         """The next round: where its streams stand is not known yet."""
-        bucket, head, count = now.bucket, self._head, len(now.streams.sequences)
-        read, step = head.bucket(count * per_stream), head.bucket(count)
+        bucket, count = now.bucket, len(now.streams.sequences)
+        read, step = self._bucket(count * per_stream), self._bucket(count)
         self._accept(bucket, count, per_stream, _is_sampled(now.streams))
         assert now.features is not None
         read.fuse(now.features)
         read.run()
-        head.draft_loop.follow(read, step, per_stream - 1)
-        draft = self._drafts.begin(head.draft_loop.drafted[: per_stream - 1])
+        self._draft_loop.follow(read, step, per_stream - 1)
+        draft = self._drafts.begin(self._draft_loop.drafted[: per_stream - 1])
         self._put_draft(bucket, count, per_stream)
         following = self._start(bucket, now.streams, per_stream)
         following.draft = draft
         return following
 
     def _accept(self, bucket: TargetBucket, count: int, per_stream: int, sampled: bool) -> None:
-        read, step, batch = self._head.bucket(count * per_stream), self._head.bucket(count), bucket.batch
+        read, step, batch = self._bucket(count * per_stream), self._bucket(count), bucket.batch
         accept_kernel[(count,)](
             bucket.chooser.chosen, batch.tokens, batch.position, batch.slot, batch.tiles, read.batch.tokens,
             read.batch.position, read.batch.slot, read.batch.tiles, step.batch.position, step.batch.slot,
             step.batch.tiles, step.batch.source, step.batch.progress, self._table, self._at, bucket.chooser.settings,
-            read.chooser.settings, self._head.draft_loop.plan, batch.capacity, read.batch.capacity, per_stream,
+            read.chooser.settings, self._draft_loop.plan, batch.capacity, read.batch.capacity, per_stream,
             ROWS=_MAX_ROWS, TILES=_MAX_TILES, TABLE=_TABLE, MAX=MAX_STREAMS, SAMPLED=sampled, num_warps=2,
         )  # fmt: skip
         if sampled:
@@ -314,20 +315,20 @@ class HeadRounds:
                 used.chooser.settings_changed()
 
     def _put_draft(self, bucket: TargetBucket, count: int, per_stream: int) -> None:
-        drafted = self._head.draft_loop.drafted
+        drafted = self._draft_loop.drafted
         put_draft_kernel[(count,)](
             drafted, bucket.batch.tokens, per_stream, ROWS=_MAX_ROWS, MAX=MAX_STREAMS, num_warps=1
         )
 
 
 def _is_asked_for(
-    now: _UnderWay, bucket: TargetBucket, requests: Sequence[ScoreRequest], parts: Sequence[SequenceRows]
+    now: _Round, bucket: TargetBucket, requests: Sequence[ScoreRequest], parts: Sequence[SequenceRows]
 ) -> bool:
     """Whether a round that was started is just what is wanted now."""
     if now.bucket is not bucket or now.chains != [part.tree.tokens for part in parts]:
         return False
     even = all(len(part.pending) == 1 and length_of_chain(part.tree) == len(part.tree) for part in parts)
-    return even and now.streams == _Streams.of_rows(requests, parts)
+    return even and now.streams == _RoundStreams.of_rows(requests, parts)
 
 
 def _taken(part: SequenceRows, own: Sequence[int]) -> list[int]:
@@ -336,7 +337,7 @@ def _taken(part: SequenceRows, own: Sequence[int]) -> list[int]:
     return list(own[: accepted + 1])
 
 
-def _is_sampled(streams: _Streams) -> bool:
+def _is_sampled(streams: _RoundStreams) -> bool:
     return any(sampling is not None and not sampling.is_greedy for sampling in streams.samplings)
 
 
