@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from slipstream.errors import UsageError
-from slipstream.models.checkpoint import RawTensor
+from slipstream.models.checkpoint import FloatsInMemory, RawTensor
 from slipstream.models.config import DecoderConfig
 from slipstream.models.tensors import expected_tensors
 from slipstream.models.tokenizer import Tokenizer
@@ -47,7 +47,7 @@ SHAPES: dict[str, DecoderConfig] = {
 }  # fmt: skip
 
 
-class RandomCheckpoint:
+class RandomCheckpoint(FloatsInMemory):
     """A Checkpoint of a known shape with random weights: one random block, repeated, so that even large models take
     only seconds to create. Its tokens are bytes.
     """
@@ -70,15 +70,6 @@ class RandomCheckpoint:
         if "norm" in tensor_name:
             return RawTensor("F32", np.ones(shape, np.float32))
         return RawTensor("F32", self._block, repeated_to=shape)
-
-    def quant_format(self, tensor_name: str) -> None:
-        return None
-
-    def quantised(self, tensor_name: str) -> None:
-        return None
-
-    def release_pages(self) -> None:
-        pass
 
     def weight_bytes(self) -> int:
         return 2 * sum(int(np.prod(shape)) for shape in self._shapes.values())
