@@ -123,7 +123,7 @@ def test_audit_finds_the_text_unchanged() -> None:
 
 def test_tune_writes_settings_that_generate_reads(tmp_path: Path) -> None:
     file = tmp_path / "slipstream.yaml"
-    arguments = ["--seconds", "8", "--limit", "2", "--max-tokens", "12", "--drafter", "ngram", "--json"]
+    arguments = ["--seconds", "5", "--limit", "1", "--max-tokens", "12", "--drafter", "ngram", "--json"]
     tuned = json.loads(run_apart("tune", *arguments, "--output", str(file)).stdout)
     assert file.exists()
     answer = run_apart("generate", "--max-tokens", "4", "--json", "Hello", SLIPSTREAM_CONFIG=str(file))
