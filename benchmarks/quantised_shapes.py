@@ -29,10 +29,10 @@ class QuantisedShape(RandomCheckpoint):
         self.name += "-q4_k_m"
         self._blocks = {kind.type_id: _random_blocks(kind) for kind in (_Q4_K, _Q6_K)}
 
-    def quant_format(self, tensor_name: str) -> QuantFormat | None:  # type: ignore[override]
+    def quant_format(self, tensor_name: str) -> QuantFormat | None:
         return self._kind(tensor_name).format if len(self._shapes[tensor_name]) == 2 else None
 
-    def quantised(self, tensor_name: str) -> QuantisedTensor | None:  # type: ignore[override]
+    def quantised(self, tensor_name: str) -> QuantisedTensor | None:
         shape = self._shapes[tensor_name]
         if len(shape) != 2:
             return None

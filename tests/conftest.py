@@ -6,6 +6,7 @@ Without a GPU, Triton's kernels run in its interpreter. It reads this when kerne
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -13,6 +14,13 @@ import torch
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
+
+
+def pytest_collection_finish() -> None:
+    if os.environ.get("TRITON_INTERPRET") == "1" and "triton" in sys.modules:
+        import quick_interpreter
+
+        quick_interpreter.install()
 
 
 @pytest.fixture(autouse=True)

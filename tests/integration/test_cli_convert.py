@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +11,7 @@ import torch
 import transformers
 
 import slipstream
+from commands import run_apart, run_here
 from contract import tiny_models
 from slipstream import Limits, LoadedModel, Sampling
 from slipstream.core.protocols import ScoreRequest
@@ -31,17 +29,10 @@ ODD_TEXTS = [
 ]
 
 
-def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "slipstream", "convert", *arguments],
-        capture_output=True, text=True, timeout=280, env=os.environ | environment,
-    )  # fmt: skip
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("convert") / "smollm2"
-    result = run("smollm2-135m", str(path), "--dtype", "fp32", "--json")
+    result = run_apart("convert", "smollm2-135m", str(path), "--dtype", "fp32", "--json")
     assert result.returncode == 0, result.stderr
     written = json.loads(result.stdout)
     assert written["folder"] == str(path) and written["num_tensors"] == 272
@@ -96,7 +87,7 @@ def test_bad_use_is_one_clear_line_and_leaves_nothing(tmp_path: Path) -> None:
     }
     before = sorted(tmp_path.iterdir())
     for arguments, words in cases.items():
-        result = run(*arguments)
+        result = run_here("convert", *arguments)
         assert result.returncode in (1, 2) and result.stdout == ""
         assert words in result.stderr and "Traceback" not in result.stderr, result.stderr
     assert sorted(tmp_path.iterdir()) == before

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from commands import run_apart, run_here
 from cpu_time import cpu_seconds
 from doctor_rules import page
 from unit.models import model_files
@@ -23,8 +23,10 @@ python -m vllm.entrypoints.openai.api_server --model TheBloke/Llama-2-7B-AWQ --d
 
 
 def doctor(*arguments: str | Path, code: int = 0) -> dict:
-    command = [sys.executable, "-m", "slipstream", "doctor", "--json", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return _report(run_here("doctor", "--json", *map(str, arguments)), code)
+
+
+def _report(done: subprocess.CompletedProcess[str], code: int) -> dict:
     assert done.returncode == code, done.stdout + done.stderr
     return json.loads(done.stdout)
 
@@ -51,7 +53,7 @@ def ids(result: dict) -> set[str]:
 
 def test_with_nothing_configured_it_is_useful_in_under_5_seconds() -> None:
     started = cpu_seconds()
-    result = doctor()
+    result = _report(run_apart("doctor", "--json"), 0)
     assert cpu_seconds() - started < 5
     assert result["machine"]["cores"] >= 1
     assert result["verdict"]
@@ -115,10 +117,8 @@ def test_a_name_that_is_no_text_and_thousands_of_findings_can_be_shown(tmp_path:
     folder = tmp_path / os.fsdecode(b"\xff\xfe")
     folder.mkdir()
     (folder / "Modelfile").write_text("FROM x\n" + "".join(f"PARAMETER wrong_{i} 1\n" for i in range(2000)))
-    command = [sys.executable, "-m", "slipstream", "doctor", "--engine", "ollama"]
-    command += ["--target", str(folder), "--config", str(folder / "Modelfile")]
     started = cpu_seconds()
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = run_apart("doctor", "--engine", "ollama", "--target", str(folder), "--config", str(folder / "Modelfile"))
     assert done.returncode == 1 and "Traceback" not in done.stderr and "\\udcff" in done.stdout
     assert "more findings: --json lists all" in done.stdout
     assert cpu_seconds() - started < 10
@@ -134,9 +134,7 @@ def test_the_verdict_is_one_short_line(tmp_path: Path) -> None:
 
 def shown(*arguments: str | Path, columns: int) -> list[str]:
     """The lines that a user sees, without spaces at their end."""
-    command = [sys.executable, "-m", "slipstream", "doctor", *map(str, arguments)]
-    environment = os.environ | {"COLUMNS": str(columns)}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
+    done = run_here("doctor", *map(str, arguments), COLUMNS=str(columns))
     assert "Traceback" not in done.stderr
     assert all(line == line.rstrip() for line in done.stdout.splitlines())
     return done.stdout.splitlines()
@@ -185,8 +183,7 @@ def test_a_short_draft_context_is_warned_of(tmp_path: Path) -> None:
     ],
 )
 def test_a_case_that_can_not_be_is_bad_use(arguments: tuple[str, ...], message: str) -> None:
-    command = [sys.executable, "-m", "slipstream", "doctor", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = run_here("doctor", *arguments)
     assert done.returncode == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr
@@ -206,8 +203,7 @@ def test_a_log_is_fine_with_what_was_checked_or_unknown_with_its_error(tmp_path:
 def test_start_up_refuses_with_the_doctors_findings(tmp_path: Path) -> None:
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(gguf_file(tmp_path / "whole.gguf").read_bytes()[:5000])
-    command = [sys.executable, "-m", "slipstream", "generate", "--model", str(broken), "hello"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = run_here("generate", "--model", str(broken), "hello")
     assert done.returncode == 1
     assert "weights-" in done.stderr
     assert "Traceback" not in done.stderr

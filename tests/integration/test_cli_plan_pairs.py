@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import tiny_gguf
+from commands import run_apart, run_here
 from cpu_time import cpu_seconds
 from unit.models import model_files
 
@@ -32,13 +31,6 @@ def stores(tmp_path: Path) -> dict[str, str]:
     }
 
 
-def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "slipstream", *arguments],
-        capture_output=True, text=True, timeout=280, env=os.environ | environment,
-    )  # fmt: skip
-
-
 def refused(result: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
     assert result.returncode == code, result.stderr
     assert "Traceback" not in result.stderr and result.stdout == ""
@@ -48,7 +40,7 @@ def refused(result: subprocess.CompletedProcess[str], code: int, *words: str) ->
 
 @pytest.mark.parametrize("command", ["plan", "pairs"])
 def test_help_teaches_by_example(command: str) -> None:
-    result = run(command, "--help")
+    result = run_here(command, "--help")
     assert result.returncode == 0 and f"slipstream {command}" in result.stdout
 
 
@@ -56,7 +48,7 @@ def test_help_teaches_by_example(command: str) -> None:
 
 
 def test_the_storys_plan_in_json() -> None:
-    result = run(*STORY, "--json")
+    result = run_here(*STORY, "--json")
     data = json.loads(result.stdout)
     assert result.returncode == 0 and data["fits"] is True and data["findings"] == []
     assert data["parts"][0] == {
@@ -68,14 +60,14 @@ def test_the_storys_plan_in_json() -> None:
 
 
 def test_the_storys_plan_as_a_picture() -> None:
-    result = run(*STORY)
+    result = run_here(*STORY)
     assert result.returncode == 0
     for words in ("target KV", "1.51", "GPU 0", "GPU 1", "█", "▓", "fits", "longest context"):
         assert words in result.stdout
 
 
 def test_what_does_not_fit_exits_with_1_and_says_what_would() -> None:
-    result = run("plan", "--weights-gb", "40", "--like", "Llama-3.3-70B-Instruct", "--gpus", "24")
+    result = run_here("plan", "--weights-gb", "40", "--like", "Llama-3.3-70B-Instruct", "--gpus", "24")
     assert result.returncode == 1
     assert "does NOT fit" in result.stdout and "smaller quantisation" in result.stdout
 
@@ -84,7 +76,7 @@ def test_a_plan_for_files_that_are_here(tmp_path: Path) -> None:
     model_files.save_model(tmp_path / "target", "Llama", num_hidden_layers=4)
     draft = tiny_gguf.write(tmp_path / "draft.gguf", tiny_gguf.vocabulary(300, {}))
     models = ("--target", str(tmp_path / "target"), "--draft", str(draft))
-    data = json.loads(run("plan", *models, "--context", "8192", "--json").stdout)
+    data = json.loads(run_here("plan", *models, "--context", "8192", "--json").stdout)
     stored = sum(file.stat().st_size for file in (tmp_path / "target").glob("*.safetensors"))
     assert data["target"]["weight_bytes"] == stored and data["target"]["num_layers"] == 4
     assert data["draft"]["name"] == "draft"
@@ -108,11 +100,11 @@ def test_a_plan_for_files_that_are_here(tmp_path: Path) -> None:
     ],
 )
 def test_bad_use_of_plan_is_one_clear_line(arguments: list[str], words: list[str]) -> None:
-    refused(run("plan", *arguments), 2, *words)
+    refused(run_here("plan", *arguments), 2, *words)
 
 
 def test_a_target_that_is_not_there() -> None:
-    refused(run("plan", "--target", "/nowhere/x.gguf"), 1, "/nowhere/x.gguf")
+    refused(run_here("plan", "--target", "/nowhere/x.gguf"), 1, "/nowhere/x.gguf")
 
 
 # -- pairs
@@ -128,7 +120,7 @@ def make_pair(folder: Path) -> None:
 
 def test_pairs_without_a_target_lists_the_groups(tmp_path: Path, stores: dict[str, str]) -> None:
     make_pair(tmp_path / "models")
-    result = run("pairs", "--search", str(tmp_path / "models"), "--json", **stores)
+    result = run_here("pairs", "--search", str(tmp_path / "models"), "--json", **stores)
     data = json.loads(result.stdout)
     assert result.returncode == 0
     assert [[Path(m["spec"]).name for m in g["models"]] for g in data["groups"]] == [
@@ -136,7 +128,7 @@ def test_pairs_without_a_target_lists_the_groups(tmp_path: Path, stores: dict[st
         ["stranger.gguf"],
     ]
     assert [Path(m["spec"]).name for m in data["unreadable"]] == ["broken.gguf"]
-    shown = run("pairs", "--search", str(tmp_path / "models"), **stores).stdout
+    shown = run_here("pairs", "--search", str(tmp_path / "models"), **stores).stdout
     assert "these work together" in shown and "can't be used" in shown
 
 
@@ -144,7 +136,7 @@ def test_pairs_ranks_drafts_for_a_target(tmp_path: Path, stores: dict[str, str])
     make_pair(tmp_path / "models")
     arguments = ["pairs", "--target", str(tmp_path / "models" / "big"), "--search", str(tmp_path / "models")]
     arguments += ["--engine", "vllm"]  # Slipstream would translate the vocabulary of the stranger
-    result = run(*arguments, "--json", **stores)
+    result = run_here(*arguments, "--json", **stores)
     data = json.loads(result.stdout)
     assert result.returncode == 0
     (draft,) = data["drafts"]
@@ -152,7 +144,7 @@ def test_pairs_ranks_drafts_for_a_target(tmp_path: Path, stores: dict[str, str])
     assert {"n_draft", "p_min", "speedup", "tokens_per_s"} <= set(draft["prediction"])
     reasons = {Path(m["spec"]).name: m["reason"] for m in data["rejected"]}
     assert "another vocabulary" in reasons["stranger.gguf"] and "can't be read" in reasons["broken.gguf"]
-    shown = run(*arguments, **stores).stdout
+    shown = run_here(*arguments, **stores).stdout
     assert "predicted" in shown and "another vocabulary" in shown and "--drafter translate" in shown
     assert "skipped, of 3 models found:" in shown and "broken.gguf: can't be read" in shown
 
@@ -172,17 +164,17 @@ def test_pairs_ends_with_the_command_to_run(tmp_path: Path, stores: dict[str, st
     big = tiny_gguf.write(tmp_path / "big[1]:cat:.gguf", tiny_gguf.vocabulary(300, {}), layers=40, hidden=64)
     small = tiny_gguf.write(tmp_path / "small.gguf", tiny_gguf.vocabulary(300, {}), layers=1)
     arguments = ["pairs", "--target", str(big), "--search", str(tmp_path), "--engine", engine]
-    shown = run(*arguments, **stores).stdout
+    shown = run_here(*arguments, **stores).stdout
     wanted = command.format(big=shlex.quote(str(big)), small=small)
     assert shown.splitlines()[-1].startswith(wanted)
-    assert json.loads(run(*arguments, "--json", **stores).stdout)["command"].startswith(wanted)
+    assert json.loads(run_here(*arguments, "--json", **stores).stdout)["command"].startswith(wanted)
     assert "big[1]:cat:.gguf" in shown.splitlines()[0], "neither markup nor an emoji"
 
 
 def test_pairs_recommends_nothing_that_the_engine_can_not_read(tmp_path: Path, stores: dict[str, str]) -> None:
     big = tiny_gguf.write(tmp_path / "big.gguf", tiny_gguf.vocabulary(300, {}), layers=40, hidden=64)
     tiny_gguf.write(tmp_path / "small.gguf", tiny_gguf.vocabulary(300, {}), layers=1)
-    result = run("pairs", "--target", str(big), "--search", str(tmp_path), "--engine", "vllm", **stores)
+    result = run_here("pairs", "--target", str(big), "--search", str(tmp_path), "--engine", "vllm", **stores)
     assert "no model here can draft for it" in result.stdout and "weights-quantisation" in result.stdout
 
 
@@ -190,7 +182,7 @@ def test_pairs_measures_what_it_predicts(tmp_path: Path, stores: dict[str, str])
     make_pair(tmp_path / "models")
     kept = {key: value for key, value in stores.items() if key != "SLIPSTREAM_CACHE"}  # the compiled kernels are there
     arguments = ["--target", str(tmp_path / "models" / "big"), "--search", str(tmp_path / "models")]
-    result = run("pairs", *arguments, "--measure", "--json", **kept)
+    result = run_apart("pairs", *arguments, "--measure", "--json", **kept)
     assert result.returncode == 0, result.stderr
     (measured,) = json.loads(result.stdout)["measured"]
     assert Path(measured["spec"]).name == "small"
@@ -203,7 +195,7 @@ def test_pairs_names_published_models_when_nothing_fits(tmp_path: Path, stores: 
 
     llama3 = next(f for f in FAMILIES if f.name == "Llama 3.x")
     target = tiny_gguf.write(tmp_path / "t.gguf", tiny_gguf.vocabulary(128_256, llama3.samples))
-    result = run("pairs", "--target", str(target), **stores)
+    result = run_here("pairs", "--target", str(target), **stores)
     assert result.returncode == 1
     assert "Llama 3.x" in result.stdout and "no model here can draft for it" in result.stdout
 
@@ -211,9 +203,9 @@ def test_pairs_names_published_models_when_nothing_fits(tmp_path: Path, stores: 
 def test_pairs_is_quick_the_second_time(tmp_path: Path, stores: dict[str, str]) -> None:
     for number in range(4):
         tiny_gguf.write(tmp_path / "m" / f"{number}.gguf", tiny_gguf.vocabulary(128_256, {}, f"v{number}_"))
-    run("pairs", "--search", str(tmp_path / "m"), **stores)
+    run_apart("pairs", "--search", str(tmp_path / "m"), **stores)
     started = cpu_seconds()
-    result = run("pairs", "--search", str(tmp_path / "m"), **stores)
+    result = run_apart("pairs", "--search", str(tmp_path / "m"), **stores)
     assert result.returncode == 0
     assert cpu_seconds() - started < 3
 
@@ -230,4 +222,4 @@ def test_pairs_is_quick_the_second_time(tmp_path: Path, stores: dict[str, str]) 
 def test_bad_use_of_pairs_is_one_clear_line(
     stores: dict[str, str], arguments: list[str], code: int, words: list[str]
 ) -> None:
-    refused(run("pairs", *arguments, **stores), code, *words)
+    refused(run_here("pairs", *arguments, **stores), code, *words)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from commands import run_here
 
 GUIDE = Path(__file__).parents[2] / "docs" / "scaling.md"
 
@@ -20,21 +20,18 @@ def commands(*names: str) -> list[str]:
     return [line for line in lines if line.startswith(tuple(f"slipstream {name} " for name in names))]
 
 
-def run(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "slipstream", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=folder)
-
-
 @pytest.mark.parametrize("line", commands("plan"))
-def test_the_guides_plans_fit(line: str, tmp_path: Path):
-    result = run(shlex.split(line)[1:], tmp_path)
+def test_the_guides_plans_fit(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    result = run_here(*shlex.split(line)[1:])
     assert result.returncode == 0 and "fits" in result.stdout, result.stdout + result.stderr
 
 
 @pytest.mark.parametrize("line", commands("export", "launch"))
-def test_the_guides_engines_can_be_started_so(line: str, tmp_path: Path):
+def test_the_guides_engines_can_be_started_so(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
     words = shlex.split(line)[1:]
-    result = run(["export", *words[1:]], tmp_path)
+    result = run_here("export", *words[1:])
     assert result.returncode == 0, result.stderr
     written = (tmp_path / words[words.index("-o") + 1]).read_text() if "-o" in words else result.stdout
     assert "vllm" in written

@@ -54,3 +54,16 @@ class Checkpoint(Protocol):
     def weight_bytes(self) -> int:
         """Bytes of all tensors as stored."""
         ...
+
+
+class FloatsInMemory:
+    """What a Checkpoint says that has no codes and no files to read from."""
+
+    def quant_format(self, tensor_name: str) -> QuantFormat | None:
+        return None
+
+    def quantised(self, tensor_name: str) -> QuantisedTensor | None:
+        return None
+
+    def release_pages(self) -> None:
+        pass

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from slipstream.errors import UsageError
-from slipstream.models.checkpoint import RawTensor
+from slipstream.models.checkpoint import FloatsInMemory, RawTensor
 from slipstream.models.config import DecoderConfig
 from slipstream.models.tensors import expected_tensors
 from slipstream.models.tokenizer import Tokenizer
@@ -22,11 +22,9 @@ def _llama3(hidden: int, intermediate: int, layers: int, heads: int, head_dim: i
     )  # fmt: skip
 
 
-def _qwen25(
-    hidden: int, intermediate: int, layers: int, heads: int, kv_heads: int, tied: bool, vocab: int = 151936
-) -> DecoderConfig:
+def _qwen25(hidden: int, intermediate: int, layers: int, heads: int, kv_heads: int, tied: bool) -> DecoderConfig:
     return DecoderConfig(
-        architecture="qwen2", vocab_size=vocab, hidden_size=hidden, intermediate_size=intermediate,
+        architecture="qwen2", vocab_size=151936 if tied else 152064, hidden_size=hidden, intermediate_size=intermediate,
         num_layers=layers, num_heads=heads, num_kv_heads=kv_heads, head_dim=hidden // heads, context_length=32768,
         norm_eps=1e-6, rope_theta=1000000.0, qkv_bias=True, tied_head=tied,
     )  # fmt: skip
@@ -40,8 +38,8 @@ SHAPES: dict[str, DecoderConfig] = {
     "qwen-0.5b": _qwen25(896, 4864, 24, 14, 2, tied=True),
     "qwen-1.5b": _qwen25(1536, 8960, 28, 12, 2, tied=True),
     "qwen-3b": _qwen25(2048, 11008, 36, 16, 2, tied=True),
-    "qwen-7b": _qwen25(3584, 18944, 28, 28, 4, tied=False, vocab=152064),
-    "qwen-72b": _qwen25(8192, 29568, 80, 64, 8, tied=False, vocab=152064),
+    "qwen-7b": _qwen25(3584, 18944, 28, 28, 4, tied=False),
+    "qwen-72b": _qwen25(8192, 29568, 80, 64, 8, tied=False),
     "tiny": DecoderConfig(
         architecture="llama", vocab_size=512, hidden_size=64, intermediate_size=176, num_layers=2, num_heads=4,
         num_kv_heads=2, head_dim=16, context_length=2048, norm_eps=1e-5, rope_theta=10000.0, tied_head=True,
@@ -49,7 +47,7 @@ SHAPES: dict[str, DecoderConfig] = {
 }  # fmt: skip
 
 
-class RandomCheckpoint:
+class RandomCheckpoint(FloatsInMemory):
     """A Checkpoint of a known shape with random weights: one random block, repeated, so that even large models take
     only seconds to create. Its tokens are bytes.
     """
@@ -72,15 +70,6 @@ class RandomCheckpoint:
         if "norm" in tensor_name:
             return RawTensor("F32", np.ones(shape, np.float32))
         return RawTensor("F32", self._block, repeated_to=shape)
-
-    def quant_format(self, tensor_name: str) -> None:
-        return None
-
-    def quantised(self, tensor_name: str) -> None:
-        return None
-
-    def release_pages(self) -> None:
-        pass
 
     def weight_bytes(self) -> int:
         return 2 * sum(int(np.prod(shape)) for shape in self._shapes.values())

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from slipstream.errors import UnsupportedModelError, UsageError
-from slipstream.models.checkpoint import Checkpoint, RawTensor
+from slipstream.models.checkpoint import Checkpoint, FloatsInMemory, RawTensor
 from slipstream.models.export import export_folder
 from slipstream.models.export_config import config_json
 from slipstream.models.quantise import check_quantisable, quantise
@@ -104,7 +104,7 @@ class DraftTrainee:
                 quantise(draft, scratch, _GGUF_TYPE)
 
 
-class TrainedDraft:
+class TrainedDraft(FloatsInMemory):
     """Trained weights as a checkpoint; all else is the target's."""
 
     def __init__(self, name: str, target: Checkpoint, num_layers: int, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -119,15 +119,6 @@ class TrainedDraft:
 
     def tensor(self, tensor_name: str) -> RawTensor:
         return in_bf16(self._tensors[tensor_name])
-
-    def quant_format(self, tensor_name: str) -> None:
-        return None
-
-    def quantised(self, tensor_name: str) -> None:
-        return None
-
-    def release_pages(self) -> None:
-        pass
 
     def weight_bytes(self) -> int:
         return 2 * decoder_parameters(self.config)

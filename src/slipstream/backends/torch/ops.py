@@ -193,9 +193,8 @@ class Ops(Protocol[BatchOf]):
         ...
 
     def qkv(
-        self, hidden: Hidden, norm: Norm, weight: Linear, qk_norm: QKNorm | None, rope: RopeTable, batch: BatchOf,
-        config: DecoderConfig, cache: LayerCache,
-    ) -> torch.Tensor:  # fmt: skip
+        self, hidden: Hidden, norm: Norm, weight: Linear, qk_norm: QKNorm | None, step: LayerStep[BatchOf]
+    ) -> torch.Tensor:
         """linear(norm(x)), queries and keys normalised and rotated; keys and values go into the cache.
 
         [rows, heads * head_dim or more], queries first.
@@ -234,9 +233,9 @@ def run_layers(
 
 def run_layer(ops: Ops[B], hidden: Hidden, layer: Layer, step: LayerStep[B], then: Norm) -> None:
     """A layer, step by step. `then`: the norm of the next one."""
-    batch, config, cache = step.batch, step.config, step.cache
-    qkv = ops.qkv(hidden, layer.attention_norm, layer.qkv, layer.qk_norm, step.rope, batch, config, cache)
-    ops.add(ops.attend(qkv, batch, config, cache), layer.output, hidden, then=layer.mlp_norm)
+    qkv = ops.qkv(hidden, layer.attention_norm, layer.qkv, layer.qk_norm, step)
+    attended = ops.attend(qkv, step.batch, step.config, step.cache)
+    ops.add(attended, layer.output, hidden, then=layer.mlp_norm)
     ops.add(ops.gate(hidden, layer.mlp_norm, layer.gate_up), layer.down, hidden, then=then)
 
 
@@ -287,11 +286,10 @@ class SmallSteps(ABC, Generic[B]):
         return self.linear(self.norm(hidden.x, norm), weight)
 
     def qkv(
-        self, hidden: Hidden, norm: Norm, weight: Linear, qk_norm: QKNorm | None, rope: RopeTable, batch: B,
-        config: DecoderConfig, cache: LayerCache,
-    ) -> torch.Tensor:  # fmt: skip
+        self, hidden: Hidden, norm: Norm, weight: Linear, qk_norm: QKNorm | None, step: LayerStep[B]
+    ) -> torch.Tensor:
         qkv = self.project(hidden, norm, weight)
-        self.rope_write(qkv, batch, config, rope, qk_norm, cache)
+        self.rope_write(qkv, step.batch, step.config, step.rope, qk_norm, step.cache)
         return qkv
 
     def gate(self, hidden: Hidden, norm: Norm, gate_up: Linear) -> torch.Tensor:

@@ -14,7 +14,7 @@ from slipstream.backends.torch.cuda.choose import Chooser
 from slipstream.backends.torch.cuda.linear import SQUARES_UNIT
 from slipstream.backends.torch.cuda.ops import TritonOps
 from slipstream.backends.torch.head import HeadWeights
-from slipstream.backends.torch.ops import Hidden, LayerCache, Norm
+from slipstream.backends.torch.ops import Hidden, LayerCache, LayerStep, Norm
 
 if TYPE_CHECKING:
     from slipstream.backends.torch.kv_pool import KVPool
@@ -112,9 +112,8 @@ class HeadBucket(Bucket):
             BLOCK=triton.next_power_of_2(width), num_warps=4,
         )  # fmt: skip
         unchanged = Norm(w.hidden_norm.gain, 0.0)
-        qkv = ops.qkv(
-            Hidden(x, both, squares), unchanged, w.qkv, w.qk_norm, w.rope, self.batch, config.layer, self._cache
-        )
+        step = LayerStep(w.rope, self.batch, config.layer, self._cache)
+        qkv = ops.qkv(Hidden(x, both, squares), unchanged, w.qkv, w.qk_norm, step)
         hidden = Hidden(x, torch.empty_like(x), squares)
         ops.add(ops.attend(qkv, self.batch, config.layer, self._cache), w.output, hidden, then=w.mlp_norm)
         ops.add(ops.gate(hidden, w.mlp_norm, w.gate_up), w.down, hidden, then=w.final_norm)

@@ -19,8 +19,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from slipstream.backends.torch.cuda.batch import DeviceRows
 from slipstream.backends.torch.kv_pool import PAGE_SIZE
-from slipstream.backends.torch.ops import Hidden, LayerCache, Linear, Norm, RopeTable
-from slipstream.models.config import DecoderConfig
+from slipstream.backends.torch.ops import Hidden, LayerStep, Linear, Norm
 
 MAX_SKINNY_ROWS = 64  # of a draft's step
 MAX_ROWS = 256  # that these kernels take; from there on products are bound by arithmetic, and cuBLAS is faster
@@ -360,10 +359,10 @@ class SkinnyProducts:
         return out
 
     def qkv(
-        self, hidden: Hidden, norm: Norm, weight: Linear, batch: DeviceRows, config: DecoderConfig, rope: RopeTable,
-        cache: LayerCache, tiling: Tiling,
-    ) -> torch.Tensor:  # fmt: skip
+        self, hidden: Hidden, norm: Norm, weight: Linear, step: LayerStep[DeviceRows], tiling: Tiling
+    ) -> torch.Tensor:
         """Rotated queries [rows, heads * head_dim]; keys and values go into the cache."""
+        batch, config, rope, cache = step.batch, step.config, step.rope, step.cache
         assert hidden.scaled is not None and hidden.squares is not None
         rows, width = len(hidden.x), config.num_heads * config.head_dim
         queries = torch.empty(rows, width, dtype=self._dtype, device=self._device)

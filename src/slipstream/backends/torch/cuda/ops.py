@@ -18,6 +18,7 @@ from slipstream.backends.torch.ops import (
     Features,
     Hidden,
     LayerCache,
+    LayerStep,
     Linear,
     Norm,
     QKNorm,
@@ -80,10 +81,9 @@ class TritonOps:
         run_layers(self, hidden, stack, batch, cache, features)
 
     def qkv(
-        self, hidden: Hidden, norm: Norm, weight: Linear, qk_norm: QKNorm | None, rope: RopeTable, batch: DeviceRows,
-        config: DecoderConfig, cache: LayerCache,
-    ) -> torch.Tensor:  # fmt: skip
-        whole = qk_norm is not None or is_coded(cache.keys)  # norm and codes are of heads that are complete
+        self, hidden: Hidden, norm: Norm, weight: Linear, qk_norm: QKNorm | None, step: LayerStep[DeviceRows]
+    ) -> torch.Tensor:
+        whole = qk_norm is not None or is_coded(step.cache.keys)  # norm and codes are of heads that are complete
         kind = "project" if whole else "qkv"
         if hidden.scaled is None:
             qkv = self._many.linear(self._many.norm(hidden.x, norm), weight)
@@ -91,8 +91,8 @@ class TritonOps:
             qkv = self._skinny.normed(hidden, norm, weight, self._tiling(kind, weight, hidden))
         else:
             tiling = self._tiling(kind, weight, hidden)
-            return self._skinny.qkv(hidden, norm, weight, batch, config, rope, cache, tiling)
-        self._attention.rope_write(qkv, batch, rope, qk_norm, cache)
+            return self._skinny.qkv(hidden, norm, weight, step, tiling)
+        self._attention.rope_write(qkv, step.batch, step.rope, qk_norm, step.cache)
         return qkv
 
     def gate(self, hidden: Hidden, norm: Norm, gate_up: Linear) -> torch.Tensor:
@@ -140,7 +140,7 @@ class TritonOps:
             if kind == "add":
                 self._skinny.add(x, weight, Hidden(stream, torch.empty_like(stream), squares), norm, tiling)
             elif kind == "qkv" and rows <= NARROW_ROWS:
-                self._skinny.qkv(hidden, norm, weight, batch, self._config, rope, cache, tiling)
+                self._skinny.qkv(hidden, norm, weight, LayerStep(rope, batch, self._config, cache), tiling)
             else:
                 self._skinny.normed(hidden, norm, weight, tiling, kind == "gate", kind == "logits")
 

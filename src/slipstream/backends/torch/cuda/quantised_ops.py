@@ -113,12 +113,11 @@ class QuantisedOps(TritonOps):
             self.add(self.gate(hidden, layer.mlp_norm, layer.gate_up), layer.down, hidden, layer.mlp_norm)
 
     def _qkv(self, hidden: Hidden, layer: Layer, step: LayerStep[DeviceRows]) -> torch.Tensor:
-        norm, weight, batch, cache = layer.attention_norm, layer.qkv, step.batch, step.cache
+        norm, weight = layer.attention_norm, layer.qkv
         if not isinstance(weight, CodedLinear):
-            ready = self._ready(hidden, norm)
-            return self.qkv(ready, norm, weight, layer.qk_norm, step.rope, batch, step.config, cache)
+            return self.qkv(self._ready(hidden, norm), norm, weight, layer.qk_norm, step)
         qkv = self._product(hidden.x, norm, weight, self.activation_dtype)
-        self._attention.rope_write(qkv, batch, step.rope, layer.qk_norm, cache)
+        self._attention.rope_write(qkv, step.batch, step.rope, layer.qk_norm, step.cache)
         return qkv
 
     def gate(self, hidden: Hidden, norm: Norm, gate_up: Linear) -> torch.Tensor:

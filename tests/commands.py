@@ -1,0 +1,55 @@
+"""Commands: what they print and how they end."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import subprocess
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from unittest import mock
+
+from slipstream.cli import main
+
+
+def run_apart(*arguments: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    """In a process of its own, as a user starts it."""
+    return subprocess.run(
+        [sys.executable, "-m", "slipstream", *arguments],
+        input=stdin, capture_output=True, text=True, timeout=280, env=os.environ | environment,
+    )  # fmt: skip
+
+
+def run_here(*arguments: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    """In this process: quicker by a start of Python and torch. For commands that refuse, explain or compute little;
+    how they start, what they import and what signals do to them takes a process of its own.
+    """
+    out, err = _text_file(), _text_file()
+    with (
+        mock.patch.dict(os.environ, environment),
+        mock.patch.object(sys, "argv", ["slipstream", *arguments]),
+        mock.patch.object(sys, "stdin", _text_file(stdin)),
+        mock.patch.object(logging.root, "handlers", []),  # a command's own handler writes to the stderr of here
+        redirect_stdout(out),
+        redirect_stderr(err),
+    ):
+        code = _exit_code()
+    return subprocess.CompletedProcess(arguments, code, _written(out), _written(err))
+
+
+def _exit_code() -> int:
+    try:
+        main()
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    return 0
+
+
+def _text_file(text: str = "") -> io.TextIOWrapper:
+    return io.TextIOWrapper(io.BytesIO(text.encode()), encoding="utf-8", errors="backslashreplace")
+
+
+def _written(file: io.TextIOWrapper) -> str:
+    file.flush()
+    return file.buffer.getvalue().decode()  # type: ignore[attr-defined]
