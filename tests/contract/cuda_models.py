@@ -7,6 +7,7 @@ from unittest import mock
 
 import torch
 
+import quick_interpreter
 from contract import tiny_models
 from contract.emulated_codes import EmulatedKernels
 from slipstream.backends.torch import load as torch_backend
@@ -39,6 +40,7 @@ def load_interpreted(
     folder: Path, max_rows: int = 512, codes: bool = False, kv_dtype: torch.dtype = torch.float32
 ) -> TorchModel:
     """The same kernels and the same bookkeeping on the CPU, in float32, without graphs. `codes`: weights stay codes."""
+    quick_interpreter.install()
     checkpoint, device = open_checkpoint(folder), torch.device("cpu")
     with torch.inference_mode():
         ops = TritonOps(checkpoint.config, torch.float32, device, exact=True)
