@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from slipstream.models.config import DecoderConfig
-from slipstream.models.quantised import QuantFormat, QuantisedTensor
+from slipstream.models.quantised import Fp8Tensor, QuantFormat, QuantisedTensor
 from slipstream.models.tokenizer import Tokenizer
 
 FloatKind = Literal["F32", "F16", "BF16"]
@@ -45,6 +45,10 @@ class Checkpoint(Protocol):
 
     def quantised(self, tensor_name: str) -> QuantisedTensor | None:
         """The same tensor as its codes and scales; None if it is stored as floats, or in a way without them."""
+        ...
+
+    def fp8(self, tensor_name: str) -> Fp8Tensor | None:
+        """The same tensor in FP8 with a scale for each output; None if it is stored in another way. Reads no codes."""
         ...
 
     def release_pages(self) -> None:

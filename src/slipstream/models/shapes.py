@@ -79,6 +79,9 @@ class RandomCheckpoint:
     def quantised(self, tensor_name: str) -> None:
         return None
 
+    def fp8(self, tensor_name: str) -> None:
+        return None
+
     def release_pages(self) -> None:
         pass
 

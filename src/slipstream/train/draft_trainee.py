@@ -126,6 +126,9 @@ class TrainedDraft:
     def quantised(self, tensor_name: str) -> None:
         return None
 
+    def fp8(self, tensor_name: str) -> None:
+        return None
+
     def release_pages(self) -> None:
         pass
 
