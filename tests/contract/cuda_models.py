@@ -11,7 +11,7 @@ import quick_interpreter
 from contract import tiny_models
 from contract.emulated_codes import EmulatedKernels
 from slipstream.backends.torch import load as torch_backend
-from slipstream.backends.torch.cuda.ops import TritonOps
+from slipstream.backends.torch.cuda.ops import Fp8Ops, TritonOps
 from slipstream.backends.torch.cuda.quantised_ops import QuantisedOps
 from slipstream.backends.torch.cuda.runner import CudaRunner
 from slipstream.backends.torch.cuda.tilings import Tilings
@@ -37,13 +37,16 @@ def load_on_gpu(folder: Path, **options: object) -> TorchModel:
 
 
 def load_interpreted(
-    folder: Path, max_rows: int = 512, codes: bool = False, kv_dtype: torch.dtype = torch.float32
+    folder: Path, max_rows: int = 512, codes: bool = False, kv_dtype: torch.dtype = torch.float32, fp8: bool = False
 ) -> TorchModel:
-    """The same kernels and the same bookkeeping on the CPU, in float32, without graphs. `codes`: weights stay codes."""
+    """The same kernels and the same bookkeeping on the CPU, in float32, without graphs.
+
+    `codes`: weights stay codes. `fp8`: they stay FP8.
+    """
     quick_interpreter.install()
     checkpoint, device = open_checkpoint(folder), torch.device("cpu")
     with torch.inference_mode():
-        ops = TritonOps(checkpoint.config, torch.float32, device, exact=True)
+        ops = (Fp8Ops if fp8 else TritonOps)(checkpoint.config, torch.float32, device, exact=True)
         if codes:
             ops = QuantisedOps(checkpoint.config, torch.float32, device, exact=True, kernels=EmulatedKernels())
         decoder = load_decoder(checkpoint, ops, device, _CONTEXT)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from slipstream.models.config import DecoderConfig
-from slipstream.models.quantised import QuantFormat, QuantisedTensor
+from slipstream.models.quantised import Fp8Tensor, QuantFormat, QuantisedTensor
 from slipstream.models.tokenizer import Tokenizer
 
 FloatKind = Literal["F32", "F16", "BF16"]
@@ -47,6 +47,10 @@ class Checkpoint(Protocol):
         """The same tensor as its codes and scales; None if it is stored as floats, or in a way without them."""
         ...
 
+    def fp8(self, tensor_name: str) -> Fp8Tensor | None:
+        """The same tensor in FP8 with a scale for each output; None if it is stored in another way. Reads no codes."""
+        ...
+
     def release_pages(self) -> None:
         """Gives back the memory of what was read of the files. They can still be read."""
         ...
@@ -63,6 +67,9 @@ class FloatsInMemory:
         return None
 
     def quantised(self, tensor_name: str) -> QuantisedTensor | None:
+        return None
+
+    def fp8(self, tensor_name: str) -> Fp8Tensor | None:
         return None
 
     def release_pages(self) -> None:

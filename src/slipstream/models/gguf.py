@@ -86,6 +86,9 @@ class GgufCheckpoint:
             return None
         return BLOCK_KINDS[info.type_id].tensor(self._rows(tensor_name, info))
 
+    def fp8(self, tensor_name: str) -> None:
+        return None
+
     def _rows(self, tensor_name: str, info: TensorInfo) -> Bytes:
         """The stored bytes of each row, in HF order."""
         rows = read_rows(self._header, info)

@@ -35,6 +35,9 @@ class CodedProduct:
     scheme: QuantScheme
     parts: Mapping[str, StoredTensor]  # by what follows the product's name
 
+    def fp8(self) -> None:
+        return None
+
     def quantised(self) -> QuantisedTensor:
         """Raises DamagedModelError for scales that are not finite."""
         zeros, scales, group = self._zeros(), self._scales(), self.kind.group or self.shape[1]

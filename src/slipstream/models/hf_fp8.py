@@ -1,6 +1,7 @@
 """Products that a folder stores in FP8 (E4M3), with a scale for all, for each output or for each block of weights.
 
-They are read as floats: eight bits of this kind span too much for whole numbers with one scale.
+They are read as floats: eight bits of this kind span too much for whole numbers with one scale. A GPU keeps the codes
+of those whose outputs have a scale each.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy.typing as npt
 from slipstream.errors import DamagedModelError
 from slipstream.models.checkpoint import RawTensor
 from slipstream.models.export_weights import floats
-from slipstream.models.quantised import Floats
+from slipstream.models.quantised import Floats, Fp8Tensor
 from slipstream.models.safetensors_file import FLOATS, StoredTensor
 
 STORED_AS = "F8_E4M3"
@@ -42,12 +43,11 @@ class Fp8Product:
     block: tuple[int, int]  # outputs and inputs that share a scale
 
     def tensor(self) -> RawTensor:
-        """Raises DamagedModelError for scales that are not finite."""
-        stored, scales = self.parts["weight"], self._scales()
-        if not np.isfinite(scales).all():
-            message = f"{stored.path}: the scales of {self.name!r} have NaN or infinity. Download it again."
-            raise DamagedModelError(message)
-        weights = _VALUES[_bytes(stored)]
+        """Raises DamagedModelError for codes or scales that are not finite."""
+        codes, scales = _bytes(self.parts["weight"]), self._finite_scales()
+        if has_nan(codes):
+            raise nan_in_codes(self._place)
+        weights = _VALUES[codes]
         rows, columns = (np.arange(size) // of for size, of in zip(self.shape, self.block, strict=True))
         if scales.shape[1] == 1:
             weights *= scales[rows]
@@ -62,8 +62,25 @@ class Fp8Product:
     def quantised(self) -> None:
         return None
 
+    def fp8(self) -> Fp8Tensor | None:
+        """None if inputs have scales of their own. Raises DamagedModelError for scales that are not finite."""
+        if self.block[1] < self.shape[1]:
+            return None
+        scales = np.repeat(self._finite_scales()[:, 0], self.block[0])[: self.shape[0]]
+        return Fp8Tensor(self._place, _bytes(self.parts["weight"]), scales)
+
     def is_finite(self) -> bool:
-        return bool(np.isfinite(self._scales()).all() and np.isfinite(_VALUES[_bytes(self.parts["weight"])]).all())
+        return bool(np.isfinite(self._scales()).all()) and not has_nan(_bytes(self.parts["weight"]))
+
+    @property
+    def _place(self) -> str:
+        return f"{self.parts['weight'].path}: {self.name!r}"
+
+    def _finite_scales(self) -> Floats:
+        scales = self._scales()
+        if not np.isfinite(scales).all():
+            raise DamagedModelError(f"{self._place} has scales with NaN or infinity. Download it again.")
+        return scales
 
     def _scales(self) -> Floats:
         """[blocks of outputs, blocks of inputs]"""
@@ -103,6 +120,15 @@ def _shapes_of_scales(
         (1, inputs): ((outputs,), (outputs, 1)),
     }
     return known | ({block: ((-(-outputs // block[0]), -(-inputs // block[1])),)} if block else {})
+
+
+def has_nan(codes: npt.NDArray[np.uint8]) -> bool:
+    return bool(((codes & 127) == 127).any())
+
+
+def nan_in_codes(place: str) -> DamagedModelError:
+    """`place`: the file and the name of a tensor."""
+    return DamagedModelError(f"{place} has NaN among its weights. Download it again.")
 
 
 def _bytes(stored: StoredTensor) -> npt.NDArray[np.uint8]:

@@ -66,6 +66,23 @@ class QuantisedTensor:
         return self.format.stored_bytes(self.shape[0] * self.shape[1])
 
 
+@dataclass(frozen=True, slots=True)
+class Fp8Tensor:
+    """A matrix in FP8 (E4M3) whose outputs have a scale each."""
+
+    name: str  # with its file, for messages
+    codes: npt.NDArray[np.uint8]  # [outputs, inputs], a view of the file
+    scales: Floats  # [outputs]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.codes.shape[0], self.codes.shape[1]
+
+    @property
+    def num_bytes(self) -> int:
+        return self.codes.nbytes + self.scales.nbytes
+
+
 def unpacked(format: QuantFormat, rows: QuantisedRows) -> Floats:
     """The weights as floats, rounded as the `gguf` package rounds them. [rows, inputs]"""
     scales, minimums = (_group_floats(own, shared, format) for own, shared in _pairs(rows))

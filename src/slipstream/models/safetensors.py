@@ -14,7 +14,7 @@ from slipstream.models.head_kinds import refuse_head
 from slipstream.models.hf_config import QUANTISATION, config_from_hf
 from slipstream.models.hf_products import Product, coded_products, part_names, unused_biases
 from slipstream.models.hf_quantisation import scheme_from_hf
-from slipstream.models.quantised import QuantFormat, QuantisedTensor
+from slipstream.models.quantised import Fp8Tensor, QuantFormat, QuantisedTensor
 from slipstream.models.safetensors_file import StoredTensor, read_file_header
 from slipstream.models.tensors import check_config, check_tensors, check_vocabulary, expected_tensors
 from slipstream.models.tokenizer import Tokenizer
@@ -65,6 +65,10 @@ class FolderCheckpoint:
     def quantised(self, tensor_name: str) -> QuantisedTensor | None:
         product = self._products.get(tensor_name)
         return product.quantised() if product else None
+
+    def fp8(self, tensor_name: str) -> Fp8Tensor | None:
+        product = self._products.get(tensor_name)
+        return product.fp8() if product else None
 
     def release_pages(self) -> None:
         """Of folders with codes, which are copied when they are packed. Floats may be used where they are."""

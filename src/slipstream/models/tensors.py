@@ -10,6 +10,7 @@ from slipstream.errors import DamagedModelError, UnsupportedModelError
 from slipstream.models.config import DecoderConfig
 
 Shape = tuple[int, ...]
+EMBEDDING = "model.embed_tokens.weight"
 
 # Far above every known model; keeps a malicious header from requesting billions of names.
 MAX_LAYERS = 4096
@@ -20,7 +21,7 @@ IGNORED_SUFFIXES = (".rotary_emb.inv_freq",)  # derived from the config; old che
 def expected_tensors(config: DecoderConfig) -> dict[str, Shape]:
     """Name and shape of every tensor that a backend needs."""
     hidden = config.hidden_size
-    expected = {"model.embed_tokens.weight": (config.vocab_size, hidden), "model.norm.weight": (hidden,)}
+    expected = {EMBEDDING: (config.vocab_size, hidden), "model.norm.weight": (hidden,)}
     if not config.tied_head:
         expected["lm_head.weight"] = (config.vocab_size, hidden)
     layer = layer_tensors(config)

@@ -28,7 +28,8 @@ from slipstream.backends.torch.ops import (
 )
 from slipstream.models.checkpoint import Checkpoint, RawTensor
 from slipstream.models.config import DecoderConfig
-from slipstream.models.quantised import QuantisedTensor
+from slipstream.models.quantised import Fp8Tensor, QuantisedTensor
+from slipstream.models.tensors import EMBEDDING
 
 B = TypeVar("B", bound=Rows)
 
@@ -109,7 +110,7 @@ def load_decoder(
         return to_torch(checkpoint.tensor(name), device)
 
     def matrix(name: str) -> Weight:
-        return _quantised(checkpoint, ops, name) or vector(name)
+        return _as_stored(checkpoint, ops, name) or vector(name)
 
     def before_layer(index: int) -> None:
         checkpoint.release_pages()
@@ -153,7 +154,7 @@ def assembled(config: DecoderConfig, ops: Ops[B], weights: DecoderWeights, rope:
             down=ops.pack(weights.matrix(mlp + "down_proj.weight")),
         )
 
-    embedding = ops.pack(weights.matrix("model.embed_tokens.weight"))
+    embedding = ops.pack(weights.matrix(EMBEDDING))
     return Decoder(
         config=config,
         ops=ops,
@@ -165,7 +166,10 @@ def assembled(config: DecoderConfig, ops: Ops[B], weights: DecoderWeights, rope:
     )
 
 
-def _quantised(checkpoint: Checkpoint, ops: Ops[B], name: str) -> QuantisedTensor | None:
+def _as_stored(checkpoint: Checkpoint, ops: Ops[B], name: str) -> QuantisedTensor | Fp8Tensor | None:
+    """None where the weight is floats, or the ops want floats. Rows of the embedding are read one by one, as floats."""
+    if ops.takes_fp8 and name != EMBEDDING:
+        return checkpoint.fp8(name)
     return checkpoint.quantised(name) if ops.takes_quantised else None
 
 

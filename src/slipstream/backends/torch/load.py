@@ -18,7 +18,7 @@ from slipstream.backends.torch.cpu.ops import NativeOps
 from slipstream.backends.torch.decoder import Decoder, load_decoder
 from slipstream.backends.torch.eager import EagerRunner
 from slipstream.backends.torch.kv_pool import PAGE_SIZE, KVPool
-from slipstream.backends.torch.memory import CacheNeed, explained, plan_memory, weight_bytes
+from slipstream.backends.torch.memory import CacheNeed, explained, fp8_bytes, plan_memory, weight_bytes
 from slipstream.backends.torch.model import Cuts, Runner, TorchModel
 from slipstream.backends.torch.ops import LayerCache, Ops
 from slipstream.backends.torch.options import DTYPES, TorchOptions, keeps_codes, pick_device, pick_dtype
@@ -28,7 +28,7 @@ from slipstream.core.turn import TURN
 from slipstream.errors import UsageError
 from slipstream.models.checkpoint import Checkpoint
 from slipstream.models.config import DecoderConfig
-from slipstream.models.tensors import expected_tensors
+from slipstream.models.tensors import EMBEDDING, expected_tensors
 
 if TYPE_CHECKING:
     from slipstream.backends.torch.cuda.batch import DeviceRows
@@ -73,12 +73,14 @@ def load_model(
     context = config.usable_context(options.context_length)
     graphed = device.type == "cuda" and _has_kernels(config)
     item_bytes, codes = DTYPES[dtype].itemsize, _keeps_codes(checkpoint, options, device, graphed)
-    weights = weight_bytes(checkpoint, item_bytes, codes, device)
+    fp8 = graphed and _keeps_fp8(checkpoint, options, device)
+    weights = fp8_bytes(checkpoint, item_bytes) if fp8 else weight_bytes(checkpoint, item_bytes, codes, device)
     kv_dtype = _kv_dtype(options, config, device, DTYPES[dtype])
     cache = CacheNeed(kv_dtype, options.kv_tokens)
     plan = plan_memory(checkpoint, weights, 4 if codes else item_bytes, context, cache, device)
     rows = (plan.max_rows, plan.max_rows if device.type == "cuda" else DEFAULT_PROMPT_ROWS)
-    setup = _Setup(checkpoint.name, device, "int8" if codes else dtype, context, plan.kv_tokens, kv_dtype, *rows)
+    stored = "int8" if codes else "fp8" if fp8 else dtype
+    setup = _Setup(checkpoint.name, device, stored, context, plan.kv_tokens, kv_dtype, *rows)
     with explained(plan, device), torch.inference_mode(), _no_rounds_on(device):
         if device.type == "cuda":
             torch.cuda.set_device(device)
@@ -106,6 +108,17 @@ def _keeps_codes(checkpoint: Checkpoint, options: TorchOptions, device: torch.de
     if not any(checkpoint.quant_format(name) for name in expected_tensors(checkpoint.config)):
         return False
     return kernels() is not None if device.type == "cpu" else graphed and _can_compile()
+
+
+def _keeps_fp8(checkpoint: Checkpoint, options: TorchOptions, device: torch.device) -> bool:
+    """Whether there are weights in FP8 with a scale for each output, in sizes that the kernels take."""
+    from slipstream.backends.torch.cuda.fp8 import MIN_TILE
+
+    config = checkpoint.config
+    sizes = (config.hidden_size, config.intermediate_size, config.num_heads * config.head_dim)
+    if not keeps_codes(options, device) or any(size % MIN_TILE for size in sizes):
+        return False
+    return any(checkpoint.fp8(name) for name in expected_tensors(config) if name != EMBEDDING)
 
 
 def _can_compile() -> bool:
@@ -152,13 +165,13 @@ def _has_kernels(config: DecoderConfig) -> bool:
 
 
 def _graphed_ops(config: DecoderConfig, dtype: torch.dtype, setup: _Setup, exact: bool) -> TritonOps:
-    from slipstream.backends.torch.cuda.ops import TritonOps
+    from slipstream.backends.torch.cuda.ops import Fp8Ops, TritonOps
     from slipstream.backends.torch.cuda.quantised_kernels import QuantisedKernels
     from slipstream.backends.torch.cuda.quantised_ops import QuantisedOps
 
     if setup.dtype == "int8":
         return QuantisedOps(config, dtype, setup.device, exact, QuantisedKernels(setup.device))
-    return TritonOps(config, dtype, setup.device, exact)
+    return (Fp8Ops if setup.dtype == "fp8" else TritonOps)(config, dtype, setup.device, exact)
 
 
 def _load_graphed(checkpoint: Checkpoint, setup: _Setup, dtype: torch.dtype, exact: bool, report: Report) -> TorchModel:

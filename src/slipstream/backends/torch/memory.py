@@ -16,7 +16,7 @@ from slipstream.host import free_memory, ignores_memory
 from slipstream.models.checkpoint import Checkpoint
 from slipstream.models.config import DecoderConfig
 from slipstream.models.quantised import QuantFormat
-from slipstream.models.tensors import Shape, expected_tensors
+from slipstream.models.tensors import EMBEDDING, Shape, expected_tensors
 
 _STREAMS = 32  # a typical load, in addition to one stream of the whole context
 _TOKENS_A_STREAM = 1024
@@ -59,6 +59,15 @@ def weight_bytes(checkpoint: Checkpoint, item_bytes: int, keeps_codes: bool, dev
     for name, shape in expected_tensors(checkpoint.config).items():
         form = checkpoint.quant_format(name) if keeps_codes else None
         total += _coded_bytes(form, shape, device) if form else item_bytes * math.prod(shape)
+    return total
+
+
+def fp8_bytes(checkpoint: Checkpoint, item_bytes: int) -> int:
+    """The same where weights in FP8 stay as they are."""
+    total = 0
+    for name, shape in expected_tensors(checkpoint.config).items():
+        stored = checkpoint.fp8(name) if name != EMBEDDING else None
+        total += stored.num_bytes if stored else item_bytes * math.prod(shape)
     return total
 
 

@@ -131,7 +131,7 @@ class TorchModel:
         weight = self._nonfinite_weight()
         if weight is not None:
             return f"its weight {weight} has NaN or infinity, so the file is damaged: download or convert it again"
-        if self._info.dtype in ("fp32", "int8"):
+        if self._info.dtype in ("fp32", "int8", "fp8"):
             return (
                 f"all its weights are finite, but a value overflowed in {self._info.dtype}: a weight is far too large, "
                 "so the file is damaged; check it with `slipstream doctor --target`, and download it again"

@@ -14,9 +14,9 @@ from typing import Generic, Protocol, TypeVar
 import torch
 
 from slipstream.models.config import DecoderConfig
-from slipstream.models.quantised import QuantisedTensor
+from slipstream.models.quantised import Fp8Tensor, QuantisedTensor
 
-Weight = torch.Tensor | QuantisedTensor  # [outputs, inputs]
+Weight = torch.Tensor | QuantisedTensor | Fp8Tensor  # [outputs, inputs]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +27,16 @@ class Linear:
     outputs: int
     inputs: int
     bias: torch.Tensor | None = None  # [outputs] float32
+    scale: torch.Tensor | None = None  # [outputs] float32, of weights in FP8: `data` is then what `cuda.fp8` packs
 
     @property
     def num_bytes(self) -> int:
         """Bytes that a product reads."""
-        return self.data.nbytes
+        return self.data.nbytes + (0 if self.scale is None else self.scale.nbytes)
 
     def numbers(self) -> Iterator[torch.Tensor]:
         """All floats, for a look at whether they are finite."""
-        yield self.data
+        yield self.data if self.scale is None else self.scale
         if self.bias is not None:
             yield self.bias
 
@@ -175,6 +176,7 @@ class Ops(Protocol[BatchOf]):
     activation_dtype: torch.dtype
     batch_invariant: bool
     takes_quantised: bool  # whether `pack` takes quantised weights as they are
+    takes_fp8: bool  # the same of weights in FP8
 
     def pack(self, weight: Weight | Sequence[Weight], bias: torch.Tensor | None = None) -> Linear:
         """Prepares a weight [outputs, inputs], or the parts of one that follow each other, for many calls."""
@@ -240,7 +242,7 @@ def run_layer(ops: Ops[B], hidden: Hidden, layer: Layer, step: LayerStep[B], the
 
 
 def joined(weight: Weight | Sequence[Weight]) -> torch.Tensor:
-    """The parts of a weight as one tensor, for ops that take no quantised ones."""
+    """The parts of a weight as one tensor, for ops that take floats only."""
     parts = [weight] if isinstance(weight, Weight) else list(weight)
     tensors = [part for part in parts if isinstance(part, torch.Tensor)]
     assert len(tensors) == len(parts)
@@ -252,6 +254,7 @@ class SmallSteps(ABC, Generic[B]):
 
     activation_dtype: torch.dtype
     takes_quantised = False
+    takes_fp8 = False
 
     @abstractmethod
     def attend(self, qkv: torch.Tensor, batch: B, config: DecoderConfig, cache: LayerCache) -> torch.Tensor: ...

@@ -30,6 +30,7 @@ from slipstream.backends.torch.ops import (
 )
 from slipstream.errors import UsageError
 from slipstream.models.config import DecoderConfig
+from slipstream.models.quantised import QuantisedTensor
 
 _INDEX_FIELDS = ("position", "cell", "sequence", "prefix", "extra_from", "extra", "pages")
 
@@ -103,9 +104,13 @@ class NativeOps(SmallSteps[Batch]):
         tensors = [part for part in parts if isinstance(part, torch.Tensor)]
         if len(tensors) == len(parts):
             return [self._pack_floats(tensors[0] if len(tensors) == 1 else torch.cat(tensors))]
-        return [
-            self._pack_floats(part) if isinstance(part, torch.Tensor) else self._packer.pack(part) for part in parts
-        ]
+        return [self._pack_part(part) for part in parts]
+
+    def _pack_part(self, part: Weight) -> NativePart:
+        if isinstance(part, torch.Tensor):
+            return self._pack_floats(part)
+        assert isinstance(part, QuantisedTensor)
+        return self._packer.pack(part)
 
     def _pack_floats(self, weight: torch.Tensor) -> NativePart:
         keeps = self.takes_quantised and weight.dtype == torch.bfloat16

@@ -18,6 +18,7 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from slipstream.backends.torch.cuda.batch import DeviceRows
+from slipstream.backends.torch.cuda.fp8 import fp8_dot, tile_inputs
 from slipstream.backends.torch.kv_pool import PAGE_SIZE
 from slipstream.backends.torch.ops import Hidden, LayerStep, Linear, Norm
 
@@ -97,9 +98,17 @@ def rotated(x, other, cosine, sine):
 
 
 @triton.jit
+def _dot(a, second, w, total, PACKED: tl.constexpr, PRECISION: tl.constexpr):
+    """total + x * w. `second`: the other half of x where an element of `w` has two weights."""
+    packed: tl.constexpr = PACKED == 2
+    return fp8_dot(a, second, w, total, PRECISION) if packed else tl.dot(a, w, total, input_precision=PRECISION)
+
+
+@triton.jit
 def linear_kernel(
     x,  # [rows, K]. A pointer, or with ROWS_TMA a descriptor
-    weight,  # [N, K]; gated: [2 N, K], gates first. A pointer, or with TMA a descriptor
+    weight,  # [N, K / PACKED]; gated: [2 N, K / PACKED], gates first. A pointer, or with TMA a descriptor
+    output_scale,  # [N] or gated [2 N] float32, of weights in FP8
     squares,  # [rows] int64, summed over the row: with NORM of what x was made from, with ADD of what out becomes
     bias,  # [N] float32
     out,  # [rows, N]; with ADD the residual stream, added to in place
@@ -117,6 +126,7 @@ def linear_kernel(
     BLOCK_K: tl.constexpr,
     STAGES: tl.constexpr,
     SPLIT: tl.constexpr,
+    PACKED: tl.constexpr,  # weights of an element: 1, or 2 of FP8
     NORM: tl.constexpr,
     GATED: tl.constexpr,
     BIAS: tl.constexpr,
@@ -142,23 +152,29 @@ def linear_kernel(
     if NORM:
         sums = tl.load(squares + r, mask=in_rows, other=0)
 
-    k = tl.arange(0, BLOCK_K)
+    k = tl.arange(0, BLOCK_K // PACKED)
+    width = K // PACKED
     if not ROWS_TMA:
         x_at = x + r[:, None] * K + k[None, :]
     if not TMA:
-        w_at = weight + tl.where(n < N, n, 0)[None, :].to(tl.int64) * K + k[:, None]
+        w_at = weight + tl.where(n < N, n, 0)[None, :].to(tl.int64) * width + k[:, None]
     total = tl.zeros([BLOCK_R, BLOCK_N], tl.float32)
     up = tl.zeros([BLOCK_R, BLOCK_N], tl.float32)
     for k0 in tl.range(begin, tl.minimum(begin + share, K), BLOCK_K, num_stages=STAGES):
         a = x.load([r0, k0]) if ROWS_TMA else tl.load(x_at + k0, mask=in_rows[:, None], other=0.0)
-        w = weight.load([n_tile * BLOCK_N, k0]).T if TMA else tl.load(w_at + k0, eviction_policy="evict_first")
-        total = tl.dot(a, w, total, input_precision=PRECISION)
+        second = a
+        if PACKED == 2:
+            k1 = k0 + BLOCK_K // 2
+            second = x.load([r0, k1]) if ROWS_TMA else tl.load(x_at + k1, mask=in_rows[:, None], other=0.0)
+        word = k0 // PACKED
+        w = weight.load([n_tile * BLOCK_N, word]).T if TMA else tl.load(w_at + word, eviction_policy="evict_first")
+        total = _dot(a, second, w, total, PACKED, PRECISION)
         if GATED:
             if TMA:
-                w_up = weight.load([N + n_tile * BLOCK_N, k0]).T
+                w_up = weight.load([N + n_tile * BLOCK_N, word]).T
             else:
-                w_up = tl.load(w_at + N.to(tl.int64) * K + k0, eviction_policy="evict_first")
-            up = tl.dot(a, w_up, up, input_precision=PRECISION)
+                w_up = tl.load(w_at + N.to(tl.int64) * width + word, eviction_policy="evict_first")
+            up = _dot(a, second, w_up, up, PACKED, PRECISION)
 
     if SPLIT > 1:
         size: tl.constexpr = BLOCK_R * BLOCK_N
@@ -171,6 +187,10 @@ def linear_kernel(
         for i in tl.static_range(SPLIT):
             total += tl.load(parts + i * size, cache_modifier=".cg")
 
+    if PACKED == 2:
+        total *= tl.load(output_scale + n, mask=n < N, other=0.0)[None, :]
+        if GATED:
+            up *= tl.load(output_scale + N + n, mask=n < N, other=0.0)[None, :]
     if NORM:
         scale = tl.rsqrt(sums.to(tl.float32) / SQUARES_UNIT / K + eps)[:, None]
         total *= scale
@@ -196,7 +216,8 @@ def linear_kernel(
 @triton.jit
 def qkv_kernel(
     x,  # [rows, K]
-    weight,  # [(HEADS + 2 KV_HEADS) * D, K]
+    weight,  # [(HEADS + 2 KV_HEADS) * D, K / PACKED]
+    output_scale,  # [(HEADS + 2 KV_HEADS) * D] float32, of weights in FP8
     squares,  # [rows] int64, summed over the rows that x was made from
     bias,  # [(HEADS + 2 KV_HEADS) * D] float32
     queries,  # [rows, HEADS * D]
@@ -223,6 +244,7 @@ def qkv_kernel(
     BLOCK_K: tl.constexpr,
     STAGES: tl.constexpr,
     SPLIT: tl.constexpr,
+    PACKED: tl.constexpr,  # weights of an element: 1, or 2 of FP8
     BIAS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
@@ -249,17 +271,20 @@ def qkv_kernel(
     cell = (page.to(tl.int64) * PAGE + place % PAGE)[:, None] * KV_HEADS
 
     sums = tl.load(squares + r, mask=in_rows, other=0)
-    k = tl.arange(0, BLOCK_K)
+    k = tl.arange(0, BLOCK_K // PACKED)
     x_at = x + r[:, None] * K + k[None, :]
-    w_at = weight + n[None, :].to(tl.int64) * K + k[:, None]
+    width = K // PACKED
+    w_at = weight + n[None, :].to(tl.int64) * width + k[:, None]
     low = tl.zeros([BLOCK_R, BLOCK_N], tl.float32)
     high = tl.zeros([BLOCK_R, BLOCK_N], tl.float32)
     begin = tl.program_id(2) * share
     for k0 in tl.range(begin, tl.minimum(begin + share, K), BLOCK_K, num_stages=STAGES):
         a = tl.load(x_at + k0, mask=in_rows[:, None], other=0.0)
-        low = tl.dot(a, tl.load(w_at + k0, eviction_policy="evict_first"), low, input_precision=PRECISION)
-        w_high = tl.load(w_at + half * K + k0, eviction_policy="evict_first")
-        high = tl.dot(a, w_high, high, input_precision=PRECISION)
+        second = tl.load(x_at + k0 + BLOCK_K // 2, mask=in_rows[:, None], other=0.0) if PACKED == 2 else a
+        word = k0 // PACKED
+        low = _dot(a, second, tl.load(w_at + word, eviction_policy="evict_first"), low, PACKED, PRECISION)
+        w_high = tl.load(w_at + half * width + word, eviction_policy="evict_first")
+        high = _dot(a, second, w_high, high, PACKED, PRECISION)
     if SPLIT > 1:
         size: tl.constexpr = BLOCK_R * BLOCK_N
         tile = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
@@ -273,6 +298,9 @@ def qkv_kernel(
         for i in tl.static_range(SPLIT):
             low += tl.load(parts + i * 2 * size, cache_modifier=".cg")
             high += tl.load(parts + (i * 2 + 1) * size, cache_modifier=".cg")
+    if PACKED == 2:
+        low *= tl.load(output_scale + n, mask=in_n, other=0.0)[None, :]
+        high *= tl.load(output_scale + n + half, mask=in_n, other=0.0)[None, :]
     scale = tl.rsqrt(sums.to(tl.float32) / SQUARES_UNIT / K + eps)[:, None]
     low *= scale
     high *= scale
@@ -367,14 +395,15 @@ class SkinnyProducts:
         rows, width = len(hidden.x), config.num_heads * config.head_dim
         queries = torch.empty(rows, width, dtype=self._dtype, device=self._device)
         block_r = tiling.rows(rows)
-        cut = tiling.fitted(weight.inputs, queries.element_size(), True, block_r)
+        cut = _cut(tiling, weight, True, block_r)
         qkv_kernel[(triton.cdiv(rows, block_r), triton.cdiv(weight.outputs // 2, cut.block_n), cut.split)](
-            hidden.scaled, weight.data, hidden.squares, norm.gain if weight.bias is None else weight.bias, queries,
+            hidden.scaled, weight.data, norm.gain if weight.scale is None else weight.scale, hidden.squares,
+            norm.gain if weight.bias is None else weight.bias, queries,
             batch.position, batch.slot, batch.page_from, batch.pages, rope.cosine, rope.sine, cache.keys, cache.values,
             self._scratch, self._arrived, rows, weight.inputs, cut.inputs_of_program(weight.inputs), norm.eps,
             HEADS=config.num_heads, KV_HEADS=config.num_kv_heads, D=config.head_dim, PAGE=PAGE_SIZE,
             BLOCK_R=block_r, BLOCK_N=cut.block_n, BLOCK_K=cut.block_k, STAGES=cut.stages, SPLIT=cut.split,
-            BIAS=weight.bias is not None, PRECISION=self._precision,
+            PACKED=_packed(weight), BIAS=weight.bias is not None, PRECISION=self._precision,
             num_warps=cut.warps, num_stages=cut.stages,
         )  # fmt: skip
         return queries
@@ -390,18 +419,32 @@ class SkinnyProducts:
         assert hidden.squares is not None
         rows, n = out.shape
         block_r = tiling.rows(rows)
-        cut = tiling.fitted(weight.inputs, x.element_size(), gated, block_r)
+        cut = _cut(tiling, weight, gated, block_r)
         row_tiles, n_tiles = triton.cdiv(rows, block_r), triton.cdiv(n, cut.block_n)
         if add:
             hidden.squares = hidden.squares[1:]
-        data = TensorDescriptor.from_tensor(weight.data, [cut.block_n, cut.block_k]) if cut.tma else weight.data
+        packed, data, x_in = _packed(weight), weight.data, x
         rows_tma = cut.tma and block_r >= _MIN_TMA_ROWS
-        x_in = TensorDescriptor.from_tensor(x, [block_r, cut.block_k]) if rows_tma else x
+        if cut.tma:
+            data = TensorDescriptor.from_tensor(data, [cut.block_n, cut.block_k // packed])
+        if rows_tma:
+            x_in = TensorDescriptor.from_tensor(x, [block_r, cut.block_k // packed])
         linear_kernel[(row_tiles, n_tiles, cut.split)](
-            x_in, data, hidden.squares, norm.gain if weight.bias is None else weight.bias, out, norm.gain,
-            hidden.scaled, self._scratch, self._arrived, rows, n, weight.inputs,
-            cut.inputs_of_program(weight.inputs), norm.eps,
+            x_in, data, norm.gain if weight.scale is None else weight.scale, hidden.squares,
+            norm.gain if weight.bias is None else weight.bias, out, norm.gain, hidden.scaled, self._scratch,
+            self._arrived, rows, n, weight.inputs, cut.inputs_of_program(weight.inputs), norm.eps,
             BLOCK_R=block_r, BLOCK_N=cut.block_n, BLOCK_K=cut.block_k, STAGES=cut.stages, SPLIT=cut.split,
-            NORM=not add, GATED=gated, BIAS=weight.bias is not None, ADD=add, TMA=cut.tma, ROWS_TMA=rows_tma,
-            PRECISION=self._precision, num_warps=cut.warps, num_stages=cut.stages,
+            PACKED=packed, NORM=not add, GATED=gated, BIAS=weight.bias is not None, ADD=add, TMA=cut.tma,
+            ROWS_TMA=rows_tma, PRECISION=self._precision, num_warps=cut.warps, num_stages=cut.stages,
         )  # fmt: skip
+
+
+def _packed(weight: Linear) -> int:
+    """Weights of an element."""
+    return 1 if weight.scale is None else 2
+
+
+def _cut(tiling: Tiling, weight: Linear, gated: bool, block_r: int) -> Tiling:
+    cut = tiling.fitted(weight.inputs, weight.data.element_size(), gated, block_r)
+    assert weight.scale is None or cut.block_k == tile_inputs(weight.inputs), "tiles are as they were packed"
+    return cut

@@ -10,6 +10,7 @@ import torch.nn.functional as F  # noqa: N812
 import triton
 import triton.language as tl
 
+from slipstream.backends.torch.cuda.fp8 import unpacked_pieces
 from slipstream.backends.torch.ops import Linear, Norm
 
 _SWIGLU_BLOCK = 1024  # outputs of a program
@@ -60,6 +61,8 @@ class ManyRows:
         return out
 
     def linear(self, x: torch.Tensor, weight: Linear) -> torch.Tensor:
+        if weight.scale is not None:
+            return self._unpacked_product(x, weight, x.dtype)
         return F.linear(x, weight.data, None if weight.bias is None else weight.bias.to(x.dtype))
 
     def swiglu(self, gate_up: torch.Tensor) -> torch.Tensor:
@@ -71,10 +74,33 @@ class ManyRows:
 
     def add(self, x: torch.Tensor, weight: Linear, stream: torch.Tensor) -> None:
         """Adds linear(x) to the residual stream, in one product."""
-        stream.addmm_(x, weight.data.t())
+        if weight.scale is None:
+            stream.addmm_(x, weight.data.t())
+            return
+        for piece, floats in unpacked_pieces(weight, x.dtype):
+            stream[:, piece].addmm_(x, floats.t())
 
     def logits(self, x: torch.Tensor, head: Linear) -> torch.Tensor:
         """In float32, as they are summed: rounding them would make ties."""
-        if x.is_cuda and x.dtype != torch.float32:
-            return torch.mm(x, head.data.t(), out_dtype=torch.float32)
-        return self.linear(x, head).float()
+        if head.scale is not None:
+            return self._unpacked_product(x, head, torch.float32)
+        return _wide_product(x, head.data)
+
+    def _unpacked_product(self, x: torch.Tensor, weight: Linear, dtype: torch.dtype) -> torch.Tensor:
+        """Of weights in FP8, which become floats some outputs at a time."""
+        out = torch.empty(len(x), weight.outputs, dtype=dtype, device=x.device)
+        for piece, floats in unpacked_pieces(weight, x.dtype):
+            if dtype == x.dtype:
+                torch.mm(x, floats.t(), out=out[:, piece])
+            else:
+                out[:, piece] = _wide_product(x, floats)
+        if weight.bias is not None:
+            out += weight.bias.to(dtype)
+        return out
+
+
+def _wide_product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """In float32, whatever is multiplied."""
+    if x.is_cuda and x.dtype != torch.float32:
+        return torch.mm(x, weight.t(), out_dtype=torch.float32)
+    return F.linear(x, weight).float()

@@ -11,6 +11,7 @@ import torch
 from slipstream.backends.torch.coded_cache import is_coded
 from slipstream.backends.torch.cuda.attention import PagedAttention
 from slipstream.backends.torch.cuda.batch import CudaBatch, DeviceRows
+from slipstream.backends.torch.cuda.fp8 import pack_fp8, unpacked_pieces
 from slipstream.backends.torch.cuda.linear import MAX_ROWS, SkinnyProducts, Tiling
 from slipstream.backends.torch.cuda.many import ManyRows
 from slipstream.backends.torch.cuda.tilings import NARROW_ROWS, Tilings, Trial
@@ -30,6 +31,7 @@ from slipstream.backends.torch.ops import (
     run_layers,
 )
 from slipstream.models.config import DecoderConfig
+from slipstream.models.quantised import Fp8Tensor
 
 MAX_TILES = 8192  # of attention: no forward has more rows
 
@@ -42,6 +44,7 @@ class TritonOps:
     name = "triton"
     batch_invariant = False
     takes_quantised = False
+    takes_fp8 = False
 
     def __init__(self, config: DecoderConfig, dtype: torch.dtype, device: torch.device, exact: bool) -> None:
         self.activation_dtype = dtype
@@ -64,7 +67,8 @@ class TritonOps:
         return Linear(weight.to(self.activation_dtype).contiguous(), weight.shape[0], weight.shape[1], bias)
 
     def first_outputs(self, weight: Linear, count: int) -> Linear:
-        return replace(weight, data=weight.data[:count], outputs=count)
+        scale = None if weight.scale is None else weight.scale[:count]
+        return replace(weight, data=weight.data[:count], outputs=count, scale=scale)
 
     def embed(self, table: Linear, tokens: torch.Tensor, then: Norm) -> Hidden:
         if len(tokens) > MAX_ROWS:
@@ -145,3 +149,22 @@ class TritonOps:
                 self._skinny.normed(hidden, norm, weight, tiling, kind == "gate", kind == "logits")
 
         return run
+
+
+class Fp8Ops(TritonOps):
+    """Products of weights that are all in FP8 read them as they are."""
+
+    takes_fp8 = True
+
+    def pack(self, weight: Weight | Sequence[Weight], bias: torch.Tensor | None = None) -> Linear:
+        parts = [weight] if isinstance(weight, Weight) else list(weight)
+        codes = [part for part in parts if isinstance(part, Fp8Tensor)]
+        if len(codes) == len(parts):
+            return pack_fp8(codes, None if bias is None else bias.float().contiguous(), self._device)
+        return super().pack([self._floats(part) for part in parts], bias)
+
+    def _floats(self, part: Weight) -> Weight:
+        if not isinstance(part, Fp8Tensor):
+            return part
+        packed = pack_fp8([part], None, self._device)
+        return torch.cat([floats for _, floats in unpacked_pieces(packed, self.activation_dtype)])

@@ -128,7 +128,7 @@ class CodedLinear(Linear):
             else:
                 joined.append(part)
         outputs = sum(part.outputs for part in joined)
-        return cls(joined[0].records, outputs, joined[0].inputs, bias, tuple(joined))
+        return cls(joined[0].records, outputs, joined[0].inputs, bias, parts=tuple(joined))
 
     def first_outputs(self, count: int) -> CodedLinear:
         kept, left = [], count
@@ -136,7 +136,7 @@ class CodedLinear(Linear):
             if left > 0:
                 kept.append(part if part.outputs <= left else part.first_outputs(left))
                 left -= part.outputs
-        return CodedLinear(kept[0].records, count, self.inputs, self.bias, tuple(kept))
+        return CodedLinear(kept[0].records, count, self.inputs, self.bias, parts=tuple(kept))
 
     @property
     def num_bytes(self) -> int:

@@ -219,4 +219,5 @@ class _HeadOps(TritonOps):
 def _floats(part: Weight, device: torch.device) -> torch.Tensor:
     if isinstance(part, torch.Tensor):
         return part
+    assert isinstance(part, QuantisedTensor)
     return torch.from_numpy(unpacked(part.format, part.rows(0, part.shape[0]))).to(device)

@@ -63,6 +63,25 @@ WIDE: dict[int, tuple[Tiling, ...]] = {
         Tiling(128, 64, 6, tma=True, warps=8, block_r=128),
     ),
 }
+# Weights in FP8 are packed in tiles of 128 inputs. The time of their products goes to converting weights too, so more
+# outputs of a tile share the rows. What has one tiling needs no measurement.
+FP8_CANDIDATES: dict[str, tuple[Tiling, ...]] = {
+    "qkv": (Tiling(32, 128, 6, split=2), Tiling(32, 128, 4, split=4), Tiling(64, 128, 4, split=4)),
+    "project": (Tiling(64, 128, 6), Tiling(32, 128, 8), Tiling(64, 128, 6, split=2)),
+    "gate": (Tiling(32, 128, 6), Tiling(64, 128, 4), Tiling(32, 128, 4)),
+    "add": (
+        Tiling(64, 128, 6, split=4),
+        Tiling(32, 128, 8, split=2),
+        Tiling(32, 128, 6, split=4),
+    ),
+    "logits": (Tiling(64, 128, 6), Tiling(128, 128, 4)),
+}
+FP8_WIDE: dict[int, tuple[Tiling, ...]] = {
+    32: (Tiling(64, 128, 4),),
+    64: (Tiling(64, 128, 4),),
+    128: (Tiling(64, 128, 4), Tiling(128, 128, 3, warps=8, block_r=128)),
+    MAX_ROWS: (Tiling(64, 128, 4), Tiling(128, 128, 3, warps=8, block_r=128)),
+}
 NARROW_ROWS = 16
 _ALIKE = 1.05  # seconds of an undivided sum over those of the fastest: for many rows it is faster, by up to 40 %
 _REPEATS = 15
@@ -78,10 +97,10 @@ class Tilings:
         self._keeps = True  # until the cache can't be written
 
     def of(self, kind: str, weight: Linear, rows: int) -> Tiling:
-        narrow = self._known.get(_key(kind, weight), CANDIDATES[kind][0])
+        narrow = self._known.get(_key(kind, weight), _candidates(kind, weight, 1)[0])
         if rows <= NARROW_ROWS:
             return narrow
-        wide = self._known.get(_key(kind, weight, rows, narrow.split), WIDE[_size(rows)][0])
+        wide = self._known.get(_key(kind, weight, rows, narrow.split), _candidates(kind, weight, rows)[0])
         return wide.like(narrow, weight.inputs, weight.data.element_size())
 
     def measure(self, kind: str, weights: Sequence[Linear], rows: int, trial: Callable[[], Trial]) -> None:
@@ -92,7 +111,9 @@ class Tilings:
         weight, is_narrow = weights[0], rows <= NARROW_ROWS
         narrow = self.of(kind, weight, 1)
         key = _key(kind, weight) if is_narrow else _key(kind, weight, rows, narrow.split)
-        candidates = CANDIDATES[kind] if is_narrow else WIDE[_size(rows)]
+        candidates = _candidates(kind, weight, rows)
+        if len(candidates) == 1:
+            return
         found = self._remembered().get(key)
         tiling = next((known for known in candidates if asdict(known) == found), None)
         if tiling is None:
@@ -128,6 +149,11 @@ class Tilings:
     def _store(self) -> Path:
         gpu = torch.cuda.get_device_name(self._device).replace(" ", "-").replace("/", "-")
         return private_folder("tilings") / f"{gpu}-triton-{triton.__version__}.json"
+
+
+def _candidates(kind: str, weight: Linear, rows: int) -> tuple[Tiling, ...]:
+    narrow, wide = (CANDIDATES, WIDE) if weight.scale is None else (FP8_CANDIDATES, FP8_WIDE)
+    return narrow[kind] if rows <= NARROW_ROWS else wide[_size(rows)]
 
 
 def _key(kind: str, weight: Linear, rows: int = 0, split: int = 0) -> str:
