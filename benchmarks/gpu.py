@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from quantised_shapes import QuantisedShape, packed_once
+from quantised_shapes import Fp8Shape, QuantisedShape, packed_once
 
 import slipstream
 from slipstream.backends.torch.load import load_model
@@ -110,9 +110,8 @@ class Remembering(FreeDrafter):
         return DraftTree((*tokens, right[0], right[1]), (*chain.parents, ROOT, len(tokens)))
 
 
-def load_quantised(shape: str) -> LoadedModel:
-    """In Q4_K_M, with room for 8,192 tokens and a little."""
-    checkpoint = QuantisedShape(shape)
+def load_quantised(checkpoint: QuantisedShape | Fp8Shape) -> LoadedModel:
+    """With room for 8,192 tokens and a little."""
     with packed_once():
         loaded = load_model(checkpoint, TorchOptions(device="cuda", context_length=8192, kv_tokens=8192 + 2048))
     torch.cuda.empty_cache()
@@ -365,15 +364,23 @@ class Bench:
     def quantised(self) -> None:
         """Random weights in Q4_K_M: rows, plain decoding, free drafts, memory; then 70B alone and with drafts."""
         self.report["quantised"] = {}
-        small, draft = load_quantised("llama-8b"), load_quantised("llama-1b")
+        small, draft = (load_quantised(QuantisedShape(shape)) for shape in ("llama-8b", "llama-1b"))
         self._quantised_alone("llama-8b", small)
         self._quantised_drafts("llama-8b", small, {"free": Guesses(), "llama-1b": DraftModelDrafter(draft.model)})
-        large = load_quantised("llama-70b")
+        large = load_quantised(QuantisedShape("llama-70b"))
         self._quantised_alone("llama-70b", large)
         helpers = {"llama-8b": small, "llama-1b": draft}
         self._quantised_drafts("llama-70b", large, {k: DraftModelDrafter(m.model) for k, m in helpers.items()})
 
-    def _quantised_alone(self, shape: str, model: LoadedModel) -> None:
+    def fp8(self) -> None:
+        """Random weights in FP8, embedding and head in bf16: rows, plain decoding, free drafts, memory."""
+        self.report.setdefault("quantised", {})
+        model = load_quantised(Fp8Shape("llama-8b"))
+        assert model.model.info.dtype == "fp8"
+        self._quantised_alone("llama-8b-fp8", model, "FP8")
+        self._quantised_drafts("llama-8b-fp8", model, {"free": Guesses()})
+
+    def _quantised_alone(self, shape: str, model: LoadedModel, form: str = "Q4_K_M") -> None:
         config, plain = model.model._runner._decoder.config, decode(model, self.tokens)  # type: ignore[attr-defined]
         embedding = model.model._runner._decoder.embedding.num_bytes  # type: ignore[attr-defined]
         cache = 8192 * 2 * 2 * config.num_layers * config.num_kv_heads * config.head_dim
@@ -390,7 +397,7 @@ class Bench:
             "prompt_tokens_per_s": 2048 / read_s,
         }
         self.say(
-            f"{shape} in Q4_K_M: {plain['tokens_per_s']:.0f} tok/s plain; {held / 1e9:.2f} GB of weights and 8k of "
+            f"{shape} in {form}: {plain['tokens_per_s']:.0f} tok/s plain; {held / 1e9:.2f} GB of weights and 8k of "
             f"cache; reads {2048 / read_s:.0f} tok/s of a prompt; rows "
             + ", ".join(f"{count}: {ms:.2f} ms ({ms / rows[1]:.2f}x)" for count, ms in rows.items())
         )
@@ -609,6 +616,7 @@ SECTIONS = [
     "heads",
     "pairs",
     "quantised",
+    "fp8",
     "correctness",
     "exact",
     "real",

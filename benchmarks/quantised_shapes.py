@@ -1,4 +1,4 @@
-"""Random quantised weights in the shapes of well-known models, with the mix of types that llama.cpp calls Q4_K_M."""
+"""Random quantised weights in the shapes of well-known models: FP8, and the mix that llama.cpp calls Q4_K_M."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from unittest import mock
 import numpy as np
 import torch
 
-from slipstream.backends.torch.cuda import quantised_ops
+from slipstream.backends.torch.cuda import fp8, quantised_ops
 from slipstream.backends.torch.cuda.quantised_layout import CodedPart, pack_part
 from slipstream.models.gguf_blocks import BLOCK_KINDS, BlockKind
-from slipstream.models.quantised import QuantFormat, QuantisedRows, QuantisedTensor
+from slipstream.models.quantised import Fp8Tensor, QuantFormat, QuantisedRows, QuantisedTensor
 from slipstream.models.shapes import RandomCheckpoint
 
 _Q4_K, _Q6_K = BLOCK_KINDS[12], BLOCK_KINDS[14]
@@ -55,6 +55,23 @@ class QuantisedShape(RandomCheckpoint):
         return _Q6_K if is_fine else _Q4_K
 
 
+class Fp8Shape(RandomCheckpoint):
+    """A Checkpoint of a known shape whose layers are in FP8, with a scale for each output."""
+
+    def __init__(self, shape: str) -> None:
+        super().__init__(shape)
+        self.name += "-fp8"
+        rng = np.random.default_rng(0)
+        self._codes = rng.integers(0, 127, 1 << 20, np.uint8) | rng.integers(0, 2, 1 << 20, np.uint8) << 7
+
+    def fp8(self, tensor_name: str) -> Fp8Tensor | None:  # type: ignore[override]
+        if not tensor_name.endswith("_proj.weight"):
+            return None
+        outputs, inputs = self._shapes[tensor_name]
+        codes = np.broadcast_to(np.resize(self._codes, inputs), (outputs, inputs))
+        return Fp8Tensor(tensor_name, codes, np.full(outputs, 1.5e-4, np.float32))
+
+
 def _random_blocks(kind: BlockKind) -> np.ndarray:
     rng = np.random.default_rng(0)
     blocks = rng.integers(0, 256, (_BLOCKS, kind.block_bytes), dtype=np.uint8)
@@ -75,5 +92,13 @@ def packed_once() -> Iterator[None]:
             known[key] = pack_part(weight, device)
         return replace(known[key], records=known[key].records.clone())
 
-    with mock.patch.object(quantised_ops, "pack_part", copied):
+    words: dict[tuple[int, int], torch.Tensor] = {}
+    pack_words = fp8._words
+
+    def copied_words(part: Fp8Tensor, device: torch.device) -> torch.Tensor:
+        if part.shape not in words:
+            words[part.shape] = pack_words(part, device)
+        return words[part.shape].clone()
+
+    with mock.patch.object(quantised_ops, "pack_part", copied), mock.patch.object(fp8, "_words", copied_words):
         yield

@@ -16,10 +16,14 @@ if not torch.cuda.is_available():
 from contract import cuda_models, nan_model, tiny_models
 from contract.emulated_codes import EmulatedKernels
 from contract.model_contract import ModelContract
+from slipstream.backends.torch.cuda.fp8 import pack_fp8
+from slipstream.backends.torch.cuda.linear import SkinnyProducts
 from slipstream.backends.torch.cuda.quantised_kernels import QuantisedKernels
 from slipstream.backends.torch.cuda.quantised_layout import CodedLinear, pack_part
+from slipstream.backends.torch.cuda.tilings import FP8_CANDIDATES, FP8_WIDE
 from slipstream.backends.torch.load import load_model
 from slipstream.backends.torch.model import TorchModel
+from slipstream.backends.torch.ops import Hidden, Norm
 from slipstream.backends.torch.options import TorchOptions
 from slipstream.core.engine import Engine
 from slipstream.core.protocols import ScoreRequest, prefill
@@ -30,10 +34,11 @@ from slipstream.drafters.model import DraftModelDrafter
 from slipstream.drafters.suffix import SuffixDrafter
 from slipstream.errors import CapacityError
 from slipstream.loading import LoadedModel
-from slipstream.models.quantised import QuantisedTensor
+from slipstream.models.quantised import Fp8Tensor, QuantisedTensor
 from slipstream.models.shapes import RandomCheckpoint
 from slipstream.policy import make_policy
 from tiny_coded import CASES, save_both
+from tiny_fp8 import save_fp8
 from unit.backends.test_quantised_cuda import WEIGHTS
 
 pytestmark = pytest.mark.gpu
@@ -94,6 +99,38 @@ class TestQuantised(ModelContract):
 
     def test_it_keeps_the_codes(self, model: TorchModel) -> None:
         assert (model.info.dtype, model.info.batch_invariant) == ("int8", True)
+
+
+class TestFp8(ModelContract):
+    num_seeds = 1
+
+    @pytest.fixture(scope="class", params=["compressed-tensors by tensor", "fbgemm"])
+    @classmethod
+    def model(cls, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> TorchModel:
+        folder, _ = save_fp8(request.param, tmp_path_factory.mktemp("fp8"))
+        return cuda_models.load_on_gpu(folder, exact=True, kv_tokens=4096)
+
+    def test_it_keeps_fp8(self, model: TorchModel) -> None:
+        assert (model.info.dtype, model.info.batch_invariant) == ("fp8", True)
+
+
+@pytest.mark.parametrize("rows", [16, 32, 64, 128, 256])
+def test_every_fp8_weight_is_converted_exactly(rows: int) -> None:
+    """One row for each input, with a one in it: the product is the weights themselves."""
+    device = torch.device("cuda", 0)
+    codes = np.resize(np.delete(np.arange(256, dtype=np.uint8), [127, 255]), (96, 256))
+    weight = pack_fp8([Fp8Tensor("", codes, np.full(96, 0.5, np.float32))], None, device)
+    values = torch.from_numpy(codes).view(torch.float8_e4m3fn).float() * 0.5
+    products = SkinnyProducts(torch.bfloat16, device, 96, 2)
+    narrow = FP8_CANDIDATES["add"][0]
+    for tiling in FP8_CANDIDATES["add"] if rows == 16 else FP8_WIDE[rows]:
+        tiling = tiling if rows == 16 else tiling.like(narrow, 256, 2)
+        stream = torch.zeros(rows, 96, dtype=torch.bfloat16, device=device)
+        squares = torch.zeros(2, rows, dtype=torch.int64, device=device)
+        hidden = Hidden(stream, torch.empty_like(stream), squares)
+        x = torch.eye(256, dtype=torch.bfloat16, device=device)[:rows]
+        products.add(x, weight, hidden, Norm(torch.ones(256, device=device), 1e-5), tiling)
+        assert torch.equal(stream.float().cpu(), values.T[:rows])
 
 
 @pytest.mark.parametrize("weight", WEIGHTS.values(), ids=WEIGHTS)

@@ -39,6 +39,7 @@ METHODS = {
 PACKED_MARKS = {".trellis": "EXL3", ".q_weight": "EXL2", ".g_idx": "GPTQ", ".qzeros": "AWQ"}  # the first that is found
 SCALES = ("_scale", "_scale_inv", ".scales", "_absmax", "input_scale")
 GUESSED_FILE_TYPE = 1024
+FP8_BY_BLOCK = "8 bits by block"  # blocks of inputs have scales of their own
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +173,8 @@ def _quantisation(folder: Path, config: Mapping[str, Any], tensors: dict[str, St
     method = str(stated.get("quant_method", "")).lower()
     if method == "compressed-tensors" and stated.get("format") == "float-quantized":
         method = "fp8"
+    if METHODS.get(method) == "FP8" and _has_blocks(stated):
+        return "FP8", FP8_BY_BLOCK
     if method:
         return METHODS.get(method, method), _bits(stated)
     for mark, name in PACKED_MARKS.items():
@@ -184,6 +187,15 @@ def _quantisation(folder: Path, config: Mapping[str, Any], tensors: dict[str, St
     if isinstance(common, str) and common.startswith("F8"):
         return "FP8", "8 bits"
     return "none", common if isinstance(common, str) else None
+
+
+def _has_blocks(stated: Mapping[str, Any]) -> bool:
+    groups = stated.get("config_groups")
+    each = groups.values() if isinstance(groups, dict) else ()
+    weights = [group.get("weights") for group in each if isinstance(group, dict)]
+    return bool(stated.get("weight_block_size")) or any(
+        isinstance(w, dict) and w.get("block_structure") for w in weights
+    )
 
 
 def _bits(stated: Mapping[str, Any]) -> str | None:

@@ -337,7 +337,9 @@ def _model_parts(request: _Request, sizes: Sizes, *, of_draft: bool) -> list[Mem
     where: Literal["split", "one"] = "one" if of_draft and engine.split == "layers" else "split"
     per_weight = engine.weight_bytes if request.on_gpu else engine.cpu_weight_bytes
     keeps_codes = engine.gpu_keeps_codes if request.on_gpu else engine.keeps_codes
-    if keeps_codes and sizes.is_quantised:
+    if keeps_codes and sizes.is_fp8 and request.on_gpu and not sizes.has_fp8_blocks:
+        per_weight = sizes.weight_bytes / sizes.num_parameters
+    elif keeps_codes and sizes.is_quantised:
         share = GPU_CODES_SHARE if request.on_gpu else CODES_SHARE
         per_weight = share * sizes.weight_bytes / sizes.num_parameters
     weights = sizes.weight_bytes if per_weight is None else int(sizes.num_parameters * per_weight)

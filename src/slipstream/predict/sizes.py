@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from slipstream.errors import UnsupportedModelError
 from slipstream.model_files.kv_layers import KvLayers
-from slipstream.model_files.model_facts import ModelFacts
+from slipstream.model_files.model_facts import FP8_BY_BLOCK, ModelFacts
 
 KvType = Literal["f16", "q8", "q4"]
 
@@ -38,6 +38,7 @@ class Sizes:
     kv_layers: tuple[KvLayers, ...] = ()  # empty: all layers keep keys and values of all KV heads
     kv_is_bound: bool = False  # the files do not say all about the cache: it may be smaller
     is_fp8: bool = False
+    has_fp8_blocks: bool = False  # blocks of inputs have scales of their own
 
     @classmethod
     def of(cls, facts: ModelFacts) -> Sizes:
@@ -56,6 +57,7 @@ class Sizes:
             facts.num_layers, facts.num_kv_heads, facts.head_dim, facts.context_length or 0, facts.vocab_size or 0,
             facts.hidden_size or 0, facts.architecture or "", facts.format or "",
             shape.layers if shape else (), shape.is_bound if shape else False, facts.quantisation == "FP8",
+            facts.quantisation_kind == FP8_BY_BLOCK,
         )  # fmt: skip
 
     @classmethod
