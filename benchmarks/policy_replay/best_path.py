@@ -55,4 +55,7 @@ def _plain_s(machine: Machine, was_plain: bool) -> float:
 def _drafted_s(case: Case, length: int, unread: int) -> float:
     machine, cost = case.machine, case.machine.drafts.get(case.drafter)
     drafting_s = draft_seconds(cost, [unread], [length]) if cost else machine.free_draft(1)
-    return drafting_s + machine.host(1) + machine.forward_s(1 + length)
+    seconds = drafting_s + machine.forward_s(1 + length)
+    if case.goes_on_alone:  # as if the device had been at just this
+        return max(seconds - machine.launch_s, machine.host(1))
+    return seconds + machine.host(1)

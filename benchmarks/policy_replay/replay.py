@@ -95,7 +95,7 @@ def replay(case: Case, make_policy: MakePolicy | None) -> Speeds:
 
 
 def _engine(case: Case, make_policy: MakePolicy | None, clock: ChargedClock) -> Engine:
-    target, policy, drafter = Target(case.machine, clock), None, None
+    target, policy, drafter = Target(case.machine, clock, case.goes_on_alone), None, None
     if make_policy is not None:
         policy, drafter = make_policy(), _drafter(case, clock, target)
         expect(policy, case)

@@ -94,7 +94,9 @@ class Target:
     """Charges each forward, and the host's time of its round. Where the device runs ahead, a round that the one before
     announced has been under way since that one ended."""
 
-    def __init__(self, machine: Machine, clock: ChargedClock) -> None:
+    def __init__(self, machine: Machine, clock: ChargedClock, repeats: bool = False) -> None:
+        """`repeats`: rounds with drafts too."""
+        self._repeats = repeats
         self.info = ModelInfo(
             name=machine.name, backend="replay", device="replay", dtype="none", vocab_size=_VOCABULARY,
             context_length=1_000_000, weight_bytes=1, batch_invariant=True, max_rows=MAX_ROWS,
@@ -147,7 +149,7 @@ class Target:
         self._started_s = clock.now_s
         goes_on = machine.runs_ahead and not prefill_rows and all(request.continues for request in requests)
         self._under_way = places if goes_on and is_plain else []
-        self._repeated = drafts if goes_on and not is_plain else []
+        self._repeated = drafts if goes_on and not is_plain and self._repeats else []
         self._drafting_s = 0.0
 
     def drafting(self, streams: Sequence[Stream], lengths: Sequence[int], seconds: float) -> float:
