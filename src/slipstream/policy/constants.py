@@ -13,4 +13,5 @@ RECENT = 0.9  # the same for what changes within an answer: about 10 count
 MAX_DRAFT = 16  # tokens of a stream's draft: at 0.95 each, half of such drafts are accepted whole
 FIRST_ROUNDS = 3  # of which the median is what the host takes; as many first drafts prepare what later ones find
 FOLLOW = 0.02  # by which t(n) moves with each round towards what it took: it follows a change of 20 % in ten rounds
+FAR_OFF = 1.2  # of the expected time: ten steps of FOLLOW
 SIZE_BITS = 3  # that tell sizes apart: exact to 16 rows, then in steps of an eighth, as kernels' steps are

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from itertools import accumulate, pairwise
 from statistics import median
 
-from slipstream.policy.constants import FIRST_ROUNDS, FOLLOW, RECENT, SIZE_BITS
+from slipstream.policy.constants import FAR_OFF, FIRST_ROUNDS, FOLLOW, RECENT, SIZE_BITS
 
 
 class RoundTimes:
@@ -25,6 +25,7 @@ class RoundTimes:
         self._points: dict[int, float] = {}
         self._is_measured = False  # at load
         self._first: list[tuple[int, float]] = []  # rows and seconds of the first rounds
+        self._first_of: dict[int, list[float]] = {}  # seconds of the first rounds with drafts, by size
         self._host_s = 0.0
         self._scale = 1.0
         self._ahead: float | None = None  # time of plain rounds that the device started by itself, as a share of t(S)
@@ -85,7 +86,9 @@ class RoundTimes:
         """Records a round that the device did not start early, without its drafting time. A plain round corrects the
         scale; a round with a draft corrects the scale and the cost of its size, in equal parts.
 
-        Steps of a fixed size, up or down, follow the median: a delayed round counts no more than any other.
+        Steps of a fixed size, up or down, follow the median: a delayed round counts no more than any other. Where the
+        first rounds of a size are far off, their median is taken at once: what drafts for many streams cost the host is
+        not measured at load.
         """
         size = size_of(rows)
         if len(self._first) < FIRST_ROUNDS:
@@ -93,6 +96,8 @@ class RoundTimes:
             self._learn_host()
         elif size not in self._points:  # the first measurement of a size is all that is known about it
             self._points[size] = max(seconds / self._scale - self._host_s, 0.0)
+        elif not is_plain and self._is_far_off(size, seconds):
+            self._points[size] = max(median(self._first_of[size]) / self._scale - self._host_s, 0.0)
         else:
             step = 1 + FOLLOW if seconds > self.seconds(rows) else 1 - FOLLOW
             self._scale *= step
@@ -100,6 +105,14 @@ class RoundTimes:
                 return
             self._points[size] *= step
         self._fit()
+
+    def _is_far_off(self, size: int, seconds: float) -> bool:
+        """Whether the first rounds of a size, now that there are enough, took longer than steps soon make up for."""
+        early = self._first_of.setdefault(size, [])
+        if len(early) >= FIRST_ROUNDS:
+            return False
+        early.append(seconds)
+        return len(early) == FIRST_ROUNDS and median(early) > FAR_OFF * self.seconds(size)
 
     def _learn_host(self) -> None:
         """If nothing was measured at load, the first measured time becomes the curve."""

@@ -84,6 +84,17 @@ def test_a_size_that_is_seen_first_is_taken_as_it_is():
     assert times.seconds(8) == pytest.approx(4.0)
 
 
+def test_a_size_whose_first_rounds_take_far_longer_is_learned_from_three_of_them():
+    times = RoundTimes()
+    times.expect({1: 1.0, 128: 1.0})
+    for _ in range(5):
+        times.record(1, 1.0)
+    for seconds in (3.0, 9.0, 3.0):
+        times.record(128, seconds, is_plain=False)
+    assert times.seconds(128) == pytest.approx(3.0, rel=0.1)
+    assert times.seconds(1) == pytest.approx(1.0, rel=0.1)
+
+
 def test_plain_rounds_that_the_device_started_are_a_share_of_those_that_are_waited_for():
     times = measured({1: 1.0, 16: 2.0})
     assert not times.is_ahead_known and times.plain(1) == 1.0
