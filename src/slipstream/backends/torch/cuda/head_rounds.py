@@ -1,8 +1,8 @@
 """HeadRounds: rounds with a head that never wait for the host.
 
-Draft, forward pass, acceptance and the next draft follow each other on the device; the host reads tokens one round
-behind. The next round is expected to be like the last: the same streams, with drafts of the same length. Where that is
-wrong, a round is wasted and nothing else changes: it wrote behind the text.
+Draft, forward pass, acceptance and the next draft run one after the other on the device; the host reads the tokens one
+round later. The device assumes that the next round has the same streams and drafts of the same length. If the host asks
+for something else, that round is discarded: it only wrote to cache cells after the end of the text.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def accept_kernel(
     MAX: tl.constexpr,
     SAMPLED: tl.constexpr,
 ):
-    """Lays out what follows a round: what the head reads of it, the steps of the next draft, and the next round."""
+    """Prepares what follows a round: the tokens that the head reads, the steps of the next draft, the next round."""
     stream = tl.program_id(0)
     j = tl.arange(0, ROWS)
     row = stream * per_stream + j
@@ -142,7 +142,7 @@ def put_draft_kernel(
 
 @dataclass(slots=True)
 class _RoundStreams:
-    """Whose rounds they are, where each stands, and its next token."""
+    """The streams of a round: the length of each text, and its next token."""
 
     sequences: list[PooledSequence]
     samplings: list[Sampling | None]
@@ -166,7 +166,7 @@ class _RoundStreams:
 
 @dataclass(slots=True)
 class _Round:
-    """A forward pass that was started, perhaps before it was asked for."""
+    """A forward pass that was started, possibly before the host asked for it."""
 
     bucket: TargetBucket
     chosen: Copied  # [rows]
@@ -192,13 +192,13 @@ class HeadRounds:
         self._chosen = HostCopies((_MAX_TILES,), device)
 
     def warm_up(self, bucket: TargetBucket) -> None:
-        """Compiles the kernels, on rows that mean nothing. The bucket has two."""
+        """Compiles the kernels, on two rows without meaning."""
         for sampled in (False, True):
             self._accept(bucket, 1, 2, sampled)
         self._put_draft(bucket, 1, 2)
 
     def forget(self) -> None:
-        """Somebody else uses the buffers."""
+        """Another forward pass uses the buffers."""
         self._under_way = None
 
     @property
@@ -206,7 +206,7 @@ class HeadRounds:
         return self._under_way is not None
 
     def drafted(self, requests: Sequence[ExtendRequest], sequences: Sequence[PooledSequence]) -> list[Extension] | None:
-        """The chains that are asked for, where they are under way already."""
+        """The requested chains, if the device is drafting them already."""
         now, steps = self._under_way, requests[0].steps
         is_even = all(request.steps == steps for request in requests)
         self._last_draft = (sequences, steps) if is_even else None
@@ -223,7 +223,7 @@ class HeadRounds:
         self, bucket: TargetBucket, requests: Sequence[ScoreRequest], parts: Sequence[SequenceRows],
         asked: Sequence[RowChoice | None],
     ) -> list[int] | None:  # fmt: skip
-        """The chosen tokens of all rows, where these are under way already or another round follows; None elsewhere.
+        """The chosen tokens of all rows, if the device runs this round already or can continue after it; else None.
 
         Starts the next round before it waits for this one.
         """
@@ -246,7 +246,7 @@ class HeadRounds:
         return tokens
 
     def _continues(self, requests: Sequence[ScoreRequest], parts: Sequence[SequenceRows]) -> bool:
-        """Whether another round like this one can follow: chains of one length for all, drafted by the head."""
+        """Whether the device can continue: the head drafted chains of one length for all streams."""
         steps, sequences = len(parts[0].tree), [part.sequence for part in parts]
         if (sequences, steps) != self._last_draft or not all(request.continues for request in requests):
             return False
@@ -258,7 +258,7 @@ class HeadRounds:
         self, bucket: TargetBucket, requests: Sequence[ScoreRequest], parts: Sequence[SequenceRows],
         asked: Sequence[RowChoice | None],
     ) -> _Round:  # fmt: skip
-        """Starts a round that the host laid out, and lays out those that follow."""
+        """Starts a round from the host, and prepares the buffers of those that follow."""
         for part in parts:
             make_room(part, self._context_length)
         bucket.batch.fill(parts, ahead=AHEAD)
@@ -287,7 +287,7 @@ class HeadRounds:
         return _Round(bucket, chosen, bucket.rows_of_features(rows), streams)
 
     def _follow(self, now: _Round, per_stream: int) -> _Round:
-        """The next round: where its streams stand is not known yet."""
+        """Starts the next round. The lengths of its texts are not known yet."""
         bucket, count = now.bucket, len(now.streams.sequences)
         read, step = self._bucket(count * per_stream), self._bucket(count)
         self._accept(bucket, count, per_stream, _is_sampled(now.streams))
@@ -324,7 +324,7 @@ class HeadRounds:
 def _is_asked_for(
     now: _Round, bucket: TargetBucket, requests: Sequence[ScoreRequest], parts: Sequence[SequenceRows]
 ) -> bool:
-    """Whether a round that was started is just what is wanted now."""
+    """Whether a round that was started is the requested one."""
     if now.bucket is not bucket or now.chains != [part.tree.tokens for part in parts]:
         return False
     even = all(len(part.pending) == 1 and length_of_chain(part.tree) == len(part.tree) for part in parts)
