@@ -63,9 +63,9 @@ class RoundOutcome:
     total_s: float
     has_prefill: bool  # it included prompt chunks, so it does not measure decoding
     was_announced: bool  # a plain round that the device started before the host asked for it
-    was_repeated: bool = False  # the same of a round with drafts
     observations: Sequence[Observation] = ()
     plan: RoundPlan | None = None  # the plan that was followed; None if there was none, or if it failed
+    was_repeated: bool = False  # a round with drafts that the device started before the host asked for it
 
     @property
     def drafting_s(self) -> float:
