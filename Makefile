@@ -25,7 +25,7 @@ install: $(VENV)/.installed  ## the package, in .venv
 test: $(VENV)/.test-installed lint types pytest  ## install what tests need, and run all that need no GPU
 
 test-llamacpp: $(VENV)/.test-installed $(VENV)/.llamacpp-installed  ## the tests of the llama.cpp backend, compiled once
-	$(BIN)/pytest -q -m "llamacpp and not slow"
+	$(BIN)/pytest -q -n auto --dist loadfile -m "llamacpp and not slow"
 
 browser:  ## Chromium, which the tests of the server's page use (Debian or Ubuntu; elsewhere install it yourself)
 	command -v chromium || command -v google-chrome || $(AS_ROOT) sh -c \
@@ -41,7 +41,7 @@ types: $(VENV)/.test-installed
 	$(BIN)/mypy
 
 pytest: $(VENV)/.test-installed
-	$(BIN)/pytest -q -m "not slow and not gpu and not llamacpp"
+	$(BIN)/pytest -q -n auto --dist loadfile -m "not slow and not gpu and not llamacpp"
 
 test-vllm: $(VENV)/.test-installed $(VLLM_VENV)/.installed  ## real vLLM and Ray on the CPU, in an environment of their own (gigabytes)
 	SLIPSTREAM_VLLM_PYTHON=$(abspath $(VLLM_VENV))/bin/python $(BIN)/pytest -q tests/integration/test_vllm_real.py

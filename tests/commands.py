@@ -23,11 +23,12 @@ def run_apart(*arguments: str, stdin: str = "", **environment: str) -> subproces
 
 def run_here(*arguments: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
     """In this process: quicker by a start of Python and torch. For commands that refuse, explain or compute little;
-    how they start, what they import and what signals do to them takes a process of its own.
+    how they start, what they import and what signals do to them takes a process of its own. Lines are wide: where they
+    break must not hang on how long the path of a temporary folder is.
     """
     out, err = _text_file(), _text_file()
     with (
-        mock.patch.dict(os.environ, environment),
+        mock.patch.dict(os.environ, {"COLUMNS": "200"} | environment),
         mock.patch.object(sys, "argv", ["slipstream", *arguments]),
         mock.patch.object(sys, "stdin", _text_file(stdin)),
         mock.patch.object(logging.root, "handlers", []),  # a command's own handler writes to the stderr of here

@@ -1,6 +1,7 @@
 """Settings of all tests.
 
 Without a GPU, Triton's kernels run in its interpreter. It reads this when kernels are imported.
+Tests that run beside others have one thread each: threads that wait for each other crawl on a busy machine.
 """
 
 from __future__ import annotations
@@ -10,6 +11,10 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is imported
+
 import torch
 
 if not torch.cuda.is_available():

@@ -1,5 +1,5 @@
 """Processor time of this process and of its children that have ended. Limits in tests count it, not wall time: a busy
-machine fails none of them."""
+machine fails none of them. They are three times what a slow core takes, or more: what should fail takes minutes."""
 
 from __future__ import annotations
 

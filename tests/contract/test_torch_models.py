@@ -198,9 +198,10 @@ def test_the_logits_do_not_depend_on_the_number_of_threads_or_on_which_thread_as
         worker = threading.Thread(target=lambda: found.append(last_row(single)))
         worker.start()
         worker.join()
+        found.append(last_row(tiny_models.load_native(tiny_folders["llama2-mha"], threads=2)))
     finally:
         torch.set_num_threads(usual)
         tiny_models.load_native(tiny_folders["llama2-mha"], threads=usual)
-    assert len(found) == 2
+    assert len(found) == 3
     for row in found:
         np.testing.assert_array_equal(row, expected)

@@ -30,7 +30,7 @@ def test_help_is_quick_and_imports_no_torch() -> None:
     run_apart("--help")
     started = cpu_seconds()
     result = run_apart("--help")
-    assert cpu_seconds() - started < 1.5  # 0.4 s here
+    assert cpu_seconds() - started < 2  # 0.4 s to 0.6 s; with torch it would be 3
     assert "generate" in result.stdout
 
 

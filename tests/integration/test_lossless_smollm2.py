@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 
 import pytest
 
 import slipstream
+from commands import run_apart
 from contract import tiny_models
 from fakes import Crashing, FakeDrafter, Scripted
 from slipstream import Limits, LoadedModel, Sampling
@@ -241,3 +243,10 @@ def test_a_prompt_that_is_read_in_pieces_beside_a_running_stream_changes_neither
     assert running.result().tokens == plain[CASES[0]]
     alone = slipstream.load(smollm2, drafter="none").generate(long_prompt, limits=Limits(6, ignore_eos=True))
     assert late.tokens == alone.result().tokens
+
+
+def test_the_text_does_not_depend_on_the_number_of_threads(plain: Texts) -> None:
+    case = ["--model", "smollm2-135m", "--max-tokens", str(NUM_TOKENS), "--ignore-eos", "--json", PROMPTS["rewrite"]]
+    for threads in ("1", "3"):
+        result = run_apart("generate", "--threads", threads, *case)
+        assert json.loads(result.stdout)["tokens"] == plain["rewrite", "greedy"], result.stderr

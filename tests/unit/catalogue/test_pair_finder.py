@@ -152,7 +152,7 @@ def test_a_second_scan_reads_no_model(models: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(model_scan, "read_candidate", lambda spec, path: pytest.fail("read again"))
     started = cpu_seconds()
     assert find([models]) == first
-    assert cpu_seconds() - started < 0.2
+    assert cpu_seconds() - started < 1
 
 
 def test_a_changed_file_is_read_again(models: Path) -> None:

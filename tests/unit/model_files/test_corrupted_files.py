@@ -21,7 +21,7 @@ from unit.models import model_files
 
 Break = Callable[[Path], object]
 
-MAX_S = 2.0
+MAX_S = 6.0
 MAX_BYTES = 64 << 20
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 NORM = "model.norm.weight"

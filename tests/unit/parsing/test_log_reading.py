@@ -115,7 +115,7 @@ def test_1_tb_of_zeros_takes_seconds(tmp_path):
         file.truncate(10**12)
     started = cpu_seconds()
     log = read_log(tmp_path / "log", marks_to_keep())
-    assert cpu_seconds() - started < 5 and log.num_skipped > 9.9e11
+    assert cpu_seconds() - started < 20 and log.num_skipped > 9.9e11
 
 
 DOCTOR = r"""
@@ -134,5 +134,5 @@ def test_200_mb_take_seconds_and_bounded_memory(tmp_path):
     started = cpu_seconds()
     command = [sys.executable, "-c", DOCTOR, str(path)]
     printed = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout.split()
-    assert cpu_seconds() - started < 5
+    assert cpu_seconds() - started < 20
     assert int(printed[0]) < 300_000 and printed[1] == "True"
