@@ -39,7 +39,8 @@ typedef int32_t ivec __attribute__((vector_size(4 * WIDTH)));
 typedef uint16_t hvec __attribute__((vector_size(2 * WIDTH)));
 
 /* splat(a): a in all lanes. fused(sum, a, b): sum + a * b, rounded once where the processor can. widened(at): WIDTH
- * bytes as floats; compilers left to themselves convert them one by one. */
+ * bytes as floats. sum_of, whole_sum_of, top_of: of all lanes. store_bytes: the lanes as bytes, which they fit into.
+ * Compilers left to themselves take the lanes one by one. */
 #if defined(__AVX512F__)
 #define HAS_WIDENED
 #include <immintrin.h>
@@ -48,6 +49,11 @@ static inline vec widened(const int8_t *at) {
     return (vec)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)at)));
 }
 static inline vec fused(vec sum, vec a, vec b) { return (vec)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)sum); }
+#define HAS_LANES
+static inline float sum_of(vec v) { return _mm512_reduce_add_ps((__m512)v); }
+static inline int32_t whole_sum_of(ivec v) { return _mm512_reduce_add_epi32((__m512i)v); }
+static inline int32_t top_of(ivec v) { return _mm512_reduce_max_epi32((__m512i)v); }
+static inline void store_bytes(int8_t *at, ivec v) { _mm_storeu_si128((__m128i *)at, _mm512_cvtepi32_epi8((__m512i)v)); }
 #elif defined(__AVX__) && defined(__FMA__)
 #include <immintrin.h>
 static inline vec splat(float a) { return (vec)_mm256_set1_ps(a); }
@@ -55,6 +61,26 @@ static inline vec splat(float a) { return (vec)_mm256_set1_ps(a); }
 #define HAS_WIDENED
 static inline vec widened(const int8_t *at) {
     return (vec)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)at)));
+}
+#define HAS_LANES
+#define UPPER(V) _mm256_extracti128_si256((__m256i)(V), 1)
+#define LOWER(V) _mm256_castsi256_si128((__m256i)(V))
+static inline float sum_of(vec v) {
+    __m128 four = _mm_add_ps(_mm_castsi128_ps(LOWER(v)), _mm_castsi128_ps(UPPER(v)));
+    __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
+}
+static inline int32_t whole_sum_of(ivec v) {
+    __m128i four = _mm_add_epi32(LOWER(v), UPPER(v)), two = _mm_add_epi32(four, _mm_srli_si128(four, 8));
+    return _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_srli_si128(two, 4)));
+}
+static inline int32_t top_of(ivec v) {
+    __m128i four = _mm_max_epi32(LOWER(v), UPPER(v)), two = _mm_max_epi32(four, _mm_srli_si128(four, 8));
+    return _mm_cvtsi128_si32(_mm_max_epi32(two, _mm_srli_si128(two, 4)));
+}
+static inline void store_bytes(int8_t *at, ivec v) {
+    __m128i pairs = _mm_packs_epi32(LOWER(v), UPPER(v));
+    _mm_storel_epi64((__m128i *)at, _mm_packs_epi16(pairs, pairs));
 }
 #endif
 static inline vec fused(vec sum, vec a, vec b) { return (vec)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)sum); }
@@ -77,6 +103,27 @@ static inline vec widened(const int8_t *at) {
     vec v;
     for (int i = 0; i < WIDTH; i++) v[i] = at[i];
     return v;
+}
+#endif
+
+#ifndef HAS_LANES
+static inline float sum_of(vec v) {
+    float total = 0.0f;
+    for (int i = 0; i < WIDTH; i++) total += v[i];
+    return total;
+}
+static inline int32_t whole_sum_of(ivec v) {
+    int32_t total = 0;
+    for (int i = 0; i < WIDTH; i++) total += v[i];
+    return total;
+}
+static inline int32_t top_of(ivec v) {
+    int32_t most = v[0];
+    for (int i = 1; i < WIDTH; i++) most = v[i] > most ? v[i] : most;
+    return most;
+}
+static inline void store_bytes(int8_t *at, ivec v) {
+    for (int i = 0; i < WIDTH; i++) at[i] = (int8_t)v[i];
 }
 #endif
 
@@ -161,12 +208,6 @@ static long tile_rows(long left) {
 
 static inline vec load(const float *at) { return load_f32(at, 0); }
 static inline void store(float *at, vec v) { memcpy(at, &v, sizeof v); }
-
-static inline float sum_of(vec v) {
-    float total = 0.0f;
-    for (int i = 0; i < WIDTH; i++) total += v[i];
-    return total;
-}
 
 /* Four running sums, then a fixed order: quick, and the same for every row. */
 static inline float dot(const float *restrict a, const float *restrict b, long n) {
@@ -380,10 +421,11 @@ static inline __attribute__((always_inline)) void score_keys(const float *q, con
 
 /* Turns scores into weights exp(score - top), filled up with zeros to a whole vector; returns their sum. */
 static float soften(float *scores, long keys) {
-    float top = -INFINITY;
-    for (long j = 0; j < keys; j++) top = scores[j] > top ? scores[j] : top;
     for (long j = keys; j % WIDTH; j++) scores[j] = -INFINITY;
-    vec total = {0};
+    vec tops = splat(-INFINITY), total = {0};
+    for (long j = 0; j < keys; j += WIDTH) tops = pick(load(scores + j) > tops, load(scores + j), tops);
+    float top = -INFINITY;
+    for (int i = 0; i < WIDTH; i++) top = tops[i] > top ? tops[i] : top;
     for (long j = 0; j < keys; j += WIDTH) {
         vec weight = exp_of(load(scores + j) - splat(top));
         for (int i = 0; j + WIDTH > keys && i < WIDTH; i++)

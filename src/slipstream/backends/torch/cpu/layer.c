@@ -68,9 +68,8 @@ static void quant_share(const struct part *p, const struct acts *a, long rows, c
             long first = tile * QUANT_TILE, width = p->outputs - first < QUANT_TILE ? p->outputs - first : QUANT_TILE;
             float out[QUANT_ROWS * QUANT_TILE];
             for (long r = start, n; r < end; r += n) {
-                long left = end - r;
-                n = left >= 8 ? 8 : left > 4 ? 4 : left;
-                (n == 8 ? of[4] : of[n - 1])(p, tile, a, r, out);
+                n = end - r < QUANT_ROWS ? end - r : QUANT_ROWS;
+                of[n - 1](p, tile, a, r, out);
                 for (long i = 0; i < n; i++) put(o, out + i * QUANT_TILE, r + i, p->first + first, width);
             }
         }

@@ -23,6 +23,9 @@
 #elif defined(__AVX512VNNI__) && defined(__AVX512BW__) && defined(__AVX512F__)
 #define QUANT_TILE 16
 #define UNSIGNED_CODES 1 /* the processor multiplies unsigned by signed bytes: 8-bit codes are stored plus 128 */
+#elif defined(__AVX512BW__) && defined(__AVX512F__) && !defined(__AVXVNNI__)
+#define QUANT_TILE 16
+#define UNSIGNED_CODES 0
 #elif defined(__AVX2__) && defined(__FMA__) && (defined(__AVXVNNI__) || (defined(__AVX512VNNI__) && defined(__AVX512VL__)))
 #define QUANT_TILE 8
 #define UNSIGNED_CODES 1
@@ -72,8 +75,7 @@ static inline float largest(const float *x) {
         ivec bits = (ivec)load_f32(x, i) & 0x7fffffff, above = bits > top;
         top = (above & bits) | (~above & top);
     }
-    int32_t most = 0;
-    for (int i = 0; i < WIDTH; i++) most = top[i] > most ? top[i] : most;
+    int32_t most = top_of(top);
     float value;
     memcpy(&value, &most, 4);
     return value;
@@ -84,15 +86,15 @@ static inline void quantise_group(const struct acts *a, long row, long group, co
     if (!(top < INFINITY)) scale = NAN; /* what comes out is then no number either */
     if (!(top < INFINITY) || top < 1e-30f) inverse = 0.0f;
     int8_t *codes = a->codes + row * a->inputs + group * GROUP;
-    int32_t sums[2] = {0, 0};
+    int32_t sums[2];
     for (int half = 0; half < 2; half++) {
         ivec sum = {0};
         for (int i = half * 16; i < half * 16 + 16; i += WIDTH) {
             ivec code = inverse == 0.0f ? sum : (ivec)fused(splat(MAGIC), load_f32(x, i), splat(inverse)) - MAGIC_BITS;
-            for (int j = 0; j < WIDTH; j++) codes[i + j] = (int8_t)code[j];
+            store_bytes(codes + i, code);
             sum += code;
         }
-        for (int j = 0; j < WIDTH; j++) sums[half] += sum[j];
+        sums[half] = whole_sum_of(sum);
     }
     long at = group * a->stride + row, first = 2 * group * a->stride + row;
     a->scale[at] = scale;
@@ -288,15 +290,35 @@ static inline void load_4_bits(const uint8_t *at, qb w[8]) {
 static inline void load_8_bits(const uint8_t *at, qb w[8]) {
     for (int j = 0; j < 8; j++) w[j] = _mm512_loadu_si512(at + 64 * j);
 }
+static inline __m512i four_inputs(const int8_t *x) {
+    int32_t four;
+    memcpy(&four, x, 4);
+    return _mm512_set1_epi32(four);
+}
+#if UNSIGNED_CODES
 static inline qf dot_group(const qb *w, const int8_t *x, const int length, const int bits, int32_t start) {
     __m512i sum = _mm512_set1_epi32(start);
-    for (int j = 0; j < length / 4; j++) {
-        int32_t four;
-        memcpy(&four, x + 4 * j, 4);
-        sum = _mm512_dpbusd_epi32(sum, w[j], _mm512_set1_epi32(four));
-    }
+    for (int j = 0; j < length / 4; j++) sum = _mm512_dpbusd_epi32(sum, w[j], four_inputs(x + 4 * j));
     return _mm512_cvtepi32_ps(sum);
 }
+#else
+/* As with AVX2, below. */
+static inline qf dot_group(const qb *w, const int8_t *x, const int length, const int bits, int32_t start) {
+    const __m512i ones = _mm512_set1_epi16(1), zero = _mm512_setzero_si512();
+    __m512i sum = zero;
+    for (int j = 0; j < length / 4; j++) {
+        __m512i four = four_inputs(x + 4 * j);
+        if (bits == 4) {
+            sum = _mm512_add_epi16(sum, _mm512_maddubs_epi16(w[j], four));
+        } else {
+            __m512i signed_four = _mm512_mask_sub_epi8(four, _mm512_movepi8_mask(w[j]), zero, four);
+            __m512i pairs = _mm512_maddubs_epi16(_mm512_abs_epi8(w[j]), signed_four);
+            sum = _mm512_add_epi32(sum, _mm512_madd_epi16(pairs, ones));
+        }
+    }
+    return _mm512_cvtepi32_ps(bits == 4 ? _mm512_madd_epi16(sum, ones) : sum);
+}
+#endif
 #elif QUANT_TILE == 8
 typedef __m256 qf;
 typedef __m256i qb;
@@ -487,8 +509,9 @@ typedef void quant_fn(const struct part *p, long tile, const struct acts *a, lon
 #define DEFINE_QUANTS(NAME, BITS, SCALE, MIN)                                                                       \
     DEFINE_QUANT(NAME, 1, BITS, SCALE, MIN) DEFINE_QUANT(NAME, 2, BITS, SCALE, MIN)                                 \
     DEFINE_QUANT(NAME, 3, BITS, SCALE, MIN) DEFINE_QUANT(NAME, 4, BITS, SCALE, MIN)                                 \
-    DEFINE_QUANT(NAME, 8, BITS, SCALE, MIN)
-#define QUANTS_OF(NAME) {NAME##1, NAME##2, NAME##3, NAME##4, NAME##8}
+    DEFINE_QUANT(NAME, 5, BITS, SCALE, MIN) DEFINE_QUANT(NAME, 6, BITS, SCALE, MIN)                                 \
+    DEFINE_QUANT(NAME, 7, BITS, SCALE, MIN) DEFINE_QUANT(NAME, 8, BITS, SCALE, MIN)
+#define QUANTS_OF(NAME) {NAME##1, NAME##2, NAME##3, NAME##4, NAME##5, NAME##6, NAME##7, NAME##8}
 DEFINE_QUANTS(q4_half_offset, 4, HALF, OFFSET)
 DEFINE_QUANTS(q4_half_min, 4, HALF, MINIMUM)
 DEFINE_QUANTS(q4_bytes_min, 4, BYTES, MINIMUM)
@@ -501,7 +524,7 @@ DEFINE_QUANTS(q8_bytes_min, 8, BYTES, MINIMUM)
 DEFINE_QUANTS(q8_bytes16, 8, BYTES16, NO_MINIMUM)
 
 /* In the order of LAYOUTS in cpu/quantised.py. */
-static const struct { int bits, scale, minimum; quant_fn *tiles[5]; } quants[] = {
+static const struct { int bits, scale, minimum; quant_fn *tiles[QUANT_ROWS]; } quants[] = {
     {4, HALF, OFFSET, QUANTS_OF(q4_half_offset)},
     {4, HALF, MINIMUM, QUANTS_OF(q4_half_min)},
     {4, BYTES, MINIMUM, QUANTS_OF(q4_bytes_min)},
