@@ -194,7 +194,7 @@ def _draft_costs(drafter: Drafter, target: LoadedModel, helper: LoadedModel | No
     head in its rehearsal."""
     costs = {}
     for member in members_of(drafter):
-        if isinstance(member, HeadDrafter) and not member.head.extends:
+        if isinstance(member, HeadDrafter) and member.head.ends_early:
             with suppress(CapacityError):
                 seconds = measure_head(target.model, member.head, _HEAD_SIZES, repeats=5)
                 costs[member.name] = {rows: min(of_size) for rows, of_size in seconds.items()}

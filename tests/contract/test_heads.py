@@ -207,7 +207,7 @@ def test_nothing_is_drafted_before_the_target_has_read_the_prompt(case: Case):
 
 
 def test_a_chain_that_the_head_drafts_by_itself_is_that_of_the_steps(case: Case):
-    if not case.head.extends:
+    if not case.head.extends(Sampling(), 1):
         pytest.skip("the host chooses each token here")
     sequences = [read(case, TEXT), read(case, TEXT[3:])]
     sampled = Sampling(temperature=0.7, seed=5)
@@ -229,7 +229,7 @@ def test_a_chain_that_the_head_drafts_by_itself_is_that_of_the_steps(case: Case)
 
 def test_rounds_go_on_by_themselves_from_what_was_accepted(case: Case):
     """Two streams: all of the first draft is right for one, nothing for the other. Then the head's own drafts."""
-    if not case.head.extends:
+    if case.head.ends_early:
         pytest.skip("the host asks for each round here")
     steps, ids = 2, case.files.token_ids()
     samplings = [Sampling(), Sampling(temperature=0.7, seed=5)]
@@ -283,7 +283,7 @@ def _own_tokens(case: Case, text: list[int], sampling: Sampling, count: int, pos
 
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.8, seed=3)], ids=["greedy", "sampled"])
 def test_a_tree_that_the_head_grows_by_itself_is_that_of_the_steps(case: Case, sampling: Sampling):
-    if not case.head.extends:
+    if not case.head.extends(sampling, 2):
         pytest.skip("the host chooses each token here")
     if sampling.is_greedy:
         _skip_if_interpreted(case)
@@ -318,7 +318,7 @@ def _chance(extension: Extension, node: int) -> float:
 
 
 def _skip_if_interpreted(case: Case) -> None:
-    if case.head.extends and not torch.cuda.is_available():
+    if not case.head.ends_early and not torch.cuda.is_available():
         pytest.skip("Triton's interpreter takes minutes for whole answers; on a GPU this runs")
 
 

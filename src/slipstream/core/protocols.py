@@ -152,6 +152,7 @@ class ExtendRequest:
     sampling: Sampling
     position: int  # of the first of them in the answer
     width: int = 1
+    least_chance: float = 0.0  # a head that `ends_early` goes on while its tokens together are as likely as this
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,16 +207,17 @@ class HeadModel(Protocol):
         """Nothing more will be drafted for it."""
         ...
 
+    def extends(self, sampling: Sampling, width: int) -> bool:
+        """Whether it can draft by itself what this chooses: chains, or trees of so many nodes a step."""
+        ...
+
     @property
-    def extends(self) -> bool:
-        """Whether it can draft chains and trees by itself."""
+    def ends_early(self) -> bool:
+        """Whether a chain of its own ends where it is not likely enough to go on. Else a device goes on to the end."""
         ...
 
     def extend(self, requests: Sequence[ExtendRequest]) -> list[Extension]:
-        """Drafts without the host, after the one pending token of each request. Nothing of it is kept.
-
-        Penalties and biases are ignored; trees also ignore what narrows the choice.
-        """
+        """Drafts without the host, after the one pending token of each request. Nothing of it is kept."""
         ...
 
     def begin_draft(self, sequences: Sequence[KVSequence], tokens: Sequence[int]) -> list[Logits]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -82,19 +83,20 @@ class RowLists:
         for number, own in enumerate(pages_of):
             pages[number, : len(own)] = own
 
-        def ints(values: Sequence[int]) -> torch.Tensor:
-            return torch.from_numpy(np.array(values, np.int32)).to(device)
-
+        lists = (self.position, self.cell, self.sequence, self.prefix, self.extra_from, self.extra or [0])
+        ints = torch.from_numpy(np.array([*chain(*lists)], np.int32)).to(device)  # one copy to a device, not six
+        position, cell, sequence, prefix, extra_from, extra = torch.split(ints, [*map(len, lists)])
+        ids = torch.from_numpy(np.array(self.tokens + self.logit_rows, np.int64)).to(device)
         return Batch(
-            tokens=torch.tensor(self.tokens, dtype=torch.int64, device=device),
-            position=ints(self.position),
-            cell=ints(self.cell),
-            sequence=ints(self.sequence),
-            prefix=ints(self.prefix),
-            extra_from=ints(self.extra_from),
-            extra=ints(self.extra or [0]),
+            tokens=ids[: len(self.tokens)],
+            position=position,
+            cell=cell,
+            sequence=sequence,
+            prefix=prefix,
+            extra_from=extra_from,
+            extra=extra,
             pages=torch.from_numpy(pages).to(device),
-            logit_rows=torch.tensor(self.logit_rows, dtype=torch.int64, device=device),
+            logit_rows=ids[len(self.tokens) :],
             page_size=page_size,
             max_keys=max(self.position) + 1,
         )

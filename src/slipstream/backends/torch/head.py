@@ -15,6 +15,8 @@ from slipstream.backends.torch.batch import Batch, RowLists
 from slipstream.backends.torch.decoder import Decoder, rope_table, to_torch
 from slipstream.backends.torch.kv_pool import PAGE_SIZE, KVPool, PooledSequence
 from slipstream.backends.torch.ops import (
+    ChainChoice,
+    ChainHead,
     DraftLayer,
     Features,
     Layer,
@@ -28,7 +30,9 @@ from slipstream.backends.torch.ops import (
     SmallSteps,
 )
 from slipstream.backends.torch.trail import Trail
+from slipstream.core.noise import stream_key
 from slipstream.core.protocols import DraftNodes, ExtendRequest, Extension, KVSequence, Logits
+from slipstream.core.sampling import Sampling
 from slipstream.core.tree import ROOT
 from slipstream.models.head_config import HeadConfig
 from slipstream.models.head_files import HeadCheckpoint
@@ -60,7 +64,7 @@ class HeadWeights:
 class FollowingHead(ABC):
     """What all heads have: a cache beside the target's, and the features that they have not read yet."""
 
-    extends: bool
+    ends_early: bool
 
     def __init__(self, checkpoint: HeadCheckpoint, weights: HeadWeights, pool: KVPool, device: torch.device) -> None:
         self.name, self.path = checkpoint.name, checkpoint.path
@@ -92,7 +96,7 @@ class FollowingHead(ABC):
 
 
 class TorchHead(FollowingHead):
-    extends = False
+    ends_early = True
 
     def __init__(
         self, checkpoint: HeadCheckpoint, weights: HeadWeights, ops: Ops[Batch], pool: KVPool, device: torch.device
@@ -103,6 +107,11 @@ class TorchHead(FollowingHead):
         w = weights
         layer = Layer(w.hidden_norm, w.qkv, w.qk_norm, w.output, w.mlp_norm, w.gate_up, w.down)
         self._layer = DraftLayer(layer, w.embedding_norm, w.config.norm_before_residual)
+        ids = torch.from_numpy(self.token_ids).to(device)
+        self._as_chains = ChainHead(
+            self._layer, w.embedding, w.final_norm, w.config.norm_output, w.head, ids, w.rope, w.config.layer,
+            self._cache,
+        )  # fmt: skip
 
     def features(self, num_rows: int) -> Features:
         """Room for the features of a forward pass of the target."""
@@ -111,19 +120,45 @@ class TorchHead(FollowingHead):
         out = torch.empty(num_rows, width, dtype=self._ops.activation_dtype, device=self._device)
         return Features(config.feature_layers, out)
 
-    def extend(self, requests: Sequence[ExtendRequest]) -> list[Extension]:
-        raise NotImplementedError("the host chooses each token here: read step by step")
-
     # -- drafting -----------------------------------------------------------------------------------------------------
+
+    def extends(self, sampling: Sampling, width: int) -> bool:
+        return self._ops.drafts_chains and width == 1 and not sampling.changes_logits and not sampling.narrows
+
+    @torch.inference_mode()
+    def extend(self, requests: Sequence[ExtendRequest]) -> list[Extension]:
+        """Chains, of all streams together."""
+        sequences = [own_sequence(request.sequence) for request in requests]
+        first = self._first_outputs(sequences, [request.pending[-1] for request in requests])
+        steps = max(request.steps for request in requests)
+        batch = self._later_steps(sequences, steps)
+        choices = [_chain_choice(request, steps) for request in requests]
+        tokens, chances = self._ops.draft_chains(self._as_chains, first, batch, choices)
+        columns = zip(requests, tokens.T.tolist(), chances.T.tolist(), strict=True)
+        return [_as_far_as_it_pays(request, own, likely) for request, own, likely in columns]
+
+    def _later_steps(self, sequences: Sequence[PooledSequence], steps: int) -> Batch:
+        """The rows of all steps but the first, one step after another; where there are none, rows that no one reads."""
+        rows = RowLists()
+        for sequence in sequences:
+            sequence.make_room(steps - 1)
+        for step in range(max(steps - 1, 1)):
+            for number, sequence in enumerate(sequences):
+                position = sequence.length + step
+                rows.add(0, position, sequence.cell(position) if steps > 1 else 0, number, position + 1)
+        return rows.build([sequence.pages for sequence in sequences], PAGE_SIZE, self._device)
 
     @torch.inference_mode()
     def begin_draft(self, sequences: Sequence[KVSequence], tokens: Sequence[int]) -> list[Logits]:
-        own = [own_sequence(sequence) for sequence in sequences]
-        unread = [(s, token) for s, token in zip(own, tokens, strict=True) if trail_of(s).num_unread]
+        return self._logits(self._first_outputs([own_sequence(sequence) for sequence in sequences], tokens))
+
+    def _first_outputs(self, sequences: Sequence[PooledSequence], tokens: Sequence[int]) -> torch.Tensor:
+        """[sequences, hidden] after all that the target has kept, each followed by a token."""
+        unread = [(s, token) for s, token in zip(sequences, tokens, strict=True) if trail_of(s).num_unread]
         if unread:
             self._read_features([s for s, _ in unread], [t for _, t in unread])
-        outputs = [trail_of(s).output for s in own]
-        return self._logits(torch.cat([output for output in outputs if output is not None]))
+        outputs = [trail_of(s).output for s in sequences]
+        return torch.cat([output for output in outputs if output is not None])
 
     def _read_features(self, sequences: Sequence[PooledSequence], tokens: Sequence[int]) -> None:
         rows, pieces, ends = RowLists(), [], []
@@ -243,6 +278,22 @@ def load_head(
         head=packed("lm_head.weight"),
         rope=rope_table(layer, len(decoder.rope.cosine), device),
     )
+
+
+def _chain_choice(request: ExtendRequest, steps: int) -> ChainChoice:
+    sampling = request.sampling
+    first = request.position
+    keys = [stream_key(sampling.seed, first + step) for step in range(steps)] if sampling.temperature else [0] * steps
+    return ChainChoice(sampling.temperature, keys, request.least_chance)
+
+
+def _as_far_as_it_pays(request: ExtendRequest, tokens: list[int], chances: list[float]) -> Extension:
+    """A chain that others have kept going ends where it would have ended alone."""
+    count, chance = 0, 1.0
+    while count < min(len(tokens), request.steps) and chance >= request.least_chance:
+        chance *= chances[count]
+        count += 1
+    return Extension(tokens[:count], chances[:count])
 
 
 def _path(parents: Sequence[int], node: int) -> list[int]:

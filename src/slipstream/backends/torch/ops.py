@@ -169,6 +169,30 @@ class DraftLayer:
     from_norm: bool  # the residual stream begins with the norm of the features
 
 
+@dataclass(frozen=True, slots=True)
+class ChainHead:
+    """A draft head that reads its own choices."""
+
+    layer: DraftLayer
+    embedding: Linear
+    final_norm: Norm
+    norm_output: bool  # what it goes on from is normalised
+    logits: Linear
+    token_ids: torch.Tensor  # [draft vocabulary] int64, the target's
+    rope: RopeTable
+    config: DecoderConfig
+    cache: LayerCache
+
+
+@dataclass(frozen=True, slots=True)
+class ChainChoice:
+    """How the tokens of one chain are chosen. Temperature 0: the likeliest; else by the target's noise."""
+
+    temperature: float
+    keys: Sequence[int]  # of the noise, for each step
+    least_chance: float  # it goes on while its tokens together are as likely as this
+
+
 class Ops(Protocol[BatchOf]):
     """`then` is the norm that will read the residual stream next, for a device that readies it on the way."""
 
@@ -255,6 +279,7 @@ class SmallSteps(ABC, Generic[B]):
     activation_dtype: torch.dtype
     takes_quantised = False
     takes_fp8 = False
+    drafts_chains = False
 
     @abstractmethod
     def attend(self, qkv: torch.Tensor, batch: B, config: DecoderConfig, cache: LayerCache) -> torch.Tensor: ...
@@ -314,3 +339,11 @@ class SmallSteps(ABC, Generic[B]):
         self.rope_write(qkv, batch, config, step.rope, own.qk_norm, cache)
         self.linear_add(self.attend(qkv, batch, config, cache), own.output, x)
         self.linear_add(self.swiglu(self.linear(self.norm(x, own.mlp_norm), own.gate_up)), own.down, x)
+
+    def draft_chains(
+        self, head: ChainHead, x: torch.Tensor, batch: B, choices: Sequence[ChainChoice]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Chains of a head's own choices after its outputs `x`, where `drafts_chains`. `x` is written to. `batch` has
+        the rows of all steps but the first, step by step. Returns tokens and their chances, [steps, chains].
+        """
+        raise NotImplementedError("the host chooses each token here: read step by step")

@@ -81,8 +81,8 @@ class HeadDrafter:
         self.name = "head"
         self.head = head
         self.width = (options or HeadOptions()).width
-        self.stops_early = not head.extends  # a device drafts to the end by itself
-        self.is_repeated = head.extends and self.width == 1
+        self.stops_early = head.ends_early
+        self.is_repeated = not head.ends_early and self.width == 1
         self._chooser = HeadChoices(head.token_ids, vocab_size)
 
     def begin(self, stream: Stream) -> None:
@@ -102,10 +102,8 @@ class HeadDrafter:
 
     def _goes_on_alone(self, stream: Stream) -> bool:
         """Whether the head can draft for it without the host."""
-        sampling = stream.sampling
-        couples = stream.verifier.couples or sampling.is_greedy
-        by_host = sampling.changes_logits or (self.width > 1 and sampling.narrows)
-        return self.head.extends and couples and not by_host
+        couples = stream.verifier.couples or stream.sampling.is_greedy
+        return couples and self.head.extends(stream.sampling, self.width)
 
     def _extend(self, drafts: Sequence[_GrowingTree]) -> None:
         requests = [
@@ -116,6 +114,7 @@ class HeadDrafter:
                 d.stream.sampling,
                 d.stream.num_answer_tokens,
                 self.width,
+                d.stream.least_chance,
             )
             for d in drafts
         ]

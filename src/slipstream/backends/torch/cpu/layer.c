@@ -269,3 +269,110 @@ void slip_head_layer(const struct layer *l, const float *token_norm, int from_no
         after_norm(l, batch, &room, &read, max_keys, x);
     }
 }
+
+/* ---- a draft head that goes on by itself ---- */
+
+struct head {
+    const struct layer *layer;
+    const struct linear *embedding, *logits;
+    const float *token_norm, *final_norm;
+    const int64_t *token_ids; /* the target's id of each of its own */
+    int32_t from_norm, norm_output;
+};
+
+/* How one row's tokens are chosen: with temperature 0 the likeliest; else by the target's noise, which has a key for each
+ * step. core/noise.py says how. */
+struct choice {
+    double temperature;
+    const uint64_t *keys; /* [steps] */
+    double least;         /* a chain goes on while its tokens together are as likely as this */
+    double chance;        /* of them together */
+};
+
+static uint64_t mixed(uint64_t x) {
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ x >> 27) * 0x94D049BB133111EBu;
+    return x ^ x >> 31;
+}
+
+static uint64_t number_of(uint64_t key, int64_t token) { return mixed(key + (token + 1) * 0x9E3779B97F4A7C15u) >> 32; }
+static double noise_of(uint64_t number) { return -log(-log(((double)number + 0.5) * 0x1p-32)); }
+
+static long highest(const float *values, long count) {
+    long best = 0;
+    float top = values[0];
+    for (long i = 1; i < count; i++)
+        if (values[i] > top) top = values[i], best = i;
+    return best;
+}
+
+static float sum_of_exp(const float *values, long count, float top) {
+    vec total = {0};
+    long i = 0;
+    for (; i + WIDTH <= count; i += WIDTH) total += exp_of(load(values + i) - splat(top));
+    float sum = sum_of(total);
+    for (; i < count; i++) sum += exp_of(splat(values[i] - top))[0];
+    return sum;
+}
+
+/* Logits that are 8 below the best take noise that few numbers give: those of the others need no logarithm. */
+static long drawn(const float *logits, long best, long count, const int64_t *ids, double temperature, uint64_t key,
+                  double *chance) {
+    double top = logits[best] / temperature, noise = noise_of(number_of(key, ids[best]));
+    double enough = exp(-exp(-(noise > -10.0 ? noise + 8.0 : -2.0))) * 0x1p32 - 2.0, most = -INFINITY, total = 0.0;
+    long winner = best;
+    for (long i = 0; i < count; i++) {
+        uint64_t number = number_of(key, ids[i]);
+        double z = logits[i] / temperature;
+        if (z < top - 8.0 && number < enough) continue;
+        double value = z + noise_of(number);
+        if (value > most) winner = i, total = total * exp(most - value) + 1.0, most = value;
+        else total += exp(value - most);
+    }
+    *chance = 1.0 / total;
+    return winner;
+}
+
+/* The token that a row goes on with, or -1 where its logits are no numbers. */
+static int64_t chosen(const struct head *h, const float *logits, struct choice *by, long step, float *chance) {
+    long count = h->logits->outputs, best = highest(logits, count);
+    if (!(fabsf(logits[best]) < INFINITY)) return by->chance = 0.0, -1;
+    double own = 1.0;
+    if (by->temperature > 0.0) best = drawn(logits, best, count, h->token_ids, by->temperature, by->keys[step], &own);
+    else own = 1.0 / sum_of_exp(logits, count, logits[best]);
+    by->chance *= own;
+    *chance = (float)own;
+    return h->token_ids[best];
+}
+
+/* The floats of room that `slip_draft_chains` takes. */
+long slip_chains_floats(const struct head *h, long rows, long max_keys) {
+    long layer = slip_layer_floats(h->layer, rows, max_keys), acts = acts_floats(rows, h->logits->inputs);
+    return rows * (h->logits->outputs + 2 * h->logits->inputs) + 16 + (layer > acts ? layer : acts);
+}
+
+/* tokens, chances [steps, rows]: chains of the head's own choices after x[rows, width], its output for what it read last.
+ * `batch` has the rows of each step but the first, one step after another. Returns how many steps it took: fewer where no
+ * chain is likely enough to go on. */
+long slip_draft_chains(const struct head *h, const struct batch *batch, long steps, struct choice *by, float *x,
+                       long max_keys, int64_t *tokens, float *chances, float *scratch) {
+    long rows = batch->rows, width = h->logits->inputs, count = h->logits->outputs;
+    float *logits = scratch, *normed = logits + rows * count, *token = normed + rows * width;
+    float *room = token + rows * width;
+    room += (16 - (room - scratch) % 16) % 16;
+    struct batch at = *batch;
+    for (long step = 0;; step++, at.position += rows, at.cell += rows, at.prefix += rows) {
+        if (!h->norm_output) slip_rms_norm(x, h->final_norm, h->layer->eps, rows, width, normed);
+        slip_linear(h->logits, h->norm_output ? x : normed, rows, 0, logits, room);
+        int64_t *now = tokens + step * rows;
+        int goes_on = 0;
+        for (long r = 0; r < rows; r++) {
+            now[r] = chosen(h, logits + r * count, by + r, step, chances + step * rows + r);
+            goes_on |= now[r] >= 0 && by[r].chance >= by[r].least;
+        }
+        if (!goes_on || step + 1 == steps) return step + 1;
+        for (long r = 0; r < rows; r++) slip_embed(h->embedding, &(int64_t){now[r] < 0 ? 0 : now[r]}, 1, token + r * width);
+        slip_head_layer(h->layer, h->token_norm, h->from_norm, &at, token, x, max_keys, room);
+        if (h->norm_output) slip_rms_norm(x, h->final_norm, h->layer->eps, rows, width, x);
+    }
+}

@@ -7,12 +7,15 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from slipstream.backends.torch.batch import Batch
 from slipstream.backends.torch.coded_cache import is_coded
 from slipstream.backends.torch.cpu.weights import BLOCK, NativeLinear, NativePart, QuantPacker, pack_floats
 from slipstream.backends.torch.ops import (
+    ChainChoice,
+    ChainHead,
     DraftLayer,
     Features,
     Hidden,
@@ -71,10 +74,31 @@ class _CLayer(ctypes.Structure):
     ]
 
 
+class _CHead(ctypes.Structure):
+    """`struct head` of layer.c."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("layer", "embedding", "logits")),
+        *((name, ctypes.c_void_p) for name in ("token_norm", "final_norm", "token_ids")),
+        *((name, ctypes.c_int32) for name in ("from_norm", "norm_output")),
+    ]
+
+
+class _CChoice(ctypes.Structure):
+    """`struct choice` of layer.c."""
+
+    _fields_ = [
+        ("temperature", ctypes.c_double),
+        ("keys", ctypes.c_void_p),
+        *((name, ctypes.c_double) for name in ("least", "chance")),
+    ]
+
+
 class NativeOps(SmallSteps[Batch]):
     """With `takes_quantised`, weights that a file has as codes stay codes, and floats of 16 bits stay that."""
 
     name = "native"
+    drafts_chains = True
     activation_dtype = torch.float32
     batch_invariant = True
 
@@ -91,6 +115,7 @@ class NativeOps(SmallSteps[Batch]):
         self._batch: tuple[Batch, _CBatch] | None = None
         self._stacks: dict[tuple[int, int], tuple[Stack, ctypes.Array[ctypes.c_void_p]]] = {}
         self._layers: dict[tuple[int, int], tuple[Layer, LayerCache, _CLayer]] = {}
+        self._head: tuple[ChainHead, _CHead] | None = None
 
     # -- weights ------------------------------------------------------------------------------------------------------
 
@@ -186,6 +211,24 @@ class NativeOps(SmallSteps[Batch]):
         gain, batch = layer.token_norm.gain.data_ptr(), self._c_batch(step.batch)
         self._lib.slip_head_layer(c_layer, gain, layer.from_norm, batch, token.data_ptr(), x.data_ptr(), max_keys, room)
 
+    def draft_chains(
+        self, head: ChainHead, x: torch.Tensor, batch: Batch, choices: Sequence[ChainChoice]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        rows, steps, max_keys = len(x), len(choices[0].keys), _whole_blocks(batch.max_keys)
+        c_head, of_a_step = self._c_head(head), _CBatch.from_buffer_copy(_CBatch.from_address(self._c_batch(batch)))
+        of_a_step.rows = rows
+        keys = torch.from_numpy(np.array([choice.keys for choice in choices], np.uint64))
+        c_choices = (_CChoice * rows)()
+        for at, (choice, own) in enumerate(zip(choices, keys, strict=True)):
+            c_choices[at] = _CChoice(choice.temperature, own.data_ptr(), choice.least_chance, 1.0)
+        tokens, chances = torch.empty(steps, rows, dtype=torch.int64), torch.empty(steps, rows)
+        room = self._room(self._lib.slip_chains_floats(c_head, rows, max_keys))
+        taken = self._lib.slip_draft_chains(
+            c_head, ctypes.addressof(of_a_step), steps, ctypes.addressof(c_choices), x.data_ptr(), max_keys,
+            tokens.data_ptr(), chances.data_ptr(), room,
+        )  # fmt: skip
+        return tokens[:taken], chances[:taken]
+
     # -- what C reads -------------------------------------------------------------------------------------------------
 
     def _room(self, num_floats: int) -> int:
@@ -225,6 +268,18 @@ class NativeOps(SmallSteps[Batch]):
             )  # fmt: skip
             self._layers[key] = (layer, cache, view)
         return ctypes.addressof(self._layers[key][2])
+
+    def _c_head(self, head: ChainHead) -> int:
+        """The C view of a draft head, made once."""
+        if self._head is None or self._head[0] is not head:
+            own = head.layer
+            view = _CHead(
+                self._c_layer(own.layer, head.rope, head.config, head.cache), _native(head.embedding).address,
+                _native(head.logits).address, own.token_norm.gain.data_ptr(), head.final_norm.gain.data_ptr(),
+                head.token_ids.data_ptr(), own.from_norm, head.norm_output,
+            )  # fmt: skip
+            self._head = (head, view)
+        return ctypes.addressof(self._head[1])
 
 
 def _native(weight: Linear) -> NativeLinear:

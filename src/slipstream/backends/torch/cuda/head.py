@@ -19,6 +19,7 @@ from slipstream.backends.torch.cuda.ops import TritonOps
 from slipstream.backends.torch.cuda.tree_loop import TreeLoop
 from slipstream.backends.torch.head import FollowingHead, HeadWeights, own_sequence, trail_of
 from slipstream.core.protocols import DraftNodes, ExtendRequest, Extension, KVSequence, Logits
+from slipstream.core.sampling import Sampling
 from slipstream.core.tree import ROOT, DraftTree
 from slipstream.models.head_files import HeadCheckpoint
 
@@ -29,7 +30,7 @@ BUCKETS = (1, 2, 4, 8, 16, 32, MAX_SKINNY_ROWS)
 
 
 class CudaHead(FollowingHead):
-    extends = True
+    ends_early = False
 
     def __init__(
         self, checkpoint: HeadCheckpoint, weights: HeadWeights, ops: TritonOps, pool: KVPool, device: torch.device
@@ -72,6 +73,9 @@ class CudaHead(FollowingHead):
         return self._buckets[capacity]
 
     # -- without the host ----------------------------------------------------------------------------------------------
+
+    def extends(self, sampling: Sampling, width: int) -> bool:
+        return not sampling.changes_logits and not (width > 1 and sampling.narrows)
 
     @torch.inference_mode()
     def extend(self, requests: Sequence[ExtendRequest]) -> list[Extension]:
