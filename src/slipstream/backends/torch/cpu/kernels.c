@@ -39,7 +39,7 @@ typedef int32_t ivec __attribute__((vector_size(4 * WIDTH)));
 typedef uint16_t hvec __attribute__((vector_size(2 * WIDTH)));
 
 /* splat(a): a in all lanes. fused(sum, a, b): sum + a * b, rounded once where the processor can. widened(at): WIDTH
- * bytes as floats. sum_of, whole_sum_of, top_of: of all lanes. store_bytes: the lanes as bytes, which they fit into.
+ * bytes as floats. sum_of, whole_sum_of, top_of: of all lanes; sums_of_4: of 4 vectors. store_bytes: the lanes as bytes, which they fit into.
  * Compilers left to themselves take the lanes one by one. */
 #if defined(__AVX512F__)
 #define HAS_WIDENED
@@ -51,6 +51,14 @@ static inline vec widened(const int8_t *at) {
 static inline vec fused(vec sum, vec a, vec b) { return (vec)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)sum); }
 #define HAS_LANES
 static inline float sum_of(vec v) { return _mm512_reduce_add_ps((__m512)v); }
+static inline void sums_of_4(const vec *v, float *out) {
+    __m512 a = (__m512)v[0], b = (__m512)v[1], c = (__m512)v[2], d = (__m512)v[3];
+    __m512d ab = (__m512d)_mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+    __m512d cd = (__m512d)_mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
+    __m512 all = _mm512_add_ps((__m512)_mm512_unpacklo_pd(ab, cd), (__m512)_mm512_unpackhi_pd(ab, cd));
+    __m256 half = _mm256_add_ps(_mm512_castps512_ps256(all), (__m256)_mm512_extractf64x4_pd((__m512d)all, 1));
+    _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1)));
+}
 static inline int32_t whole_sum_of(ivec v) { return _mm512_reduce_add_epi32((__m512i)v); }
 static inline int32_t top_of(ivec v) { return _mm512_reduce_max_epi32((__m512i)v); }
 static inline void store_bytes(int8_t *at, ivec v) { _mm_storeu_si128((__m128i *)at, _mm512_cvtepi32_epi8((__m512i)v)); }
@@ -69,6 +77,13 @@ static inline float sum_of(vec v) {
     __m128 four = _mm_add_ps(_mm_castsi128_ps(LOWER(v)), _mm_castsi128_ps(UPPER(v)));
     __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
+}
+static inline void sums_of_4(const vec *v, float *out) {
+    __m256 a = (__m256)v[0], b = (__m256)v[1], c = (__m256)v[2], d = (__m256)v[3];
+    __m256d ab = (__m256d)_mm256_add_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+    __m256d cd = (__m256d)_mm256_add_ps(_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
+    __m256 all = _mm256_add_ps((__m256)_mm256_unpacklo_pd(ab, cd), (__m256)_mm256_unpackhi_pd(ab, cd));
+    _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1)));
 }
 static inline int32_t whole_sum_of(ivec v) {
     __m128i four = _mm_add_epi32(LOWER(v), UPPER(v)), two = _mm_add_epi32(four, _mm_srli_si128(four, 8));
@@ -112,6 +127,16 @@ static inline float sum_of(vec v) {
     for (int i = 0; i < WIDTH; i++) total += v[i];
     return total;
 }
+#if defined(__ARM_NEON) && defined(__aarch64__)
+static inline void sums_of_4(const vec *v, float *out) {
+    float32x4_t ab = vpaddq_f32((float32x4_t)v[0], (float32x4_t)v[1]);
+    vst1q_f32(out, vpaddq_f32(ab, vpaddq_f32((float32x4_t)v[2], (float32x4_t)v[3])));
+}
+#else
+static inline void sums_of_4(const vec *v, float *out) {
+    for (int n = 0; n < 4; n++) out[n] = sum_of(v[n]);
+}
+#endif
 static inline int32_t whole_sum_of(ivec v) {
     int32_t total = 0;
     for (int i = 0; i < WIDTH; i++) total += v[i];
@@ -411,11 +436,11 @@ static inline __attribute__((always_inline)) void score_keys(const float *q, con
             for (int n = 0; n < 4; n++)
                 total[n] = coded ? fused(total[n], sums[n], splat(scale_of(row[n], g, dim, coded))) : sums[n];
         }
-        for (int n = 0; n < 4 && j + n < keys; n++) {
-            float sum = sum_of(total[n]);
-            for (long i = vectors; i < dim; i++) sum += q[i] * one_of(row[n], i, coded); /* dim of codes: whole groups */
-            scores[j + n] = sum * scale;
-        }
+        float sums[4];
+        sums_of_4(total, sums);
+        for (long i = vectors; i < dim; i++) /* dim of codes: whole groups */
+            for (int n = 0; n < 4; n++) sums[n] += q[i] * one_of(row[n], i, coded);
+        for (int n = 0; n < 4; n++) scores[j + n] = sums[n] * scale; /* there is room for whole vectors */
     }
 }
 
@@ -436,20 +461,29 @@ static float soften(float *scores, long keys) {
     return sum_of(total);
 }
 
-/* out = sum of weight[j] * v[cell[j]]: four vectors of the head at a time stay in registers. */
+/* sums += weight * four vectors of `row` from i on. */
+static inline __attribute__((always_inline)) void add_vectors(vec *sums, float weight, const char *row, long i, long dim,
+                                                              const int coded) {
+    for (int n = 0; n < 4; n++) {
+        float own = weight * scale_of(row, i + n * WIDTH, dim, coded);
+        sums[n] = fused(sums[n], some_of(row, i + n * WIDTH, coded), splat(own));
+    }
+}
+
+/* out += sum of weight[j] * v[cell[j]], the even and the odd j by themselves: four vectors of the head at a time stay in
+ * registers, and two sums each, so that none is waited for. */
 static inline __attribute__((always_inline)) void mix(const float *weights, const int32_t *cells, long keys,
-                                                      const struct vectors *v, float scale, float *out, const int coded) {
+                                                      const struct vectors *v, float *out, const int coded) {
     long i = 0, dim = v->dim;
     for (; i + 4 * WIDTH <= dim; i += 4 * WIDTH) {
-        vec sums[4] = {{0}, {0}, {0}, {0}};
-        for (long j = 0; j < keys; j++) {
-            const char *row = v->first + cells[j] * v->stride;
-            for (int n = 0; n < 4; n++) {
-                float weight = weights[j] * scale_of(row, i + n * WIDTH, dim, coded);
-                sums[n] = fused(sums[n], some_of(row, i + n * WIDTH, coded), splat(weight));
-            }
+        vec even[4] = {{0}, {0}, {0}, {0}}, odd[4] = {{0}, {0}, {0}, {0}};
+        long j = 0;
+        for (; j + 2 <= keys; j += 2) {
+            add_vectors(even, weights[j], v->first + cells[j] * v->stride, i, dim, coded);
+            add_vectors(odd, weights[j + 1], v->first + cells[j + 1] * v->stride, i, dim, coded);
         }
-        for (int n = 0; n < 4; n++) store(out + i + n * WIDTH, sums[n] * splat(scale));
+        if (j < keys) add_vectors(even, weights[j], v->first + cells[j] * v->stride, i, dim, coded);
+        for (int n = 0; n < 4; n++) store(out + i + n * WIDTH, load(out + i + n * WIDTH) + (even[n] + odd[n]));
     }
     for (; i < dim; i++) {
         float sum = 0.0f;
@@ -457,39 +491,100 @@ static inline __attribute__((always_inline)) void mix(const float *weights, cons
             const char *row = v->first + cells[j] * v->stride;
             sum += one_of(row, i, coded) * (weights[j] * scale_of(row, i, dim, coded));
         }
-        out[i] = sum * scale;
+        out[i] += sum;
     }
 }
 
-/* out = the values that q finds by their keys. scores: room for as many floats as keys, up to a whole vector. */
-static inline __attribute__((always_inline)) void attend_one(const float *q, const struct vectors *k,
-                                                             const struct vectors *v, const int32_t *cells, long keys,
-                                                             float *scores, float *out, const int coded) {
-    score_keys(q, k, cells, keys, scores, coded);
-    float total = soften(scores, keys);
-    mix(scores, cells, keys, v, 1.0f / total, out, coded);
+/* The part of `count` things that is this thread's, in order and as even as can be. */
+static void my_share(long count, long *from, long *to) {
+    long thread = omp_get_thread_num(), threads = omp_get_num_threads();
+    *from = count * thread / threads;
+    *to = count * (thread + 1) / threads;
 }
 
-/* A thread's share of out[rows, heads * dim]. scratch: [threads, 2 * max_keys], max_keys a multiple of 16. */
+/* Rows, and heads of them, that read the same keys and values together: SPAN of them at a time, which then stay in the
+ * first cache. Without this, memory is what a draft's rows wait for. */
+#define ROWS_TOGETHER 4
+#define HEADS_TOGETHER 4
+#define SPAN 32
+
+/* What one row reads: the cells of its keys, in the order of the text; and of each head its scores, then weights. */
+struct reader {
+    int32_t *cells;
+    float *scores; /* [heads, max_keys] */
+    long keys;
+};
+
+static long reader_floats(long max_keys) { return (1 + HEADS_TOGETHER) * max_keys; }
+
+/* Floats of room that attention takes. max_keys: a multiple of 16 */
+long slip_attend_floats(long max_keys) { return num_threads * ROWS_TOGETHER * reader_floats(max_keys); }
+
+static struct reader reader_of(const struct attention *at, const struct batch *batch, long r, long max_keys, float *room) {
+    struct reader reader = {(int32_t *)room, room + max_keys, 0};
+    long last = batch->prefix[r] + batch->extra_from[r + 1] - batch->extra_from[r];
+    long first = at->window && last > at->window ? last - at->window : 0;
+    reader.keys = last - first;
+    list_cells(batch, r, first, last, reader.cells);
+    return reader;
+}
+
+static inline long span_of(long keys, long from) { return keys - from < SPAN ? keys - from : SPAN; }
+
+/* out[rows, heads, dim] = the values that q[rows, heads, dim] find by their keys, of some rows and of heads that have their
+ * keys in common. `q_stride` and `out_stride` lead to the next row. */
+static inline __attribute__((always_inline)) void attend_rows(const struct reader *readers, long rows, long heads,
+                                                              const float *q, long q_stride, const struct vectors *k,
+                                                              const struct vectors *v, long max_keys, float *out,
+                                                              long out_stride, const int coded) {
+    long dim = k->dim, most = 0;
+    for (long r = 0; r < rows; r++) most = readers[r].keys > most ? readers[r].keys : most;
+    for (long j = 0; j < most; j += SPAN)
+        for (long r = 0; r < rows; r++)
+            for (long h = 0; h < heads && j < readers[r].keys; h++)
+                score_keys(q + r * q_stride + h * dim, k, readers[r].cells + j, span_of(readers[r].keys, j),
+                           readers[r].scores + h * max_keys + j, coded);
+    float totals[ROWS_TOGETHER][HEADS_TOGETHER];
+    for (long r = 0; r < rows; r++) {
+        for (long h = 0; h < heads; h++) totals[r][h] = soften(readers[r].scores + h * max_keys, readers[r].keys);
+        memset(out + r * out_stride, 0, sizeof(float) * heads * dim);
+    }
+    for (long j = 0; j < most; j += SPAN)
+        for (long r = 0; r < rows; r++)
+            for (long h = 0; h < heads && j < readers[r].keys; h++)
+                mix(readers[r].scores + h * max_keys + j, readers[r].cells + j, span_of(readers[r].keys, j), v,
+                    out + r * out_stride + h * dim, coded);
+    for (long r = 0; r < rows; r++)
+        for (long h = 0; h < heads; h++) {
+            float scale = 1.0f / totals[r][h], *found = out + r * out_stride + h * dim;
+            for (long i = 0; i < dim; i++) found[i] *= scale;
+        }
+}
+
+/* A thread's share of out[rows, heads * dim]: some heads of some rows. scratch: slip_attend_floats */
 static void attend_share(const struct attention *at, const struct batch *batch, const float *qkv, long max_keys,
                          float *scratch, float *out) {
     long heads = at->heads, dim = at->dim, group = heads / at->kv_heads, size = vector_bytes(at);
-    float *scores = scratch + (long)omp_get_thread_num() * 2 * max_keys;
-    int32_t *cells = (int32_t *)(scores + max_keys);
-    long listed = -1;
-#pragma omp for schedule(static) collapse(2)
-    for (long r = 0; r < batch->rows; r++)
-        for (long h = 0; h < heads; h++) {
-            long last = batch->prefix[r] + batch->extra_from[r + 1] - batch->extra_from[r];
-            long first = at->window && last > at->window ? last - at->window : 0, keys = last - first;
-            const float *q = qkv + r * (heads + 2 * at->kv_heads) * dim + h * dim;
-            struct vectors k = {at->k_cache + h / group * size, at->kv_heads * size, dim}, v = k;
-            v.first = at->v_cache + h / group * size;
-            if (listed != r) list_cells(batch, listed = r, first, last, cells);
-            float *to = out + (r * heads + h) * dim;
-            if (at->coded) attend_one(q, &k, &v, cells, keys, scores, to, 1);
-            else attend_one(q, &k, &v, cells, keys, scores, to, 0);
-        }
+    long width = (heads + 2 * at->kv_heads) * dim, from, to, listed = -1;
+    float *room = scratch + omp_get_thread_num() * ROWS_TOGETHER * reader_floats(max_keys);
+    struct reader readers[ROWS_TOGETHER];
+    my_share((batch->rows + ROWS_TOGETHER - 1) / ROWS_TOGETHER * heads, &from, &to);
+    for (long next = from, count; next < to; next += count) {
+        long first = next / heads * ROWS_TOGETHER, h = next % heads, left = group - h % group;
+        long rows = batch->rows - first < ROWS_TOGETHER ? batch->rows - first : ROWS_TOGETHER;
+        count = left < HEADS_TOGETHER ? left : HEADS_TOGETHER;
+        count = to - next < count ? to - next : count;
+        for (long r = 0; r < rows && listed != first; r++)
+            readers[r] = reader_of(at, batch, first + r, max_keys, room + r * reader_floats(max_keys));
+        listed = first;
+        struct vectors k = {at->k_cache + h / group * size, at->kv_heads * size, dim}, v = k;
+        v.first = at->v_cache + h / group * size;
+        const float *q = qkv + first * width + h * dim;
+        float *found = out + (first * heads + h) * dim;
+        if (at->coded) attend_rows(readers, rows, count, q, width, &k, &v, max_keys, found, heads * dim, 1);
+        else attend_rows(readers, rows, count, q, width, &k, &v, max_keys, found, heads * dim, 0);
+    }
+#pragma omp barrier
 }
 
 void slip_attend(const struct attention *at, const struct batch *batch, const float *qkv, long max_keys, float *scratch,

@@ -30,13 +30,6 @@ static inline void put(const struct outcome *o, const float *values, long row, l
     else put_all(o, values, to, first, width);
 }
 
-/* The part of `count` things that is this thread's, in order and as even as can be. */
-static void my_share(long count, long *from, long *to) {
-    long thread = omp_get_thread_num(), threads = omp_get_num_threads();
-    *from = count * thread / threads;
-    *to = count * (thread + 1) / threads;
-}
-
 static void float_share(const struct part *p, const float *x, long rows, long inputs, const struct outcome *o) {
     long from, to;
     my_share((p->outputs + BLOCK - 1) / BLOCK, &from, &to);
@@ -160,7 +153,7 @@ static struct room room_of(const struct layer *l, long rows, long max_keys, floa
     r.mixed = at, at += rows * heads;
     r.gate_up = at, at += rows * l->gate_up->outputs;
     r.gated = at, at += rows * inner;
-    r.scores = at, at += num_threads * 2 * max_keys;
+    r.scores = at, at += slip_attend_floats(max_keys);
     at += (16 - (at - start) % 16) % 16;
     r.acts = at, at += acts_floats(rows, most);
     r.floats = at - start;

@@ -42,6 +42,7 @@ _SIGNATURES: dict[str, list[type]] = {
 }
 _COUNTS: dict[str, list[type]] = {  # those that return a number
     "slip_acts_floats": [_LONG, _LONG],
+    "slip_attend_floats": [_LONG],
     "slip_layer_floats": [_POINTER, _LONG, _LONG],
     "slip_chains_floats": [_POINTER, _LONG, _LONG],
     "slip_draft_chains": [_POINTER, _POINTER, _LONG, _POINTER, _POINTER, _LONG, _POINTER, _POINTER, _POINTER],

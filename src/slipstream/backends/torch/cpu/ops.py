@@ -190,7 +190,7 @@ class NativeOps(SmallSteps[Batch]):
     def attend(self, qkv: torch.Tensor, batch: Batch, config: DecoderConfig, cache: LayerCache) -> torch.Tensor:
         out = torch.empty(len(qkv), config.num_heads * config.head_dim)
         attention, max_keys = _c_attention(config, None, None, cache), _whole_blocks(batch.max_keys)
-        room = self._room(self._threads * 2 * max_keys)
+        room = self._room(self._lib.slip_attend_floats(max_keys))
         self._lib.slip_attend(
             ctypes.addressof(attention), self._c_batch(batch), qkv.data_ptr(), max_keys, room, out.data_ptr()
         )
