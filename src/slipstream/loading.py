@@ -13,7 +13,8 @@ from slipstream.core.engine import Engine
 from slipstream.core.policy import Policy
 from slipstream.core.protocols import HeadModel, Model
 from slipstream.core.rehearsal import rehearse
-from slipstream.core.row_times import measure_head, measure_rows
+from slipstream.core.row_times import measure_drafts, measure_rows
+from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Drafter
 from slipstream.core.team import members_of
 from slipstream.core.turn import TURN
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 # Rows that are measured before the first answer, as far as there is time; with more of it where a device runs ahead.
 _FIRST_SIZES = {False: (1, 4, 8, 2), True: (1, 4, 8, 2, 16, 32, 64, 128, 192, 256)}
 _MEASURING_S = 0.6
-_HEAD_SIZES = (1, 2, 4, 8)
+_HEAD_STEPS = (1, 4)  # of the drafts of a head that are measured: what a step takes, and what a draft takes besides
 WITH_OWN_HEAD = "head"  # on an H200 1.02x of plain decoding by `auto`, chained behind suffix 0.87x: the host's time
 
 
@@ -160,7 +161,7 @@ def load(
     if drafter is None or isinstance(drafter, str):
         drafter = make_drafter(drafter or _default_drafter(main, helper, head, is_own=draft is None), sources)
     if isinstance(plan, AutoPolicy) and drafter is not None:
-        plan.expect(main.row_costs(), _draft_costs(drafter, main, helper))
+        plan.expect(main.row_costs(), _draft_costs(drafter, helper))
         _rehearse(plan, drafter, main)
     return Engine(main.model, main.tokenizer, drafter, plan, max_streams=max_streams, max_stall_s=max_stall_s)
 
@@ -188,16 +189,11 @@ def _attach_head(target: LoadedModel, spec: str | Path) -> HeadModel:
         return target.model.attach_head(checkpoint)
 
 
-def _draft_costs(drafter: Drafter, target: LoadedModel, helper: LoadedModel | None) -> dict[str, dict[int, float]]:
+def _draft_costs(drafter: Drafter, helper: LoadedModel | None) -> dict[str, dict[int, float]]:
     """Forwards of the models that draft, by drafter and rows. A device takes the steps of a draft one after the other
-    without being waited for, which is quicker: what one of a single row takes is then seen while drafting, that of a
-    head in its rehearsal."""
+    without being waited for, which is quicker: what one of a single row takes is then seen while drafting."""
     costs = {}
     for member in members_of(drafter):
-        if isinstance(member, HeadDrafter) and member.head.ends_early:
-            with suppress(CapacityError):
-                seconds = measure_head(target.model, member.head, _HEAD_SIZES, repeats=5)
-                costs[member.name] = {rows: min(of_size) for rows, of_size in seconds.items()}
         if isinstance(member, ModelBackedDrafter):
             measured = helper.row_costs() if helper and helper.model is member.model else _row_costs(member.model)
             least = 2 if member.model.info.extends else 1
@@ -206,13 +202,15 @@ def _draft_costs(drafter: Drafter, target: LoadedModel, helper: LoadedModel | No
 
 
 def _rehearse(policy: AutoPolicy, drafter: Drafter, target: LoadedModel) -> None:
-    """Heads, on a device that runs ahead: the host takes longer to begin a draft than the head to make it. What fails
-    here fails again in the first answer, and is told there."""
-    if not target.model.info.runs_ahead:
-        return
+    """Heads: they take longer to begin a draft than to make it one token longer. On a device that runs ahead whole
+    rounds are rehearsed. What fails here fails again in the first answer, and is told there."""
     for member in (each for each in members_of(drafter) if isinstance(each, HeadDrafter)):
         with suppress(SlipstreamError):
-            policy.rehearsed(member.name, rehearse(target.model, target.tokenizer, member))
+            if target.model.info.runs_ahead:
+                policy.rehearsed(member.name, rehearse(target.model, target.tokenizer, member))
+            elif member.head.extends(Sampling(), 1):
+                drafts = measure_drafts(target.model, member.head, _HEAD_STEPS, repeats=5, limit_s=_MEASURING_S)
+                policy.drafted(member.name, drafts)
 
 
 def drafter_for(target: LoadedModel, draft: LoadedModel) -> str:

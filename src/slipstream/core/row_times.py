@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from slipstream.core.protocols import DraftNodes, HeadModel, Model, ScoreRequest, prefill
+from slipstream.core.protocols import ExtendRequest, HeadModel, Model, ScoreRequest, prefill
 from slipstream.core.sampling import Sampling
-from slipstream.core.tree import ROOT, DraftTree
+from slipstream.core.tree import DraftTree
 from slipstream.core.turn import TURN
 
 
@@ -44,24 +44,31 @@ def _measure(model: Model, sizes: Sequence[int], context: int, repeats: int, lim
     return seconds
 
 
-def measure_head(model: Model, head: HeadModel, sizes: Sequence[int], repeats: int) -> dict[int, list[float]]:
-    """Times a step of a head with so many rows, interleaved. Raises CapacityError if the cache is too small."""
+def measure_drafts(
+    model: Model, head: HeadModel, steps: Sequence[int], *, repeats: int, limit_s: float
+) -> list[tuple[int, float]]:
+    """Steps and seconds of chains that a head drafts for one stream after each token of the target, interleaved.
+
+    Stops after `limit_s` with the results so far. Raises CapacityError if the cache is too small.
+    """
     with TURN.taken():
-        sequence = model.open([], 1 + max(sizes))
-        seconds: dict[int, list[float]] = {}
+        started, measured = time.perf_counter(), []
+        sequence = model.open([], 1 + len(steps) * (repeats + 1) + max(steps))
         try:
             head.follow(sequence)
-            prefill(model, sequence, [0])
-            head.begin_draft([sequence], [0])
-            for size in [*sizes] * repeats:
+            for number, count in enumerate([*steps] * (repeats + 1)):
+                prefill(model, sequence, [0])
                 began = time.perf_counter()
-                head.read([DraftNodes(sequence, range(size), list(range(size)), [ROOT] * size, depth=1)])
-                seconds.setdefault(size, []).append(time.perf_counter() - began)
+                head.extend([ExtendRequest(sequence, [0], count, Sampling(), 0)])
+                if number >= len(steps):  # the first of each prepare what later ones find
+                    measured.append((count, time.perf_counter() - began))
+                if time.perf_counter() - started > limit_s:
+                    break
         finally:
             head.leave(sequence)
             sequence.close()
             model.forget_prompts()
-        return seconds
+        return measured
 
 
 def _score(model: Model, request: ScoreRequest) -> float:

@@ -43,7 +43,12 @@ class AutoPolicy:
         """Learns what rounds and drafts take from some that were no answer's; of acceptance they say nothing."""
         for one in rounds:
             self._learn_times(one.outcome, is_plain=not one.depth)
-        drafts = [(one.depth, one.outcome.draft_s[drafter]) for one in rounds if drafter in one.outcome.draft_s]
+        self.drafted(
+            drafter, [(one.depth, one.outcome.draft_s[drafter]) for one in rounds if drafter in one.outcome.draft_s]
+        )
+
+    def drafted(self, drafter: str, drafts: Sequence[tuple[int, float]]) -> None:
+        """Learns from steps and seconds of drafts for one stream that were no answer's."""
         if drafts:
             self._known.drafters[drafter].times.rehearse(drafts)
 
