@@ -23,6 +23,7 @@ class AutoPlan:
         self.plain = RoundOption(0, len(view.streams), max(known.times.plain(len(view.streams)), 1e-12))
         self.chosen = self.plain
         self.likeliest: float | None = None  # the highest probability of any drafted token, if one was considered
+        self.shortest_s = 0.0  # what a round with one token of a costly draft would take, if one was considered
         self._known = known
         self._drafting_s = 0.0
         self._pays = False  # a costly draft is expected to pay off, so the next round will have one too
@@ -161,6 +162,7 @@ class AutoPlan:
             if num_nodes > most_nodes:
                 break
             round_s = seconds[num_nodes] + other_s + step_s * depth
+            self.shortest_s = round_s if depth == 1 else self.shortest_s
             if under_way and depth != under_way:
                 round_s *= 1 + LOSS_SHARE
             if members and num_streams + gained > rate * round_s:

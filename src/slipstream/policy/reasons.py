@@ -40,4 +40,5 @@ def reason_for(plan: AutoPlan, num_drafted: int, drafting_s: float, times: Round
         return Reason(num_drafted, plan.chosen.tokens / num_streams, speedup)
     if plan.likeliest is None:
         return last
-    return Reason(chance=plan.likeliest, cost=(times.seconds(num_streams + 1) + drafting_s) / plain_s)
+    seconds = plan.shortest_s or times.seconds(num_streams + 1) + drafting_s
+    return Reason(chance=plan.likeliest, cost=seconds / plain_s)
