@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from slipstream.core.protocols import ExtendRequest, HeadModel, Model, ScoreRequest, prefill
+from slipstream.core.protocols import ExtendRequest, HeadModel, KVSequence, Model, ScoreRequest, prefill
 from slipstream.core.sampling import Sampling
 from slipstream.core.tree import DraftTree
 from slipstream.core.turn import TURN
@@ -51,24 +51,31 @@ def measure_drafts(
 
     Stops after `limit_s` with the results so far. Raises CapacityError if the cache is too small.
     """
+    asked = [*steps] * (repeats + 1)
     with TURN.taken():
-        started, measured = time.perf_counter(), []
-        sequence = model.open([], 1 + len(steps) * (repeats + 1) + max(steps))
+        sequence = model.open([], len(asked) + max(steps))
         try:
             head.follow(sequence)
-            for number, count in enumerate([*steps] * (repeats + 1)):
-                prefill(model, sequence, [0])
-                began = time.perf_counter()
-                head.extend([ExtendRequest(sequence, [0], count, Sampling(), 0)])
-                if number >= len(steps):  # the first of each prepare what later ones find
-                    measured.append((count, time.perf_counter() - began))
-                if time.perf_counter() - started > limit_s:
-                    break
+            measured = _draft_each(model, head, sequence, asked, limit_s)
         finally:
             head.leave(sequence)
             sequence.close()
             model.forget_prompts()
-        return measured
+    return measured[len(steps) :]  # the first of each prepare what later ones find
+
+
+def _draft_each(
+    model: Model, head: HeadModel, sequence: KVSequence, asked: Sequence[int], limit_s: float
+) -> list[tuple[int, float]]:
+    started, measured = time.perf_counter(), []
+    for count in asked:
+        prefill(model, sequence, [0])
+        began = time.perf_counter()
+        head.extend([ExtendRequest(sequence, [0], count, Sampling(), 0)])
+        measured.append((count, time.perf_counter() - began))
+        if time.perf_counter() - started > limit_s:
+            break
+    return measured
 
 
 def _score(model: Model, request: ScoreRequest) -> float:
