@@ -227,6 +227,25 @@ def test_a_chain_that_the_head_drafts_by_itself_is_that_of_the_steps(case: Case)
         sequence.close()
 
 
+def test_a_chain_ends_where_it_is_not_likely_enough_to_go_on(case: Case):
+    if not (case.head.ends_early and case.head.extends(Sampling(), 1)):
+        pytest.skip("the host ends drafts here, or nobody")
+    sequences = [read(case, TEXT), read(case, TEXT[3:])]
+
+    def lengths(*least: float) -> list[int]:
+        asked = zip(sequences, least, strict=True)
+        requests = [ExtendRequest(s, [7], 3, Sampling(), 4, least_chance=chance) for s, chance in asked]
+        return [len(extension.tokens) for extension in case.head.extend(requests)]
+
+    [whole, _] = case.head.extend([ExtendRequest(s, [7], 3, Sampling(), 4) for s in sequences])
+    first, both = whole.chances[0], whole.chances[0] * whole.chances[1]
+    assert lengths(first * 1.01, 0.0) == [1, 3], "the one that goes on does not take the other along"
+    assert lengths((first + both) / 2, 1.0) == [2, 1]
+    assert lengths(both * 0.99, 1.0) == [3, 1]
+    for sequence in sequences:
+        sequence.close()
+
+
 def test_rounds_go_on_by_themselves_from_what_was_accepted(case: Case):
     """Two streams: all of the first draft is right for one, nothing for the other. Then the head's own drafts."""
     if case.head.ends_early:
