@@ -64,8 +64,8 @@ class LoadedModel:
 
     @property
     def uses_own_head(self) -> bool:
-        """Whether its head drafts unless told otherwise. On a CPU it does not pay: there a drafted token takes a sixth
-        of a step, and checking it a third (benchmarks/results/2026-11-16-heads.md)."""
+        """Whether its head drafts unless told otherwise. On a CPU it gains no more over all than `suffix`, and loses on
+        some kinds of text (benchmarks/results/2026-11-17-heads.md)."""
         return self.own_head is not None and self.model.info.device != "cpu"
 
     def row_costs(self) -> dict[int, float]:
