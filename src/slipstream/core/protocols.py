@@ -208,12 +208,12 @@ class HeadModel(Protocol):
         ...
 
     def extends(self, sampling: Sampling, width: int) -> bool:
-        """Whether it can draft by itself what this chooses: chains, or trees of so many nodes a step."""
+        """Whether it can draft by itself with this sampling: a chain (`width` 1), or a tree of `width` nodes a step."""
         ...
 
     @property
     def ends_early(self) -> bool:
-        """Whether a chain of its own ends where it is not likely enough to go on. Else a device goes on to the end."""
+        """Whether its chains end where another token is not likely enough. Others take every step asked for."""
         ...
 
     def extend(self, requests: Sequence[ExtendRequest]) -> list[Extension]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -83,20 +82,19 @@ class RowLists:
         for number, own in enumerate(pages_of):
             pages[number, : len(own)] = own
 
-        lists = (self.position, self.cell, self.sequence, self.prefix, self.extra_from, self.extra or [0])
-        ints = torch.from_numpy(np.array([*chain(*lists)], np.int32)).to(device)  # one copy to a device, not six
-        position, cell, sequence, prefix, extra_from, extra = torch.split(ints, [*map(len, lists)])
-        ids = torch.from_numpy(np.array(self.tokens + self.logit_rows, np.int64)).to(device)
+        def ints(values: Sequence[int]) -> torch.Tensor:
+            return torch.from_numpy(np.array(values, np.int32)).to(device)
+
         return Batch(
-            tokens=ids[: len(self.tokens)],
-            position=position,
-            cell=cell,
-            sequence=sequence,
-            prefix=prefix,
-            extra_from=extra_from,
-            extra=extra,
+            tokens=torch.tensor(self.tokens, dtype=torch.int64, device=device),
+            position=ints(self.position),
+            cell=ints(self.cell),
+            sequence=ints(self.sequence),
+            prefix=ints(self.prefix),
+            extra_from=ints(self.extra_from),
+            extra=ints(self.extra or [0]),
             pages=torch.from_numpy(pages).to(device),
-            logit_rows=ids[len(self.tokens) :],
+            logit_rows=torch.tensor(self.logit_rows, dtype=torch.int64, device=device),
             page_size=page_size,
             max_keys=max(self.position) + 1,
         )

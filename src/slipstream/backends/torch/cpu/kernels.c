@@ -39,8 +39,8 @@ typedef int32_t ivec __attribute__((vector_size(4 * WIDTH)));
 typedef uint16_t hvec __attribute__((vector_size(2 * WIDTH)));
 
 /* splat(a): a in all lanes. fused(sum, a, b): sum + a * b, rounded once where the processor can. widened(at): WIDTH
- * bytes as floats. sum_of, whole_sum_of, top_of: of all lanes; sums_of_4: of 4 vectors. store_bytes: the lanes as bytes, which they fit into.
- * Compilers left to themselves take the lanes one by one. */
+ * bytes as floats. sum_of, whole_sum_of: the sum of all lanes; top_of: the largest; sums_of_4: the sum of each of 4
+ * vectors. store_bytes: each lane as a byte, into which it fits. Compilers left to themselves take lanes one by one. */
 #if defined(__AVX512F__)
 #define HAS_WIDENED
 #include <immintrin.h>
@@ -502,8 +502,9 @@ static void my_share(long count, long *from, long *to) {
     *to = count * (thread + 1) / threads;
 }
 
-/* Rows, and heads of them, that read the same keys and values together: SPAN of them at a time, which then stay in the
- * first cache. Without this, memory is what a draft's rows wait for. */
+/* Several rows, and several heads of each, read SPAN keys one after the other, and then the next SPAN: 32 keys of 64 floats
+ * are 8 KB, which stay in the first cache. Without this each row fetches all keys again, and waits for memory. 4 rows are
+ * a draft of 3, and 4 heads the most that share keys in small models; more rows and heads are taken in turns. */
 #define ROWS_TOGETHER 4
 #define HEADS_TOGETHER 4
 #define SPAN 32

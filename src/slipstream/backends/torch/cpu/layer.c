@@ -329,6 +329,7 @@ static long drawn(const float *logits, long best, long count, const int64_t *ids
 /* The token that a row goes on with, or -1 where its logits are no numbers. */
 static int64_t chosen(const struct head *h, const float *logits, struct choice *by, long step, float *chance) {
     long count = h->logits->outputs, best = highest(logits, count);
+    *chance = 0.0f;
     if (!(fabsf(logits[best]) < INFINITY)) return by->chance = 0.0, -1;
     double own = 1.0;
     if (by->temperature > 0.0) best = drawn(logits, best, count, h->token_ids, by->temperature, by->keys[step], &own);

@@ -523,7 +523,7 @@ DEFINE_QUANTS(q8_bytes, 8, BYTES, NO_MINIMUM)
 DEFINE_QUANTS(q8_bytes_min, 8, BYTES, MINIMUM)
 DEFINE_QUANTS(q8_bytes16, 8, BYTES16, NO_MINIMUM)
 
-/* In the order of LAYOUTS in cpu/quantised.py. */
+/* In the order of LAYOUTS in weights.py. */
 static const struct { int bits, scale, minimum; quant_fn *tiles[QUANT_ROWS]; } quants[] = {
     {4, HALF, OFFSET, QUANTS_OF(q4_half_offset)},
     {4, HALF, MINIMUM, QUANTS_OF(q4_half_min)},
