@@ -128,7 +128,7 @@ class WatchingPolicy:
 
 class WatchingPlan(PlainPlan):
     def __init__(self, view: RoundView, budget: int, trees: dict[int, DraftTree]) -> None:
-        super().__init__(view, next_is_alike=False)
+        super().__init__(view, next_draft=None)
         self._left = [Ask(s, s.drafter, budget) for s in view.streams if s.drafter]
         self._trees = trees
 

@@ -147,16 +147,22 @@ class Target:
             clock.charge(host_s + forward_s)
             clock.charge_prefill(machine.forward_s(rows + prefill_rows) - forward_s)
         self._started_s = clock.now_s
-        goes_on = machine.runs_ahead and not prefill_rows and all(request.continues for request in requests)
-        self._under_way = places if goes_on and is_plain else []
-        self._repeated = drafts if goes_on and not is_plain and self._repeats else []
+        following = {request.next_draft for request in requests} if machine.runs_ahead and not prefill_rows else {None}
+        self._under_way = places if is_plain and following == {0} else []
+        self._repeated = []
+        if self._repeats and not is_plain and following.isdisjoint({0, None}):
+            self._repeated = [(id(request.sequence), request.next_draft or 0) for request in requests]
         self._drafting_s = 0.0
 
     def drafting(self, streams: Sequence[Stream], lengths: Sequence[int], seconds: float) -> float:
         """When a draft that takes so many seconds is there, if the device drafts by itself."""
         if self._repeated != [(id(s.sequence), length) for s, length in zip(streams, lengths, strict=True)]:
+            begins_s = self._clock.now_s
+            if self._repeated:  # it first ends what it is at, with about as long a draft
+                rows = sum(length + 1 for _, length in self._repeated)
+                begins_s = max(begins_s, self._started_s + seconds + self._machine.forward_s(rows))
             self._repeated = []
-            return self._clock.now_s + seconds
+            return begins_s + seconds
         self._drafting_s = seconds
         return self._started_s + seconds
 

@@ -24,6 +24,7 @@ from slipstream.core.protocols import KVSequence, Model, ScoreRequest, Scores
 from slipstream.core.sampling import Sampling
 from slipstream.core.stats import RoundRecord, Stats
 from slipstream.core.stream import Drafter, Limits, Observation, Offer, RequestOptions, Stream, is_repeated
+from slipstream.core.team import members_of
 from slipstream.core.text import TextAssembler, TokenDecoder
 from slipstream.core.tree import EMPTY_TREE, ROOT, DraftTree
 from slipstream.core.turn import TURN
@@ -66,17 +67,18 @@ class _Turn:
     def num_rows(self) -> int:
         return len(self.pending) + len(self.tree)
 
-    def request(self, next_is_alike: bool) -> ScoreRequest:
-        """Where nothing is chosen, how to choose is left open. `next_is_alike`: even if the stream has a drafter."""
+    def request(self, next_draft: int | None) -> ScoreRequest:
+        """Where nothing is chosen, how to choose is left open. `next_draft`: of a stream that has a drafter."""
         stream = self.stream
-        repeats = not self.is_prefill and (next_is_alike or stream.drafter is None)
+        following = next_draft if stream.drafter else 0
+        is_known = following is not None and not self.is_prefill and stream.goes_on(len(self.tree))
         return ScoreRequest(
             self.sequence,
             self.pending,
             self.tree,
             stream.sampling if self.chooses and not stream.needs_logits else None,
             stream.num_answer_tokens,
-            repeats and stream.goes_on(len(self.tree)),
+            following if is_known else None,
         )
 
 
@@ -263,7 +265,7 @@ class Engine:
             turn.tree = tree
             turn.offers = draft.offers.get(turn.stream.id, ())
         scoring = self._clock()
-        requests = [turn.request(draft.next_is_alike) for turn in turns]
+        requests = [turn.request(draft.next_draft) for turn in turns]
         for turn in turns:
             if (constraint := turn.stream.options.constraint) and turn.chooses:
                 constraint.prepare(turn.stream.answer, turn.tree)
@@ -290,9 +292,11 @@ class Engine:
         self._account(turns, gains, outcome)
         if draft.plan or any(t.stream.drafter for t in turns):
             self._policy.record(outcome)
-        runs_ahead = self.target.info.runs_ahead and all(request.continues for request in requests)
-        self._is_announced = runs_ahead and not any(turn.tree for turn in turns)
-        self._repeated = _drafts(turns) if runs_ahead and all(_is_repeated(turn) for turn in turns) else []
+        following = {request.next_draft for request in requests} if self.target.info.runs_ahead else {None}
+        self._is_announced = following == {0} and not any(turn.tree for turn in turns)
+        self._repeated = []
+        if following.isdisjoint({0, None}) and all(_is_repeated(turn) for turn in turns):
+            self._repeated = [(t.stream.id, r.next_draft or 0) for t, r in zip(turns, requests, strict=True)]
 
     def _schedule(self) -> list[_Turn]:
         """Decoding streams first, then prompt chunks for as many rows as are left, and as don't hold up the others."""
@@ -329,7 +333,13 @@ class Engine:
             is_announced=self._is_announced and len(streams) == len(turns),
             can_run_ahead=info.runs_ahead,
             reads_prompts=len(streams) < len(turns),
+            draft_under_way=self._draft_under_way(turns),
         )
+
+    def _draft_under_way(self, turns: list[_Turn]) -> int:
+        """Tokens for each of these streams, in a round that the device has started."""
+        started, depths = [stream for stream, _ in self._repeated], {depth for _, depth in self._repeated}
+        return depths.pop() if len(depths) == 1 and started == [turn.stream.id for turn in turns] else 0
 
     def _commit(self, turns: list[_Turn], scores: list[Scores]) -> list[Observation]:
         """Verifies each draft and keeps what was accepted. A prompt chunk that is not the last is kept unjudged."""
@@ -490,7 +500,9 @@ def _record(outcome: RoundOutcome, tree: DraftTree, accepted: int, gained: int, 
 
 
 def _is_repeated(turn: _Turn) -> bool:
-    return bool(turn.tree) and turn.stream.drafter is not None and is_repeated(turn.stream.drafter)
+    """Whether a device goes on with its draft."""
+    own = {drafter.name for drafter in members_of(turn.stream.drafter) if is_repeated(drafter)}
+    return bool(turn.tree) and any(offer.tree is turn.tree and offer.drafter in own for offer in turn.offers)
 
 
 def _drafts(turns: Iterable[_Turn]) -> list[tuple[int, int]]:

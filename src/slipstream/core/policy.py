@@ -20,6 +20,7 @@ class RoundView:
     is_announced: bool = False  # the device already runs this round as a plain one, so no draft can be scored in it
     can_run_ahead: bool = False  # the device can start the next round before the host asks for it
     reads_prompts: bool = False  # prompts are read in the same forward pass
+    draft_under_way: int = 0  # tokens that the device drafts for each stream, in a round that it already runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +37,9 @@ class Ask:
 
 
 class RoundPlan(Protocol):
-    # After `keep`: the next round will be like this one, plain or with drafts as long, so the device may start it.
-    next_is_alike: bool
+    # After `keep`: how many tokens the next round drafts for each stream (0: a plain round), for a device that starts
+    # it early. None if that is not known yet.
+    next_draft: int | None
 
     def asks(self) -> Sequence[Ask]:
         """What to ask now, given the proposals so far. Empty if no more are needed."""
@@ -119,7 +121,7 @@ class PlainPlan:
     """Drafts nothing."""
 
     view: RoundView
-    next_is_alike: bool = True
+    next_draft: int | None = 0
 
     def asks(self) -> Sequence[Ask]:
         return ()

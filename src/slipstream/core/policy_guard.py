@@ -26,7 +26,7 @@ class RoundDraft:
 
     trees: Sequence[DraftTree]  # one for each stream of the view
     draft_s: Mapping[str, float] = field(default_factory=dict)  # by the name of the drafter
-    next_is_alike: bool = False
+    next_draft: int | None = None  # tokens of the next one for each stream, if that is known
     plan: RoundPlan | None = None  # None: there was no drafter to ask, or the policy failed
     offers: Mapping[int, Sequence[Offer]] = field(default_factory=dict)  # by the id of the stream
 
@@ -42,7 +42,7 @@ class PolicyGuard:
         """Asks drafters according to the policy's plan. Without drafters there is nothing to plan."""
         plain = [EMPTY_TREE] * len(view.streams)
         if not any(stream.drafter for stream in view.streams):
-            return RoundDraft(plain, next_is_alike=True)
+            return RoundDraft(plain, next_draft=0)
         draft_s, offers = Counter[str](), defaultdict[int, list[Offer]](list)
         try:
             plan = self._policy.plan(view)
@@ -54,7 +54,7 @@ class PolicyGuard:
                     offers[ask.stream.id].append(Offer(ask.drafter.name, tree))
             trees = plan.keep()
             _check(trees, view, self._drafters.vocab_size)
-            return RoundDraft(trees, draft_s, bool(plan.next_is_alike), plan, offers)
+            return RoundDraft(trees, draft_s, _checked_next(plan.next_draft), plan, offers)
         except Exception as error:
             self._warn("the round continues without a draft", error)
             return RoundDraft(plain, draft_s)
@@ -77,6 +77,12 @@ class PolicyGuard:
             self._warned.add(type(error))
             log.warning(self._stats.policy_error)
             log.debug("the policy's traceback", exc_info=error)
+
+
+def _checked_next(count: object) -> int | None:
+    if count is not None and (not isinstance(count, int) or count < 0):
+        raise TypeError(f"it says that {count!r} tokens are drafted next; expected 0 or more, or None")
+    return count
 
 
 def _check(trees: Sequence[DraftTree], view: RoundView, vocab_size: int) -> None:

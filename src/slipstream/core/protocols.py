@@ -34,7 +34,7 @@ class ModelInfo:
     batch_invariant: bool  # a row's logits have the same bits regardless of what else is scored with it
     max_rows: int  # the most rows of one forward pass
     extends: bool = False  # it can generate several tokens by itself: it is an ExtendingModel
-    runs_ahead: bool = False  # a request that `continues` is started before it is made
+    runs_ahead: bool = False  # a request whose `next_draft` is known: the next one is started early
     num_readable: int | None = None  # token ids it can read, if it can generate only some of them
     decoding_rows: int | None = None  # maximum rows of a decoding step; more use the slower path for prompts
     prompt_rows: int = DEFAULT_PROMPT_ROWS  # of one prompt in a forward pass: more don't make reading it faster
@@ -91,8 +91,8 @@ class ScoreRequest:
     """Tokens to append (at least one) and the draft that follows the last of them.
 
     With `sampling`, a backend may choose the target's own tokens on its device; `position` is that of the first of them
-    in the answer. `continues`: the next request will be like this one, unless the stream ends: the chosen token, and a
-    draft of as many tokens by the same drafter. A backend may then start it early, and keeps no logits.
+    in the answer. `next_draft`: the next request will be the chosen token, unless the stream ends, and a draft of so
+    many tokens by the same drafter (0: none). A backend may then start it early, and keeps no logits.
     """
 
     sequence: KVSequence
@@ -100,7 +100,7 @@ class ScoreRequest:
     tree: DraftTree = EMPTY_TREE
     sampling: Sampling | None = None
     position: int = 0
-    continues: bool = False
+    next_draft: int | None = None
 
     @property
     def num_rows(self) -> int:

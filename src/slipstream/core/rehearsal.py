@@ -32,7 +32,7 @@ class RehearsedRound:
 @dataclass(frozen=True, slots=True)
 class _Step:
     depth: int = 0
-    next_is_alike: bool = False
+    goes_on: bool = False  # with a round like it
     counts: bool = True
 
 
@@ -61,7 +61,7 @@ def _steps(counts: bool) -> list[_Step]:
     """The first round of a kind follows one of another, so it never counts."""
     ahead, waited = _Step(0, True), _Step()
     groups = [[waited] * _REPEATS, [ahead] * _REPEATS, *([_Step(depth, True)] * _REPEATS for depth in _DEPTHS)]
-    return [_Step(s.depth, s.next_is_alike, counts and i > 0) for group in groups for i, s in enumerate(group)]
+    return [_Step(s.depth, s.goes_on, counts and i > 0) for group in groups for i, s in enumerate(group)]
 
 
 class _Script:
@@ -92,7 +92,7 @@ class _Script:
 class _ScriptPlan:
     def __init__(self, view: RoundView, step: _Step) -> None:
         self.step = step
-        self.next_is_alike = False
+        self.next_draft: int | None = None
         self._view = view
         self._trees: list[DraftTree] = []
 
@@ -111,5 +111,6 @@ class _ScriptPlan:
         self._trees = list(proposals)
 
     def keep(self) -> list[DraftTree]:
-        self.next_is_alike = self.step.next_is_alike and bool(self._trees) == bool(self.step.depth)
+        if self.step.goes_on and bool(self._trees) == bool(self.step.depth):
+            self.next_draft = self.step.depth
         return self._trees or [EMPTY_TREE] * len(self._view.streams)

@@ -17,7 +17,7 @@ from slipstream.policy.offers import Offers
 
 class AutoPlan:
     def __init__(self, known: Knowledge, view: RoundView) -> None:
-        self.next_is_alike = False
+        self.next_draft: int | None = None
         self.view = view
         self.offers = Offers(view.streams, view.rooms)
         self.plain = RoundOption(0, len(view.streams), max(known.times.plain(len(view.streams)), 1e-12))
@@ -27,8 +27,8 @@ class AutoPlan:
         self._known = known
         self._drafting_s = 0.0
         self._pays = False  # a costly draft is expected to pay off, so the next round will have one too
-        self._repeated: str | None = None  # the drafter of such drafts, if the device goes on with them by itself
-        self._depth = 0  # of its drafts
+        self._whole: str | None = None  # the drafter of drafts that the device scores by itself, now or next
+        self._next_depth = 0  # of the drafts that it goes on with
         self._head_start_s = 0.0
         if view.reads_prompts:  # the device can't run ahead anyway, so that is not a cost of the draft
             self._head_start_s = known.times.head_start(len(view.streams))
@@ -79,15 +79,21 @@ class AutoPlan:
         ]
 
     def _ask_costly(self, group: DrafterGroup) -> list[Ask]:
-        draft = None if group.is_cut_later or self.view.is_announced else self._worthwhile_draft(group)
+        view, drafter = self.view, group.drafter
+        draft = None if group.is_cut_later or view.is_announced else self._worthwhile_draft(group)
+        goes_on = view.can_run_ahead and is_repeated(drafter)
+        under_way = view.draft_under_way if goes_on else 0
+        if under_way:
+            self._whole = drafter.name
+        if draft and self._pays and goes_on and len(draft.members) == len(view.streams):
+            self._whole, self._next_depth = drafter.name, draft.round.size
+        if under_way:  # its time is spent: what was just decided is the draft after it
+            return [Ask(view.streams[i], drafter, min(under_way, view.rooms[i])) for i in group.members]
         if draft is None:
             return []
-        view, drafter, width, depth = self.view, group.drafter, nodes_of_a_step(group.drafter), draft.round.size
-        least = 0.0
+        width, depth, least = nodes_of_a_step(drafter), draft.round.size, 0.0
         if stops_early(drafter):
             depth, least = group.longest, self._least_chance(group, draft)
-        if self._pays and view.can_run_ahead and is_repeated(drafter) and len(draft.members) == len(view.streams):
-            self._repeated, self._depth = drafter.name, depth
         return [Ask(view.streams[i], drafter, min(depth * width, view.rooms[i]), least) for i in draft.members]
 
     def _least_chance(self, group: DrafterGroup, draft: DraftOption) -> float:
@@ -134,9 +140,7 @@ class AutoPlan:
     def _best_draft(
         self, group: DrafterGroup, chances: Sequence[Chance], z: float, offered: RoundOption
     ) -> DraftOption | None:
-        """The best depth, with each p at its quantile `z`. None if no draft is better than the current offers. A round
-        that is under way is wasted by another depth, which has to be better by more than a little.
-        """
+        """The best depth, with each p at its quantile `z`. None if no draft is better than the current offers."""
         times, num_streams = self._known.drafters[group.drafter.name].times, len(self.view.streams)
         everybody, width, gains = len(group.members), nodes_of_a_step(group.drafter), self.offers.gains()
         step_s = 0.0 if group.drafter.is_free else times.step(everybody)
@@ -150,7 +154,6 @@ class AutoPlan:
         )
         seconds = self._known.times.each(num_streams, num_streams + most_nodes)
         found, rate, gain = None, offered.rate, 0.0
-        under_way = self._known.depth_under_way if goes_on else 0
         for depth, chance in enumerate(chances, start=1):
             gain += chance.quantile(z) if z else chance.p
             members, num_nodes, gained = group.members, everybody * depth * width, everybody * gain
@@ -163,8 +166,6 @@ class AutoPlan:
                 break
             round_s = seconds[num_nodes] + other_s + step_s * depth
             self.shortest_s = round_s if depth == 1 else self.shortest_s
-            if under_way and depth != under_way:
-                round_s *= 1 + LOSS_SHARE
             if members and num_streams + gained > rate * round_s:
                 option = RoundOption(depth, num_streams + gained, round_s)
                 found, rate = DraftOption(members, option), option.rate
@@ -177,7 +178,7 @@ class AutoPlan:
         start the next round early.
 
         A draft is not cut if the verifier uses the drafter's distribution: leaving out a sampled token would change the
-        target's distribution. Nor is one that the device repeats: it scores what it drafts.
+        target's distribution. Nor is one that the device scores by itself.
         """
         view, known = self.view, self._known
         whole = fit([self.offers.whole(i) for i in range(len(view.streams))], view.max_nodes)
@@ -194,10 +195,9 @@ class AutoPlan:
             if self.offers.of_stream(stream):
                 known.streams[stream.id].num_scored = len(tree)
         known.is_waiting = view.can_run_ahead and self._is_worth_waiting()
-        self.next_is_alike = view.can_run_ahead and known.times.is_known and not known.is_waiting
-        known.depth_under_way = 0
-        if self._repeated and (uncut := self.offers.of_drafter(self._repeated)):
-            self.next_is_alike, known.depth_under_way = True, self._depth
+        self.next_draft = 0 if view.can_run_ahead and known.times.is_known and not known.is_waiting else None
+        if self._whole and (uncut := self.offers.of_drafter(self._whole)):
+            self.next_draft = self._next_depth or None
             return uncut
         return [EMPTY_TREE] * len(view.streams) if view.is_announced else kept
 

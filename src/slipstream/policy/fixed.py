@@ -17,7 +17,7 @@ class FixedPlan:
     """Asks every drafter for the same length and keeps everything."""
 
     def __init__(self, view: RoundView, budget: int) -> None:
-        self.next_is_alike = budget == 0
+        self.next_draft: int | None = None
         self._view = view
         self._budget = budget
         self._proposed: dict[int, DraftTree] = {}  # by stream
@@ -32,7 +32,8 @@ class FixedPlan:
 
     def keep(self) -> list[DraftTree]:
         kept = fit([self._proposed.get(s.id, EMPTY_TREE) for s in self._view.streams], self._view.max_nodes)
-        self.next_is_alike = any(kept) or not self._budget  # a round without a draft is not what is wanted
+        if any(kept) or not self._budget:  # a round without a draft is not what is wanted
+            self.next_draft = self._budget
         return kept
 
 

@@ -43,7 +43,6 @@ class Knowledge:
     times: RoundTimes = field(default_factory=RoundTimes)
     budget: LossBudget = field(default_factory=LossBudget)
     is_waiting: bool = False  # the device was not allowed to start the next round, because of a draft
-    depth_under_way: int = 0  # of the drafts of a round that the device may start by itself
     drafters: dict[str, DrafterState] = field(default_factory=lambda: defaultdict(DrafterState))
     streams: dict[int, StreamState] = field(default_factory=lambda: defaultdict(StreamState))
 

@@ -42,7 +42,7 @@ class Device(FakeModel):
             self.now += HOST_S
             self._under_way = self.now + FORWARD_S
         self.now = max(self.now, self._under_way)
-        self.continued.append(is_plain and all(r.continues for r in requests))
+        self.continued.append(is_plain and all(r.next_draft == 0 for r in requests))
         self._under_way = self.now + FORWARD_S if self.continued[-1] else None
         return scores
 
@@ -163,3 +163,33 @@ def test_a_draft_that_was_waited_for_is_scored_where_its_rows_cost_nothing():
     plan = policy.plan(RoundView([stream], [20], max_nodes=20, can_run_ahead=True))
     plan.receive(plan.asks(), [DraftTree.chain([1, 2], [0.12, 0.12])], 2 * DRAFT_S)
     assert len(plan.keep()[0]) > 0
+
+
+class GoesOn(Device):
+    """Goes on with rounds of a repeated drafter too, and discards what was not asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drafted: list[int] = []  # by round
+        self.num_discarded = 0
+        self._next: int | None = None
+
+    def score(self, requests: Sequence[ScoreRequest]) -> list[FakeScores]:
+        [request] = requests
+        self.drafted.append(len(request.tree))
+        self.num_discarded += bool(self._next) and self._next != len(request.tree)
+        self._next = request.next_draft if request.tree else None
+        return super().score(requests)
+
+
+@pytest.mark.parametrize("drafts", [AlwaysRight, AlwaysWrong])
+def test_the_length_of_a_draft_is_known_a_round_ahead(drafts: type[AlwaysRight] | type[AlwaysWrong]):
+    """Of a drafter with which the device goes on by itself: no round that it started is in vain, but at the end."""
+    device = GoesOn()
+    drafter = Slow(drafts(model=device), device, is_free=False)
+    drafter.is_repeated = True
+    engine = Engine(device, letters(32), drafter, AutoPolicy(), clock=device.clock)
+    answer = engine.generate(PROMPT, Sampling(), Limits(max_tokens=300)).result()
+    assert answer.tokens == plain_tokens(device.logits, PROMPT, Sampling(), 300)
+    assert device.num_discarded <= 1
+    assert len(set(device.drafted) - {0}) > (1 if drafts is AlwaysRight else 0)

@@ -1,8 +1,9 @@
 """HeadRounds: rounds with a head that never wait for the host.
 
 Draft, forward pass, acceptance and the next draft run one after the other on the device; the host reads the tokens one
-round later. The device assumes that the next round has the same streams and drafts of the same length. If the host asks
-for something else, that round is discarded: it only wrote to cache cells after the end of the text.
+round later. How long a draft is, the host says one round ahead. The device assumes that the next round has the same
+streams. If the host asks for something else, that round is discarded: it only wrote to cache cells after the end of the
+text.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ from slipstream.core.sampling import Sampling
 _MAX_ROWS = 32  # of a stream: its next token and the draft
 _MAX_TILES = 64  # of a batch, and rows
 _TABLE = AHEAD + 2 * _MAX_ROWS  # tokens that may be chosen before the layout is sent again
-_SIZES = ("num_tiles", "num_read_tiles", "per_stream")
+_SIZES = ("num_tiles", "num_read_tiles", "per_stream", "next_per_stream")
 _BUFFERS = (
-    "chosen", "tokens", "position", "slot", "tiles", "read_tokens", "read_position", "read_slot", "read_tiles",
-    "step_position", "step_slot", "step_tiles", "source", "progress", "table", "at", "settings", "read_settings",
-    "plan",
+    "chosen", "tokens", "position", "next_tokens", "next_position", "slot", "tiles", "read_tokens", "read_position",
+    "read_slot", "read_tiles", "step_position", "step_slot", "step_tiles", "source", "progress", "table", "at",
+    "settings", "read_settings", "plan",
 )  # fmt: skip
 
 
@@ -60,8 +61,10 @@ def copy_settings(to, entries, first, per_stream, ROWS: tl.constexpr):
 @triton.jit(do_not_specialize=_SIZES, do_not_specialize_on_alignment=_BUFFERS)
 def accept_kernel(
     chosen,  # [rows] int32, the target's own tokens; a stream has `per_stream` rows: its last token, and the draft
-    tokens,  # [rows] int32 that the target has read; the first of each stream becomes what it reads next
-    position,  # [rows] int32, in the text; they move on, as the next two
+    tokens,  # [rows] int32 that the target has read
+    position,  # [rows] int32, in the text
+    next_tokens,  # [rows] int32, the first of each stream becomes what the target reads next. May be `tokens`
+    next_position,  # [rows] int32, of these rows, as the next two. May be `position`
     slot,
     tiles,
     read_tokens,  # [rows] int32 that the head reads: each token that the target chose, with the features before it
@@ -75,12 +78,13 @@ def accept_kernel(
     progress,  # [2] int32: steps of the draft, streams
     table,  # [streams, TABLE, 2] int64: how tokens are chosen, by their number since it was sent
     at,  # [streams] int32: the number of the token after a stream's first row
-    settings,  # [rows, 2] int64: how the target chooses
+    settings,  # [rows, 2] int64: how the target chooses next
     read_settings,  # [rows, 2] int64: how the head does
     plan,  # [steps, MAX, 2] int64: how the steps do
     num_tiles,
     num_read_tiles,
     per_stream,
+    next_per_stream,
     ROWS: tl.constexpr,
     TILES: tl.constexpr,
     TABLE: tl.constexpr,
@@ -109,18 +113,20 @@ def accept_kernel(
     tl.store(step_tiles + stream * TILE_SIZE + TILE_POSITION, following)
     tl.store(progress, 0)
     tl.debug_barrier()  # what follows is written over what was read above
-    tl.store(tokens + stream * per_stream, tl.sum(tl.where(j == accepted, valid, 0), 0))
-    tl.store(position + row, following + j, mask=inside)
-    tl.store(slot + row, following + j, mask=inside)
-    move_tiles(tiles, num_tiles, following, stream, per_stream, TILES)
+    row = stream * next_per_stream + j
+    is_next = j < next_per_stream
+    tl.store(next_tokens + stream * next_per_stream, tl.sum(tl.where(j == accepted, valid, 0), 0))
+    tl.store(next_position + row, following + j, mask=is_next)
+    tl.store(slot + row, following + j, mask=is_next)
+    move_tiles(tiles, num_tiles, following, stream, next_per_stream, TILES)
     if SAMPLED:
         number, entries = tl.load(at + stream), table + stream * TABLE * 2
         copy_settings(read_settings + stream * per_stream * 2, entries, number + 1, per_stream, ROWS)
         number += accepted + 1
-        copy_settings(settings + stream * per_stream * 2, entries, number, per_stream, ROWS)
+        copy_settings(settings + stream * next_per_stream * 2, entries, number, next_per_stream, ROWS)
         for part in tl.static_range(2):
-            entry = tl.load(entries + (number + j) * 2 + part, mask=inside)
-            tl.store(plan + (j * MAX + stream) * 2 + part, entry, mask=inside)
+            entry = tl.load(entries + (number + j) * 2 + part, mask=is_next)
+            tl.store(plan + (j * MAX + stream) * 2 + part, entry, mask=is_next)
         tl.debug_barrier()
         tl.store(at + stream, number)
 
@@ -164,11 +170,32 @@ class _RoundStreams:
         return cls(sequences, samplings, _versions(sequences), [part.start for part in parts], pending)
 
 
+@dataclass(frozen=True, slots=True)
+class _Scored:
+    """The rows of a round: a stream has `per_stream` of the bucket's, its next token and the draft."""
+
+    bucket: TargetBucket
+    per_stream: int
+    own: tuple[torch.Tensor, torch.Tensor] | None = None  # tokens and positions, if the bucket is laid out anew
+
+    @property
+    def tokens(self) -> torch.Tensor:
+        return self.bucket.batch.tokens if self.own is None else self.own[0]
+
+    @property
+    def position(self) -> torch.Tensor:
+        return self.bucket.batch.position if self.own is None else self.own[1]
+
+    def kept(self) -> _Scored:
+        """The same, for when the bucket gets other rows."""
+        return replace(self, own=(self.tokens.clone(), self.position.clone()))
+
+
 @dataclass(slots=True)
 class _Round:
     """A forward pass that was started, possibly before the host asked for it."""
 
-    bucket: TargetBucket
+    scored: _Scored
     chosen: Copied  # [rows]
     features: torch.Tensor | None
     streams: _RoundStreams
@@ -194,7 +221,7 @@ class HeadRounds:
     def warm_up(self, bucket: TargetBucket) -> None:
         """Compiles the kernels, on two rows without meaning."""
         for sampled in (False, True):
-            self._accept(bucket, 1, 2, sampled)
+            self._accept(_Scored(bucket, 2), _Scored(bucket, 2), 1, sampled)
         self._put_draft(bucket, 1, 2)
 
     def forget(self) -> None:
@@ -220,22 +247,23 @@ class HeadRounds:
         return [Extension(*chain) for chain in zip(tokens, chances, strict=True)]
 
     def score(
-        self, bucket: TargetBucket, requests: Sequence[ScoreRequest], parts: Sequence[SequenceRows],
+        self, target: Callable[[int], TargetBucket], requests: Sequence[ScoreRequest], parts: Sequence[SequenceRows],
         asked: Sequence[RowChoice | None],
     ) -> list[int] | None:  # fmt: skip
         """The chosen tokens of all rows, if the device runs this round already or can continue after it; else None.
 
-        Starts the next round before it waits for this one.
+        Starts the next round before it waits for this one. `target`: the bucket for so many rows.
         """
         now, self._under_way = self._under_way, None
-        continues, per_stream = self._continues(requests, parts), parts[0].num_rows
+        next_rows, per_stream = self._next_rows(requests, parts), parts[0].num_rows
+        bucket = target(sum(part.num_rows for part in parts))
         if now is None or not _is_asked_for(now, bucket, requests, parts):
-            if not continues:
+            if not next_rows:
                 return None
             now = self._begin(bucket, requests, parts, asked)
         following = None
-        if continues and all(has_room(part, 2 * per_stream, self._context_length) for part in parts):
-            following = self._follow(now, per_stream)
+        if next_rows and all(has_room(part, per_stream + next_rows, self._context_length) for part in parts):
+            following = self._follow(now, parts, _Scored(target(len(parts) * next_rows), next_rows))
         tokens: list[int] = now.chosen.wait().tolist()
         note_features(parts, now.features)
         if following:
@@ -245,14 +273,19 @@ class HeadRounds:
         self._under_way = following
         return tokens
 
-    def _continues(self, requests: Sequence[ScoreRequest], parts: Sequence[SequenceRows]) -> bool:
-        """Whether the device can continue: the head drafted chains of one length for all streams."""
-        steps, sequences = len(parts[0].tree), [part.sequence for part in parts]
-        if (sequences, steps) != self._last_draft or not all(request.continues for request in requests):
-            return False
+    def _next_rows(self, requests: Sequence[ScoreRequest], parts: Sequence[SequenceRows]) -> int:
+        """Of a stream in the next round, if the device can start it: the head drafted chains of one length for all
+        streams, and will again. Else 0.
+        """
+        steps, sequences, following = len(parts[0].tree), [part.sequence for part in parts], requests[0].next_draft
+        is_even = all(request.next_draft == following for request in requests)
+        if not following or not is_even or (sequences, steps) != self._last_draft:
+            return 0
         even = all(len(p.pending) == 1 and length_of_chain(p.tree) == len(p.tree) == steps for p in parts)
-        fits = 0 < steps < _MAX_ROWS and len(parts) * (steps + 1) <= _MAX_TILES
-        return even and fits and chooses_alone([request.sampling for request in requests])
+        most = max(steps, following) + 1
+        fits = steps > 0 and most <= _MAX_ROWS and len(parts) * most <= _MAX_TILES
+        alone = even and fits and chooses_alone([request.sampling for request in requests])
+        return following + 1 if alone else 0
 
     def _begin(
         self, bucket: TargetBucket, requests: Sequence[ScoreRequest], parts: Sequence[SequenceRows],
@@ -264,15 +297,20 @@ class HeadRounds:
         bucket.batch.fill(parts, ahead=AHEAD)
         bucket.chooser.ask(asked)
         per_stream = parts[0].num_rows
-        started = self._start(bucket, _RoundStreams.of_rows(requests, parts), per_stream)
-        read, step = self._bucket(len(parts) * per_stream), self._bucket(len(parts))
-        read.batch.fill([SequenceRows(p.sequence, p.start, [0] * per_stream) for p in parts], ahead=AHEAD)
+        started = self._start(_Scored(bucket, per_stream), _RoundStreams.of_rows(requests, parts))
+        step = self._bucket(len(parts))
         step.batch.fill([SequenceRows(p.sequence, p.start + per_stream, [0]) for p in parts], ahead=AHEAD)
-        for head_bucket in (read, step):
-            head_bucket.chooser.ask([])
+        step.chooser.ask([])
+        self._lay_read(parts, per_stream)
         if _is_sampled(started.streams):
             self._send_table(requests)
         return started
+
+    def _lay_read(self, parts: Sequence[SequenceRows], per_stream: int) -> None:
+        """The rows with which the head reads what a round accepts."""
+        read = self._bucket(len(parts) * per_stream)
+        read.batch.fill(_rows_of(parts, per_stream), ahead=AHEAD)
+        read.chooser.ask([])
 
     def _send_table(self, requests: Sequence[ScoreRequest]) -> None:
         choices = [RowChoice(r.sampling, r.position + i) for r in requests if r.sampling for i in range(_TABLE)]
@@ -280,38 +318,46 @@ class HeadRounds:
         self._table[: len(requests)].copy_(torch.from_numpy(np.ascontiguousarray(table)))
         self._at.zero_()
 
-    def _start(self, bucket: TargetBucket, streams: _RoundStreams, per_stream: int) -> _Round:
-        bucket.run()
-        rows = len(streams.sequences) * per_stream
-        chosen = self._chosen.begin(bucket.chooser.chosen[0, :rows])
-        return _Round(bucket, chosen, bucket.rows_of_features(rows), streams)
+    def _start(self, scored: _Scored, streams: _RoundStreams) -> _Round:
+        scored.bucket.run()
+        rows = len(streams.sequences) * scored.per_stream
+        chosen = self._chosen.begin(scored.bucket.chooser.chosen[0, :rows])
+        return _Round(scored, chosen, scored.bucket.rows_of_features(rows), streams)
 
-    def _follow(self, now: _Round, per_stream: int) -> _Round:
+    def _follow(self, now: _Round, parts: Sequence[SequenceRows], following: _Scored) -> _Round:
         """Starts the next round. The lengths of its texts are not known yet."""
-        bucket, count = now.bucket, len(now.streams.sequences)
-        read, step = self._bucket(count * per_stream), self._bucket(count)
-        self._accept(bucket, count, per_stream, _is_sampled(now.streams))
+        before, count, per_stream = now.scored, len(parts), following.per_stream
+        read, step, is_sampled = self._bucket(count * before.per_stream), self._bucket(count), _is_sampled(now.streams)
+        if before.per_stream != per_stream:
+            before = before.kept()
+            following.bucket.batch.fill(_rows_of(parts, per_stream), ahead=AHEAD)
+            following.bucket.chooser.ask([])
+        self._accept(before, following, count, is_sampled)
         assert now.features is not None
         read.fuse(now.features)
         read.run()
         self._draft_loop.follow(read, step, per_stream - 1)
         draft = self._drafts.begin(self._draft_loop.drafted[: per_stream - 1])
-        self._put_draft(bucket, count, per_stream)
-        following = self._start(bucket, now.streams, per_stream)
-        following.draft = draft
-        return following
+        self._put_draft(following.bucket, count, per_stream)
+        if before.per_stream != per_stream:
+            self._lay_read(parts, per_stream)
+        started = self._start(following, now.streams)
+        started.draft = draft
+        return started
 
-    def _accept(self, bucket: TargetBucket, count: int, per_stream: int, sampled: bool) -> None:
-        read, step, batch = self._bucket(count * per_stream), self._bucket(count), bucket.batch
+    def _accept(self, before: _Scored, following: _Scored, count: int, sampled: bool) -> None:
+        read, step = self._bucket(count * before.per_stream), self._bucket(count)
+        batch, chooser = following.bucket.batch, following.bucket.chooser
         accept_kernel[(count,)](
-            bucket.chooser.chosen, batch.tokens, batch.position, batch.slot, batch.tiles, read.batch.tokens,
-            read.batch.position, read.batch.slot, read.batch.tiles, step.batch.position, step.batch.slot,
-            step.batch.tiles, step.batch.source, step.batch.progress, self._table, self._at, bucket.chooser.settings,
-            read.chooser.settings, self._draft_loop.plan, batch.capacity, read.batch.capacity, per_stream,
+            before.bucket.chooser.chosen, before.tokens, before.position, batch.tokens, batch.position, batch.slot,
+            batch.tiles, read.batch.tokens, read.batch.position, read.batch.slot, read.batch.tiles,
+            step.batch.position, step.batch.slot, step.batch.tiles, step.batch.source, step.batch.progress,
+            self._table, self._at, chooser.settings, read.chooser.settings, self._draft_loop.plan, batch.capacity,
+            read.batch.capacity, before.per_stream, following.per_stream,
             ROWS=_MAX_ROWS, TILES=_MAX_TILES, TABLE=_TABLE, MAX=MAX_STREAMS, SAMPLED=sampled, num_warps=2,
         )  # fmt: skip
         if sampled:
-            for used in (bucket, read, step):
+            for used in (following.bucket, read, step):
                 used.chooser.settings_changed()
 
     def _put_draft(self, bucket: TargetBucket, count: int, per_stream: int) -> None:
@@ -325,10 +371,15 @@ def _is_asked_for(
     now: _Round, bucket: TargetBucket, requests: Sequence[ScoreRequest], parts: Sequence[SequenceRows]
 ) -> bool:
     """Whether a round that was started is the requested one."""
-    if now.bucket is not bucket or now.chains != [part.tree.tokens for part in parts]:
+    if now.scored.bucket is not bucket or now.chains != [part.tree.tokens for part in parts]:
         return False
     even = all(len(part.pending) == 1 and length_of_chain(part.tree) == len(part.tree) for part in parts)
     return even and now.streams == _RoundStreams.of_rows(requests, parts)
+
+
+def _rows_of(parts: Sequence[SequenceRows], per_stream: int) -> list[SequenceRows]:
+    """So many rows of each stream, from where it is now; the device moves them to where it will be."""
+    return [SequenceRows(part.sequence, part.start, [0] * per_stream) for part in parts]
 
 
 def _taken(part: SequenceRows, own: Sequence[int]) -> list[int]:

@@ -82,7 +82,7 @@ class RunAhead:
         Starts the next step before it waits for this one.
         """
         steps = self._steps_taken(bucket, parts)
-        continues = all(request.continues for request in requests) and self._choose_in_graph(requests)
+        continues = all(request.next_draft == 0 for request in requests) and self._choose_in_graph(requests)
         if steps is None:
             if not continues:
                 return None

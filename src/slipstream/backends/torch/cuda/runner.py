@@ -59,7 +59,7 @@ class CudaScores:
 
     def _logits(self, node: int) -> torch.Tensor:
         if self.logits is None:
-            raise RuntimeError("the logits of a request that `continues` are not kept: its token is `chosen`")
+            raise RuntimeError("the logits of a request before one that is known are not kept: its token is `chosen`")
         return self.logits[self.rows.start + node + 1]
 
 
@@ -184,7 +184,7 @@ class CudaRunner:
         self._run_ahead.forget()
         asked = _asked(requests, outputs, num_rows)
         if self._head and num_rows > len(parts):
-            tokens = self._head.rounds.score(bucket, requests, parts, asked)
+            tokens = self._head.rounds.score(self.bucket, requests, parts, asked)
             if tokens:
                 logits = None if self._head.rounds.is_under_way else bucket.logits
                 return _scores_of_each(logits, requests, outputs, tokens)
