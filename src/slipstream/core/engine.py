@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, Unpack, cast
 
@@ -198,9 +198,9 @@ class Engine:
             )
         self._check_ids("the prompt", prompt)
 
-    def _check_ids(self, name: str, ids: Iterable[int]) -> None:
+    def _check_ids(self, name: str, ids: Collection[int]) -> None:
         info = self.target.info
-        bad = next((token for token in ids if not 0 <= token < info.vocab_size), None)
+        bad = next((token for token in (min(ids), max(ids)) if not 0 <= token < info.vocab_size), None) if ids else None
         if bad is not None:
             raise UsageError(f"{name} has token id {bad}; {info.name} has a vocabulary of {info.vocab_size}")
 

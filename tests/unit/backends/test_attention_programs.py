@@ -10,7 +10,7 @@ import torch
 pytest.importorskip("triton")
 
 from slipstream.backends.torch.cuda.attention import attend_kernel
-from slipstream.backends.torch.cuda.batch import _MANY_TILES, _MAX_SPLITS, TILE_FIELDS, TILE_PROGRAMS, Tiles
+from slipstream.backends.torch.cuda.batch import _MANY_TILES, SPLIT, TILE_FIELDS, TILE_PROGRAMS, Tiles, num_programs
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu runs the same kernels on the GPU")
 HEADS, KV_HEADS, D, PAGE = 4, 2, 16, 32
@@ -56,8 +56,11 @@ def tiles(chunk: int, programs: int) -> torch.Tensor:
 def attended(queries: torch.Tensor, cache: Cache, laid: torch.Tensor, window: int) -> torch.Tensor:
     out = torch.full((len(queries), HEADS * D), float("nan"))
     arrived = torch.zeros(64, dtype=torch.int32)
-    attend_kernel[(KV_HEADS, len(POSITIONS), 4)](
-        queries, cache.keys, cache.values, out, laid, torch.tensor(BRANCH, dtype=torch.int32), cache.pages,
+    shares = laid[TILE_PROGRAMS.value :: len(TILE_FIELDS)].tolist()
+    programs = [tile + i * SPLIT.value for tile, share in enumerate(shares) for i in range(share)]
+    attend_kernel[(KV_HEADS, len(programs) + 1)](
+        queries, cache.keys, cache.values, out, laid, torch.tensor([-1, *programs], dtype=torch.int32),
+        torch.tensor(BRANCH, dtype=torch.int32), cache.pages,
         torch.empty(1 << 14), torch.empty(1 << 11), arrived, queries.shape[1], D**-0.5, HEADS=HEADS,
         KV_HEADS=KV_HEADS, GROUP=HEADS // KV_HEADS, D=D, WIDTH=D, CODED=False, BLOCK_D=D, BLOCK_M=16, BLOCK_KEYS=128,
         PAGE=PAGE, WINDOW=window, PRECISION="ieee",
@@ -69,7 +72,7 @@ def attended(queries: torch.Tensor, cache: Cache, laid: torch.Tensor, window: in
 @pytest.mark.parametrize(("chunk", "window"), [(128, 0), (128, 150), (256, 0)])
 def test_a_tile_has_the_same_bits_by_one_program_and_by_several(cache: Cache, chunk: int, window: int) -> None:
     queries = torch.randn(sum(ROWS), (HEADS + 2 * KV_HEADS) * D, generator=torch.Generator().manual_seed(1))
-    alone, *shared = (attended(queries, cache, tiles(chunk, n), window) for n in (1, 2, _MAX_SPLITS))
+    alone, *shared = (attended(queries, cache, tiles(chunk, n), window) for n in (1, 2, 4, 9))
     assert all(torch.equal(alone, out) for out in shared)
     places = [(i, position + j) for i, position in enumerate(POSITIONS) for j in range(ROWS[i])]
     for row, (tile, position) in enumerate(places):
@@ -85,11 +88,20 @@ def programs_of(positions: list[int]) -> list[int]:
     laid_out = Tiles()
     for row, position in enumerate(positions):
         laid_out.add_chain(row, position, 1, 0, 4)
-    return laid_out.laid_out(1 << 20)[TILE_PROGRAMS.value :: len(TILE_FIELDS)]
+    tiles, programs = laid_out.laid_out(1 << 20, num_programs(len(positions)))
+    shares = tiles[TILE_PROGRAMS.value :: len(TILE_FIELDS)]
+    assert programs == [tile + i * SPLIT.value for tile, share in enumerate(shares) for i in range(share)]
+    assert len(programs) <= num_programs(len(positions))
+    return shares
+
+
+def test_few_tiles_have_a_program_for_each_chunk() -> None:
+    assert programs_of([300] * 8) == [3] * 8
+    assert programs_of([16_000]) == [32]
+    assert min(programs_of([8_000] * 8)) > 4
 
 
 def test_many_tiles_have_a_program_each_and_long_texts_more() -> None:
-    assert programs_of([300] * (_MANY_TILES - 1)) == [_MAX_SPLITS] * (_MANY_TILES - 1)
     assert programs_of([300] * _MANY_TILES) == [1] * _MANY_TILES
     among_short = programs_of([300] * 63 + [16_000])
     assert among_short[:-1] == [1] * 63 and among_short[-1] >= 4

@@ -8,7 +8,7 @@ import torch
 pytest.importorskip("triton")
 
 from slipstream.backends.torch.batch import SequenceRows
-from slipstream.backends.torch.cuda.long_batch import LongBatch
+from slipstream.backends.torch.cuda.long_batch import LongBatch, Room, lay_rows
 from slipstream.backends.torch.cuda.prompt_attention import Blocks, BlockShape, PromptAttention
 from slipstream.backends.torch.kv_pool import PAGE_SIZE, KVPool
 from slipstream.backends.torch.ops import LayerCache
@@ -71,7 +71,7 @@ def test_chains_of_many_rows_become_blocks_and_others_tiles() -> None:
         sequence.prepare(tokens, draft.tokens)
     parts = [SequenceRows(s, 0, tokens) for s, tokens in zip(sequences[:2], pending, strict=False)]
     parts.append(SequenceRows(sequences[2], 0, pending[2], draft))
-    batch = LongBatch(config(), parts, 32, torch.device("cpu"))
+    batch = LongBatch(config(), lay_rows(config(), parts, 32, pool.spare_page), torch.device("cpu"))
     assert batch.tokens.tolist() == [*range(100), 5, *range(70), 7, 8, 9]
     assert batch.position.tolist() == [*range(100), 0, *range(72), 71]  # the last node is a second child
     assert batch.slot.tolist() == [*range(100), 0, *range(73)]
@@ -85,3 +85,34 @@ def test_chains_of_many_rows_become_blocks_and_others_tiles() -> None:
     assert {block[3] for block in blocks} == {0, len(sequences[0].pages) * PAGE_SIZE}
     first_page = batch.page_from.tolist()
     assert pages[first_page[100] :] == sequences[1].pages
+
+
+def test_a_room_is_filled_again_in_place() -> None:
+    """Rows that are not used write to the spare page, and blocks that are not used have no rows."""
+    pool = KVPool(config(), 2048, torch.float32, torch.device("cpu"))
+    laid = []
+    for counts in ((100, 70), (150,)):
+        sequences = [pool.open([], count) for count in counts]
+        for sequence, count in zip(sequences, counts, strict=True):
+            sequence.prepare(list(range(count)), ())
+        parts = [SequenceRows(s, 0, list(range(n))) for s, n in zip(sequences, counts, strict=True)]
+        laid.append(lay_rows(config(), parts, 32, pool.spare_page))
+    assert laid[0].room == laid[1].room == Room(192, 8)
+    batch = LongBatch(config(), laid[0], torch.device("cpu"), laid[0].room)
+    tokens, pages = batch.tokens, batch.pages
+    for one, ends in zip(laid, ([99, 169], [149]), strict=True):
+        batch.fill(one)
+        used = len(one.tokens)
+        assert batch.tokens is tokens and batch.pages is pages
+        assert tokens.tolist() == [*one.tokens, *[0] * (192 - used)]
+        assert {pages.tolist()[i] for i in batch.page_from.tolist()[used:]} == {pool.spare_page}
+        assert batch.logit_rows.tolist()[: len(ends)] == ends
+        assert batch.blocks is not None and batch.blocks.num_pages == 8
+        assert sum(block[1] for block in batch.blocks.fields.view(-1, 4).tolist()) == used
+
+
+def test_rows_in_tiles_have_no_room() -> None:
+    pool = KVPool(config(), 2048, torch.float32, torch.device("cpu"))
+    sequence = pool.open([], 100)
+    sequence.prepare([5], ())
+    assert lay_rows(config(), [SequenceRows(sequence, 0, [5])], 32, pool.spare_page).room is None

@@ -23,6 +23,7 @@ _TOKENS_A_STREAM = 1024
 _GPU_WORKSPACE = 1100 << 20  # scratch of the kernels, buffers, and graphs with their logits
 _ROWS = {"cpu": 512, "cuda": 8192}  # of a forward at most: more make it no faster
 _LEAST_ROWS = 512
+CAPTURED_ROWS = 2048  # of a forward that is captured at most; its graph keeps memory for them
 _ACTIVATIONS_SHARE = 0.02  # of free memory, for the rows of a forward
 _CACHE_SHARE = {
     "cpu": 0.25,
@@ -102,7 +103,8 @@ def plan_memory(
     token_bytes = cache.token_bytes(config)
     free = free_bytes(device)
     rows = _affordable_rows(config, item_bytes, free, device)
-    workspace = _GPU_WORKSPACE + rows * _row_bytes(config, item_bytes) if device.type == "cuda" else 0
+    captured = min(rows, CAPTURED_ROWS)
+    workspace = _GPU_WORKSPACE + (rows + captured) * _row_bytes(config, item_bytes) if device.type == "cuda" else 0
     left = max(free - workspace - weights, 0)
     wanted = max(context, _STREAMS * _TOKENS_A_STREAM) + PAGE_SIZE * _STREAMS
     affordable = int(left * _CACHE_SHARE[device.type]) // token_bytes

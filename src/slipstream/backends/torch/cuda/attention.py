@@ -18,6 +18,7 @@ from slipstream.backends.torch import coded_cache
 from slipstream.backends.torch.coded_cache import is_coded
 from slipstream.backends.torch.cuda.batch import (
     MAX_CHUNKS_BYTES,
+    SPLIT,
     TILE_BASE,
     TILE_CHUNK,
     TILE_PAGE_FROM,
@@ -174,6 +175,7 @@ def attend_kernel(
     values,
     out,  # [rows, heads * D]
     tiles,  # [tiles, TILE_SIZE] int32, as TILE_FIELDS has them; together, so that one wait brings them all
+    program_tiles,  # [programs] int32: the tile of each, and which share of it (see SPLIT)
     tail,  # int32: slots of a branch, by position
     pages,  # int32
     scratch,  # [queries of all chunks, D] float32: those of a tile chunk by chunk, and in it by key head
@@ -195,8 +197,11 @@ def attend_kernel(
     PRECISION: tl.constexpr,
 ):
     kv_head = tl.program_id(0)  # those of a tile run side by side: their keys are neighbours in memory
-    tile = tl.program_id(1)
-    split = tl.program_id(2)
+    entry = tl.load(program_tiles + tl.program_id(1))
+    if entry < 0:
+        return
+    tile = entry % SPLIT
+    split = entry // SPLIT
     first_row = tl.load(tiles + tile * TILE_SIZE + TILE_ROW)
     num_rows = tl.load(tiles + tile * TILE_SIZE + TILE_ROWS)  # 0 where there is no tile
     first_position = tl.load(tiles + tile * TILE_SIZE + TILE_POSITION)
@@ -205,7 +210,7 @@ def attend_kernel(
     chunk = tl.load(tiles + tile * TILE_SIZE + TILE_CHUNK)  # keys of a chunk
     chunk_at = tl.load(tiles + tile * TILE_SIZE + TILE_SCRATCH)  # rows of chunks that stand before it in scratch
     pages_at = pages + tl.load(tiles + tile * TILE_SIZE + TILE_PAGE_FROM)
-    programs = tl.minimum(tl.load(tiles + tile * TILE_SIZE + TILE_PROGRAMS), tl.num_programs(2))
+    programs = tl.load(tiles + tile * TILE_SIZE + TILE_PROGRAMS)
     last = first_position + num_rows - 1
     first_chunk = 0
     if WINDOW > 0:
@@ -333,9 +338,9 @@ class PagedAttention:
             self._prompts.attend(queries, batch.blocks, cache, out)
         if not batch.num_tiles:
             return out
-        attend_kernel[(config.num_kv_heads, batch.num_tiles, batch.splits)](
-            queries, cache.keys, cache.values, out, batch.tiles, batch.tail, batch.pages, self._scratch, self._peaks,
-            self._arrived, queries.shape[1], config.head_dim**-0.5, HEADS=config.num_heads,
+        attend_kernel[(config.num_kv_heads, len(batch.programs))](
+            queries, cache.keys, cache.values, out, batch.tiles, batch.programs, batch.tail, batch.pages,
+            self._scratch, self._peaks, self._arrived, queries.shape[1], config.head_dim**-0.5, HEADS=config.num_heads,
             KV_HEADS=config.num_kv_heads, GROUP=config.num_heads // config.num_kv_heads, D=config.head_dim,
             WIDTH=cache.keys.shape[-1], CODED=is_coded(cache.keys),
             BLOCK_D=triton.next_power_of_2(config.head_dim), BLOCK_M=batch.block_m, BLOCK_KEYS=_BLOCK_KEYS,

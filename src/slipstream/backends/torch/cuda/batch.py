@@ -32,7 +32,7 @@ TILE_CHUNK, TILE_SCRATCH, TILE_PAGE_FROM, TILE_PROGRAMS = _PLACES[5:]
 _NO_TILE = [int(name == "chunk") for name in TILE_FIELDS]
 _MANY_ROWS = 32  # in as many rows most are a stream's only one: small tiles took 0.7 of the time at 32 to 256 streams
 _MANY_TILES = 32  # as many keep a GPU busy with a program and key head each, which costs less than sharing a tile
-_MAX_SPLITS = 32
+SPLIT = tl.constexpr(1 << 16)  # an entry of `programs`: its number among those of a tile times this, and the tile
 _IN_ORDER = 1 << 30  # as `tile_base`: no position is looked up in `tail`
 _CHUNK_TIERS = ((2048, 128), (8192, 256), (1 << 31, 512))  # up to this position: keys of a chunk
 
@@ -64,7 +64,7 @@ class DeviceRows:
     logit_rows: torch.Tensor  # which rows' logits are wanted
     num_tiles: int  # of a launch
     block_m: int  # queries of a tile: rows times the heads that share keys
-    splits: int  # programs that may share a tile's keys
+    programs: torch.Tensor  # of attention, for each key head: which tile, and which share of it; -1: none
     blocks: Blocks | None = None
 
 
@@ -81,14 +81,15 @@ class CudaBatch(DeviceRows):
         self.capacity = capacity
         most = 32 if capacity < _MANY_ROWS else 16
         self.block_m = max(16, triton.next_power_of_2(group), min(most, triton.next_power_of_2(capacity * group)))
-        self.splits = max(4 if capacity < 128 else 2, min(_MAX_SPLITS, 128 // capacity))
         self.num_tiles = capacity
+        self._num_programs = num_programs(capacity)
         self._rows_a_tile = self.block_m // group
         self._max_chunks = max_chunks(config)
         self._spare_page = spare_page
         sizes = dict.fromkeys(_ROW_FIELDS, capacity) | {
             "progress": 2,
             "tiles": capacity * len(TILE_FIELDS),
+            "programs": self._num_programs,
             "tail": capacity * max(MAX_LEVELS, min(capacity, 64)),
             "pages": max_pages + 1,
         }
@@ -147,8 +148,11 @@ class CudaBatch(DeviceRows):
             block += values
             block += [0] * (self.capacity - len(values))  # rows that are not used write to the spare page
         block += (0, num_streams)
-        block += tiles.laid_out(self._max_chunks)
+        of_tiles, programs = tiles.laid_out(self._max_chunks, self._num_programs)
+        block += of_tiles
         block += _NO_TILE * (self.capacity - len(tiles))
+        block += programs
+        block += [-1] * (self._num_programs - len(programs))
         host.whole[: len(block)] = block
         tail, pages = self._layout["tail"].start, self._layout["pages"].start
         host.whole[tail : tail + len(tiles.tail)] = tiles.tail
@@ -228,20 +232,39 @@ class Tiles:
             self._tiles.append(_Tile(row, 1, start, 1, start, len(self.tail), ahead))
             self.tail += [start + row, *[0] * (MAX_LEVELS - 1)]
 
-    def laid_out(self, max_chunks: int) -> list[int]:
-        """As TILE_FIELDS has them, tile after tile. Chunks are stretched where scratch has no room for all of them."""
+    def laid_out(self, max_chunks: int, most_programs: int) -> tuple[list[int], list[int]]:
+        """The fields of all tiles, and the programs that share them. Chunks are stretched where scratch has no room for
+        all of them.
+        """
         stretch = 1
         while sum(tile.num_chunks(stretch) * tile.rows for tile in self._tiles) > max_chunks:
             stretch *= 2
         counts = [tile.num_chunks(stretch) for tile in self._tiles]
-        all_chunks, is_many = sum(counts), len(counts) >= _MANY_TILES
-        laid, scratch = [], 0
-        for t, count in zip(self._tiles, counts, strict=True):
+        laid: list[int] = []
+        programs: list[int] = []
+        scratch = 0
+        shares = _shares(counts, most_programs)
+        for i, (t, count, share) in enumerate(zip(self._tiles, counts, shares, strict=True)):
             chunk = chunk_keys(t.position) * stretch
-            programs = -(-count * _MANY_TILES // all_chunks) if is_many else _MAX_SPLITS
-            laid += [t.row, t.rows, t.position, t.base, t.tail_from, chunk, scratch, t.page_from, programs]
+            laid += [t.row, t.rows, t.position, t.base, t.tail_from, chunk, scratch, t.page_from, share]
+            programs += range(i, i + share * SPLIT.value, SPLIT.value)
             scratch += count * t.rows
-        return laid
+        return laid, programs
+
+
+def num_programs(tiles: int) -> int:
+    """Of attention with so many tiles. Those that have nothing to do cost time too: 8 tiles took 14 us with 16 programs
+    each.
+    """
+    return tiles + min(tiles + 32, 48)
+
+
+def _shares(counts: Sequence[int], most: int) -> list[int]:
+    """Programs of each tile, given how many chunks it has: up to one for each chunk."""
+    total, tiles = sum(counts), len(counts)
+    if tiles >= _MANY_TILES:
+        return [-(-count * _MANY_TILES // total) for count in counts]
+    return [min(count, 1 + (count - 1) * (most - tiles) // max(total - tiles, 1)) for count in counts]
 
 
 def max_chunks(config: DecoderConfig) -> int:

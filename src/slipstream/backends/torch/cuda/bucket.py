@@ -12,16 +12,13 @@ import torch
 from slipstream.backends.torch.batch import SequenceRows
 from slipstream.backends.torch.cuda.batch import CudaBatch, DeviceRows
 from slipstream.backends.torch.cuda.choose import Chooser, narrowed
-from slipstream.backends.torch.cuda.long_batch import LongBatch
-from slipstream.backends.torch.cuda.prompt_attention import rows_a_block
 from slipstream.backends.torch.decoder import Decoder
-from slipstream.backends.torch.kv_pool import PAGE_SIZE, KVPool, PooledSequence
+from slipstream.backends.torch.kv_pool import PAGE_SIZE, KVPool
 from slipstream.backends.torch.ops import Features
 from slipstream.core.sampling import Sampling
 from slipstream.host import no_collection
 from slipstream.models.config import DecoderConfig
 
-WARM_ROWS = 512  # of the first long forward
 log = logging.getLogger("slipstream")
 
 
@@ -120,47 +117,6 @@ class TargetBucket(Bucket):
 
     def rows_of_features(self, rows: int) -> torch.Tensor | None:
         return self._features.out[:rows].clone() if self._features else None
-
-
-class LongForward(ForwardPass):
-    """The forward of a whole model over any number of rows, with logits for those that were asked for. Uncaptured."""
-
-    def __init__(
-        self, decoder: Decoder[DeviceRows], pool: KVPool, max_rows: int, device: torch.device,
-        feature_layers: tuple[int, ...] = (),
-    ) -> None:  # fmt: skip
-        super().__init__(Chooser(max_rows, decoder.head.outputs, device))
-        self._decoder = decoder
-        self._pool = pool
-        self._device = device
-        self._feature_layers = feature_layers
-        self._rows_a_block = rows_a_block(decoder.config, decoder.ops.activation_dtype)
-        self._batch: LongBatch | None = None
-        self._features: Features | None = None
-
-    def lay(self, parts: Sequence[SequenceRows]) -> None:
-        self._batch = LongBatch(self._decoder.config, parts, self._rows_a_block, self._device)
-        self._features = None
-        if self._feature_layers and any(part.sequence.is_followed for part in parts):
-            width = len(self._feature_layers) * self._decoder.config.hidden_size
-            dtype, rows = self._decoder.ops.activation_dtype, len(self._batch.tokens)
-            self._features = Features(self._feature_layers, torch.empty(rows, width, dtype=dtype, device=self._device))
-
-    def warm_up(self) -> None:
-        """Runs once, in the spare page, for the compiler: rows in blocks and a row in a tile."""
-        spare = PooledSequence(self._pool, 0)
-        spare.pages = [self._pool.spare_page] * -(-WARM_ROWS // PAGE_SIZE)
-        self.lay([SequenceRows(spare, 0, [0] * count) for count in (WARM_ROWS, 1)])
-        self.run_uncaptured()
-
-    def forward(self) -> torch.Tensor:
-        assert self._batch is not None
-        return self._decoder.forward(self._batch, self._pool, self._features)
-
-    @property
-    def features(self) -> torch.Tensor | None:
-        """[rows, features] if a head follows one of the sequences."""
-        return self._features.out if self._features else None
 
 
 def make_batch(

@@ -1,8 +1,9 @@
-"""LongBatch: the rows of one forward that no graph has room for, just as many as there are."""
+"""LongBatch: the rows of a forward that reads prompts: just as many as there are, or a room that a graph has."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import accumulate, chain
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 import triton
 
 from slipstream.backends.torch.batch import SequenceRows
-from slipstream.backends.torch.cuda.batch import DeviceRows, Tiles, length_of_chain, max_chunks
+from slipstream.backends.torch.cuda.batch import DeviceRows, Tiles, length_of_chain, max_chunks, num_programs
 from slipstream.backends.torch.cuda.prompt_attention import BLOCK_FIELDS, Blocks
 from slipstream.backends.torch.kv_pool import PAGE_SIZE
 from slipstream.models.config import DecoderConfig
@@ -19,43 +20,85 @@ from slipstream.models.config import DecoderConfig
 Ints = npt.NDArray[np.int32]
 _ALIGNED = 32  # integers: kernels are compiled for how their arguments are aligned
 _BLOCK_CHAIN = 64  # rows: shorter chains may see long texts, which the programs of a tile share
+_ROOM_ROWS = 64  # rooms have multiples of so many rows
+_ROOM_STREAMS = 16  # of a room: logits are of one row each
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """For how much a graph is captured."""
+
+    rows: int
+    pages: int
 
 
 class LongBatch(DeviceRows):
-    """Made for one launch. Arrays of numpy, since there are thousands of rows."""
+    """Arrays of numpy, since there are thousands of rows."""
 
-    def __init__(
-        self, config: DecoderConfig, parts: Sequence[SequenceRows], rows_a_block: int, device: torch.device
-    ) -> None:
-        group = config.num_heads // config.num_kv_heads
-        self.block_m, self.splits = max(32, triton.next_power_of_2(group)), 4
-        laid = _LaidRows(parts, self.block_m // group, rows_a_block)
+    def __init__(self, config: DecoderConfig, laid: LaidRows, device: torch.device, room: Room | None = None) -> None:
+        """Without `room` for one launch, else for all that fit in it."""
+        self.block_m = _block_m(config)
+        self._max_chunks = max_chunks(config)
+        self._room = room
         self.num_tiles = len(laid.tiles)
-        tokens = chain.from_iterable((*part.pending, *part.tree.tokens) for part in parts)
+        pieces = self._pieces(laid)
+        self._sent = _Sent(pieces, device)
+        for name in pieces.keys() - {"blocks"}:
+            setattr(self, name, self._sent.piece(name))
+        if len(laid.blocks):
+            blocks, num_pages = self._sent.piece("blocks"), room.pages if room else laid.num_block_pages
+            self.blocks = Blocks(blocks, len(blocks) // len(BLOCK_FIELDS), self.pages, num_pages)
+
+    def fill(self, laid: LaidRows) -> None:
+        """Others that have the same room."""
+        self._sent.send(self._pieces(laid))
+
+    def _pieces(self, laid: LaidRows) -> dict[str, Ints]:
+        tiles, programs = laid.tiles.laid_out(self._max_chunks, num_programs(self.num_tiles))
         pieces = {
-            "tokens": np.fromiter(tokens, np.int32, len(laid.slot)),
+            "tokens": laid.tokens,
             "position": laid.position,
             "slot": laid.slot,
             "page_from": laid.page_from,
-            "tiles": np.array(laid.tiles.laid_out(max_chunks(config)), np.int32),
+            "tiles": np.array(tiles, np.int32),
+            "programs": np.array(programs, np.int32),
             "tail": np.array(laid.tiles.tail, np.int32),
             "blocks": laid.blocks.ravel(),
             "pages": np.array(laid.pages, np.int32),
             "logit_rows": laid.logit_rows,
         }
-        sent = _sent(pieces, device)
-        if len(laid.blocks):
-            self.blocks = Blocks(sent["blocks"], len(laid.blocks), sent["pages"], laid.num_block_pages)
-        del sent["blocks"]
-        for name, values in sent.items():
-            setattr(self, name, values)
+        if self._room:
+            rows, pages = self._room.rows, self._room.pages
+            for name in ("tokens", "position", "slot"):
+                pieces[name] = _padded(pieces[name], rows)
+            pieces["page_from"] = _padded(laid.page_from, rows, pages - 1)  # rows that are not used have a spare page
+            pieces["pages"] = _padded(pieces["pages"], pages, laid.spare_page)
+            num_blocks = rows // laid.rows_a_block + _ROOM_STREAMS
+            pieces["blocks"] = _padded(pieces["blocks"], num_blocks * len(BLOCK_FIELDS))
+            pieces["logit_rows"] = _padded(laid.logit_rows, _ROOM_STREAMS)
+        return pieces
 
 
-class _LaidRows:
+def lay_rows(config: DecoderConfig, parts: Sequence[SequenceRows], rows_a_block: int, spare_page: int) -> LaidRows:
+    """For a batch of this model."""
+    rows_a_tile = _block_m(config) // (config.num_heads // config.num_kv_heads)
+    return LaidRows(parts, rows_a_tile, rows_a_block, spare_page)
+
+
+def _block_m(config: DecoderConfig) -> int:
+    group: int = triton.next_power_of_2(config.num_heads // config.num_kv_heads)
+    return max(32, group)
+
+
+class LaidRows:
     """Where the rows of all parts stand, and which share their keys."""
 
-    def __init__(self, parts: Sequence[SequenceRows], rows_a_tile: int, rows_a_block: int) -> None:
+    def __init__(self, parts: Sequence[SequenceRows], rows_a_tile: int, rows_a_block: int, spare_page: int) -> None:
+        self.rows_a_block = rows_a_block
+        self.spare_page = spare_page
         counts = [part.num_rows for part in parts]
+        tokens = chain.from_iterable((*part.pending, *part.tree.tokens) for part in parts)
+        self.tokens = np.fromiter(tokens, np.int32, sum(counts))
         ends = list(accumulate(counts))
         chains = [len(part.pending) + length_of_chain(part.tree) for part in parts]
         self._lay_pages(parts, [length >= _BLOCK_CHAIN for length in chains])
@@ -75,6 +118,14 @@ class _LaidRows:
                 self.position[row + length : end] = self.tiles.add_branches(part, row, page_from)
         together = np.concatenate(blocks)
         self.blocks = together[np.argsort(-together[:, 2], kind="stable")]  # those that see most begin first
+
+    @property
+    def room(self) -> Room | None:
+        """The smallest that has room for these rows. None if no graph has: some of them are in tiles."""
+        if len(self.tiles) or len(self.logit_rows) > _ROOM_STREAMS:
+            return None
+        rows = -(-len(self.tokens) // _ROOM_ROWS) * _ROOM_ROWS
+        return Room(rows, triton.next_power_of_2(len(self.pages) + 1))
 
     def _lay_pages(self, parts: Sequence[SequenceRows], is_block: Sequence[bool]) -> None:
         """The pages of all sequences, those that blocks read first."""
@@ -99,15 +150,30 @@ def _blocks(row: int, start: int, count: int, page_from: int, rows_a_block: int)
     )
 
 
-def _sent(pieces: dict[str, Ints], device: torch.device) -> dict[str, torch.Tensor]:
-    """All of them in one copy."""
-    sizes = [-(-max(len(values), 1) // _ALIGNED) * _ALIGNED for values in pieces.values()]
-    starts = list(accumulate(sizes, initial=0))
-    host = torch.zeros(starts[-1], dtype=torch.int32, pin_memory=device.type == "cuda")
-    whole = host.numpy()
-    for values, start in zip(pieces.values(), starts, strict=False):
-        whole[start : start + len(values)] = values
-    sent = host.to(device, non_blocking=True)
-    return {
-        name: sent[start : start + len(values)] for (name, values), start in zip(pieces.items(), starts, strict=False)
-    }
+def _padded(values: Ints, length: int, value: int = 0) -> Ints:
+    return np.pad(values, (0, length - len(values)), constant_values=value)
+
+
+class _Sent:
+    """Arrays that go to the device in one copy."""
+
+    def __init__(self, pieces: dict[str, Ints], device: torch.device) -> None:
+        sizes = [-(-max(len(values), 1) // _ALIGNED) * _ALIGNED for values in pieces.values()]
+        starts = accumulate(sizes, initial=0)
+        self._places = {
+            name: slice(start, start + len(values))
+            for (name, values), start in zip(pieces.items(), starts, strict=False)
+        }
+        self._host = torch.zeros(sum(sizes), dtype=torch.int32, pin_memory=device.type == "cuda")
+        self._device = torch.empty(sum(sizes), dtype=torch.int32, device=device)
+        self.send(pieces)
+
+    def piece(self, name: str) -> torch.Tensor:
+        return self._device[self._places[name]]
+
+    def send(self, pieces: dict[str, Ints]) -> None:
+        """Others of the same sizes. What was sent before has arrived: a forward is waited for."""
+        whole = self._host.numpy()
+        for name, values in pieces.items():
+            whole[self._places[name]] = values
+        self._device.copy_(self._host, non_blocking=True)

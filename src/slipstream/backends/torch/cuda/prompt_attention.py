@@ -54,6 +54,8 @@ def prompt_attend_kernel(
     first = tl.load(block + 2)
     key_from = tl.load(block + 3)
     last = first + num_rows - 1
+    if num_rows == 0:  # of the room that a graph has
+        return
 
     m = tl.arange(0, BLOCK_M)
     d = tl.arange(0, BLOCK_D)

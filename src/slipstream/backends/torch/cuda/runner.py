@@ -1,4 +1,4 @@
-"""CudaRunner: forwards as captured graphs, one for each bucket of rows; long prompts run uncaptured.
+"""CudaRunner: forwards as captured graphs, one for each bucket of rows; long prompts apart.
 
 A round is one copy to the device, one graph, one small copy back: the target's own token after each row is chosen at
 the end of the graph.
@@ -17,11 +17,12 @@ import torch
 
 from slipstream.backends.torch.batch import SequenceRows, note_features
 from slipstream.backends.torch.cuda.batch import DeviceRows
-from slipstream.backends.torch.cuda.bucket import ForwardPass, LongForward, TargetBucket
+from slipstream.backends.torch.cuda.bucket import ForwardPass, TargetBucket
 from slipstream.backends.torch.cuda.choose import RowChoice, can_choose
 from slipstream.backends.torch.cuda.draft_loop import DraftLoop
 from slipstream.backends.torch.cuda.head import CudaHead
 from slipstream.backends.torch.cuda.linear import MAX_ROWS
+from slipstream.backends.torch.cuda.long_forward import LongForward
 from slipstream.backends.torch.cuda.ops import TritonOps
 from slipstream.backends.torch.cuda.run_ahead import RunAhead
 from slipstream.backends.torch.decoder import Decoder
@@ -202,9 +203,8 @@ class CudaRunner:
     def _score_long(self, requests: Sequence[ScoreRequest], parts: Sequence[SequenceRows]) -> list[Scores]:
         forward = self._long_forward()
         outputs = _outputs(parts, [len(part.tree) + 1 for part in parts])
-        forward.lay(parts)
         forward.chooser.ask(_asked(requests, outputs, outputs[-1].stop))
-        forward.run_uncaptured()
+        forward.start(parts)
         note_features(parts, forward.features)
         return _chosen(forward, requests, outputs, outputs[-1].stop)
 
