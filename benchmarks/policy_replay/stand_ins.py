@@ -140,13 +140,16 @@ class Target:
         host_s = machine.host(num_decoding) if num_decoding else 0.0
         forward_s = machine.forward_s(rows)
         drafts = [(id(request.sequence), len(request.tree)) for request in requests]
+        late_s = 0.0  # of the host, while the device is at the next round
         if (is_plain and self._under_way == places) or (rows > len(requests) and self._repeated == drafts):
             ends_s = self._started_s + self._drafting_s + forward_s - machine.launch_s
-            clock.now_s = max(clock.now_s + host_s, ends_s)
+            late_s = 0.0 if is_plain else host_s
+            clock.now_s = max(clock.now_s + host_s - late_s, ends_s)
         else:
             clock.charge(host_s + forward_s)
             clock.charge_prefill(machine.forward_s(rows + prefill_rows) - forward_s)
         self._started_s = clock.now_s
+        clock.charge(late_s)
         following = {request.next_draft for request in requests} if machine.runs_ahead and not prefill_rows else {None}
         self._under_way = places if is_plain and following == {0} else []
         self._repeated = []

@@ -42,10 +42,10 @@ class AutoPolicy:
     def rehearsed(self, drafter: str, rounds: Sequence[RehearsedRound]) -> None:
         """Learns what rounds and drafts take from some that were no answer's; of acceptance they say nothing."""
         for one in rounds:
-            self._learn_times(one.outcome, is_plain=not one.depth)
-        self.drafted(
-            drafter, [(one.depth, one.outcome.draft_s[drafter]) for one in rounds if drafter in one.outcome.draft_s]
-        )
+            if not one.outcome.was_repeated:
+                self._learn_times(one.outcome, is_plain=not one.depth)
+        made = [one for one in rounds if drafter in one.outcome.draft_s]
+        self.drafted(drafter, [(one.depth, self._draft_seconds(one.outcome, drafter)) for one in made])
 
     def drafted(self, drafter: str, drafts: Sequence[tuple[int, float]]) -> None:
         """Learns from steps and seconds of drafts for one stream that were no answer's."""
@@ -108,9 +108,18 @@ class AutoPolicy:
             if name in asked:
                 is_free = name in self._free
                 num_steps = 1 if is_free else plan.offers.depth_of(name)  # depth makes no difference to a free drafter
-                drafter.times.record(asked[name], num_steps, outcome.draft_s[name], is_free=is_free)
+                drafter.times.record(asked[name], num_steps, self._draft_seconds(outcome, name), is_free=is_free)
                 if not outcome.was_announced:
                     drafter.add_worth(self._saved_rounds(plan, outcome, name))
+
+    def _draft_seconds(self, outcome: RoundOutcome, drafter: str) -> float:
+        """Of one drafter. In a round that the device started, the host sees the end of the draft alone: there it is what
+        the round took beyond its forward pass.
+        """
+        if not outcome.was_repeated:
+            return outcome.draft_s[drafter]
+        times = self._known.times
+        return max(0.0, outcome.total_s - times.seconds(outcome.rows) + times.head_start(outcome.num_streams))
 
     def _saved_rounds(self, plan: AutoPlan, outcome: RoundOutcome, drafter: str) -> float:
         """Plain rounds saved by this drafter's tokens, less the time of their rows."""
@@ -122,7 +131,8 @@ class AutoPolicy:
     def _usual_drafting_s(self, plan: AutoPlan, outcome: RoundOutcome) -> float:
         """The usual time of such drafts. One draft that had to compile kernels must not reduce drafting later."""
         usual_s = 0.0
-        for name, seconds in outcome.draft_s.items():
+        for name in outcome.draft_s:
+            seconds = self._draft_seconds(outcome, name)
             if name not in self._free:
                 times = self._known.drafters[name].times
                 seconds = min(seconds, times.seconds(len(plan.view.streams), plan.offers.depth_of(name), 0))
@@ -142,12 +152,16 @@ class AutoPolicy:
         self._known.budget.record(outcome.num_accepted / num_streams - extra_s / plan.plain.seconds)
 
     def _learn_times(self, outcome: RoundOutcome, is_plain: bool) -> None:
-        times = self._known.times
+        times, num_streams = self._known.times, outcome.num_streams
         if outcome.was_announced:
-            times.record_ahead(outcome.num_streams, outcome.total_s, bool(outcome.draft_s))
-        else:
-            hidden_s = times.head_start(outcome.num_streams) if outcome.was_repeated else 0.0
-            times.record(outcome.rows, outcome.total_s - outcome.drafting_s + hidden_s, is_plain=is_plain)
+            times.record_ahead(num_streams, outcome.total_s, bool(outcome.draft_s))
+            return
+        drafting_s = outcome.drafting_s
+        if outcome.was_repeated:
+            steps, drafters = outcome.rows // num_streams - 1, self._known.drafters
+            drafting_s = sum(drafters[name].times.seconds(num_streams, steps, 0) for name in outcome.draft_s)
+            drafting_s -= times.head_start(num_streams)
+        times.record(outcome.rows, outcome.total_s - drafting_s, is_plain=is_plain)
 
     def explain(self) -> PolicyReport:
         known = self._known
