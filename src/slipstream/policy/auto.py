@@ -113,7 +113,7 @@ class AutoPolicy:
                     drafter.add_worth(self._saved_rounds(plan, outcome, name))
 
     def _draft_seconds(self, outcome: RoundOutcome, drafter: str) -> float:
-        """Of one drafter. In a round that the device started, the host sees the end of the draft alone: there it is what
+        """Of one drafter. In a round that the device started, the host sees the end of a draft alone: there it is what
         the round took beyond its forward pass.
         """
         if not outcome.was_repeated:
