@@ -116,6 +116,21 @@ def test_exactness_is_looked_at(
     assert model._runner.exact_rows() == rows  # type: ignore[attr-defined]
 
 
+def test_a_graph_that_is_slower_than_one_for_more_rows_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    seconds = {1: 3.0, 2: 1.0, 17: 2.1, 18: 2.0, 19: 2.0, 20: 2.5}
+    monkeypatch.setattr(runner, "BUCKETS", tuple(seconds))
+    monkeypatch.setattr(TargetBucket, "seconds", lambda bucket: seconds[bucket.batch.capacity])
+    mine = cuda_models.load_interpreted(cuda_models.save("llama3-scaled-tied", tmp_path))._runner  # type: ignore[attr-defined]
+    for size in seconds:
+        mine.bucket(size)
+    monkeypatch.setattr(mine, "_device", torch.device("cuda"))
+    mine._leave_out_slow()
+    assert [mine.bucket(rows).batch.capacity for rows in (1, 2, 3, 18, 20)] == [1, 2, 18, 18, 20]
+    assert sorted(mine._buckets) == [1, 2, 18, 19, 20]
+
+
 def test_running_ahead_gives_the_text_of_plain_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Two streams of different lengths, past the end of a page; a third joins, which ends what is under way."""
     copies = mock.Mock(wraps=HostCopies.begin)

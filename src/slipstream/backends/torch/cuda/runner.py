@@ -25,6 +25,7 @@ from slipstream.backends.torch.cuda.linear import MAX_ROWS
 from slipstream.backends.torch.cuda.long_forward import LongForward
 from slipstream.backends.torch.cuda.ops import TritonOps
 from slipstream.backends.torch.cuda.run_ahead import RunAhead
+from slipstream.backends.torch.cuda.tilings import NARROW_ROWS
 from slipstream.backends.torch.decoder import Decoder
 from slipstream.backends.torch.head import load_head
 from slipstream.backends.torch.kv_pool import KVPool, PooledSequence
@@ -115,36 +116,36 @@ class CudaRunner:
 
     def _leave_out_slow(self) -> None:
         """A graph that takes longer than one for more rows is not used. That happens: 32 rows of an 8B took 8 % longer
-        than 64, whose tiles suit the GPU better.
+        than 64, whose tiles suit the GPU better. Few rows are all cut alike.
         """
         if self._device.type != "cuda":
             return
-        fastest, sizes = float("inf"), []
-        for size in reversed(BUCKETS):
+        fastest, sizes = float("inf"), [size for size in BUCKETS if size <= NARROW_ROWS]
+        for size in reversed(BUCKETS[len(sizes) :]):
             seconds = self._buckets[size].seconds()
             if seconds <= fastest * _ALIKE:
                 sizes.append(size)
             else:
                 del self._buckets[size]
             fastest = min(fastest, seconds)
-        self._sizes = sizes[::-1]
+        self._sizes = sorted(sizes)
         log.debug("graphs of %s rows are used", self._sizes)
 
     def _keep_to_exact_rows(self) -> None:
         """What is promised is looked at: GPUs and compilers differ. Where bits depend on the rows, there are fewer."""
         self.max_rows = self.decoding_rows = self.exact_rows()
-        if self.max_rows < BUCKETS[-1]:
+        if self.max_rows < self._sizes[-1]:
             log.warning("on this GPU rows keep their bits up to %d at once: prompts are read slowly", self.max_rows)
 
     @torch.inference_mode()
     def exact_rows(self) -> int:
         """The most rows whose logits have the bits that a row alone has, by what the graphs give. The rows are alike:
-        only their number can make a difference.
+        only their number can make a difference. All rows of a graph are used: others would write to what these see.
         """
         spare = PooledSequence(self._pool, 0)
         spare.pages = [self._pool.spare_page]
         alone, most = torch.empty(0), 0
-        for size in BUCKETS:
+        for size in self._sizes:
             bucket = self.bucket(size)
             bucket.batch.fill([SequenceRows(spare, _LOOK_BACK, [0])] * size)
             bucket.run()
