@@ -39,7 +39,9 @@ if TYPE_CHECKING:
 _FIRST_SIZES = {False: (1, 4, 8, 2), True: (1, 4, 8, 2, 16, 32, 64, 128, 192, 256)}
 _MEASURING_S = 0.6
 _HEAD_STEPS = (1, 4)  # of the drafts of a head that are measured: what a step takes, and what a draft takes besides
-WITH_OWN_HEAD = "head"  # on an H200 1.75x of plain decoding by `auto`; behind suffix the host would have to be waited for
+WITH_OWN_HEAD = (
+    "head"  # on an H200 1.75x of plain decoding by `auto`; behind suffix the host would have to be waited for
+)
 
 
 @runtime_checkable

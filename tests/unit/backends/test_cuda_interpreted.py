@@ -12,6 +12,7 @@ import torch
 pytest.importorskip("triton")
 
 from contract import cuda_models, nan_model, tiny_models
+from slipstream.backends.torch.batch import SequenceRows
 from slipstream.backends.torch.cuda import runner
 from slipstream.backends.torch.cuda.batch import chunk_keys
 from slipstream.backends.torch.cuda.bucket import TargetBucket
@@ -129,6 +130,30 @@ def test_a_graph_that_is_slower_than_one_for_more_rows_is_not_used(
     mine._leave_out_slow()
     assert [mine.bucket(rows).batch.capacity for rows in (1, 2, 3, 18, 20)] == [1, 2, 18, 18, 20]
     assert sorted(mine._buckets) == [1, 2, 18, 19, 20]
+
+
+def test_a_prompt_is_read_alike_in_a_room_that_came_before_and_where_no_graph_can_be_captured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = cuda_models.load_interpreted(cuda_models.save("llama3-scaled-tied", tmp_path))
+    reference = tiny_models.load_reference(tmp_path)
+    forward = model._runner._long_forward()  # type: ignore[attr-defined]
+    rows = []
+    for count in (70, 80, 90):  # one room
+        tokens = [1 + (i * count) % 40 for i in range(count)]
+        place, plain = model.open([], 200), reference.open([], 200)
+        place.prepare(tokens, ())  # type: ignore[attr-defined]
+        if count == 90:
+            monkeypatch.setattr(forward, "_memory", (0, 1))  # as if there were a GPU, with no memory left
+            monkeypatch.setattr(torch.cuda, "synchronize", mock.Mock(side_effect=RuntimeError("out of memory")))
+        forward.start([SequenceRows(place, 0, tokens)])  # type: ignore[arg-type]
+        [scores] = reference.score([ScoreRequest(plain, tokens)])
+        rows.append((forward.logits[0].numpy(), scores.row(ROOT)))
+        for sequence in (place, plain):
+            sequence.close()
+    assert len(forward._rooms) == 1 and forward._memory is None and "without graphs" in caplog.text
+    for mine, expected in rows:
+        np.testing.assert_allclose(mine, expected, rtol=0, atol=1e-3)
 
 
 def test_running_ahead_gives_the_text_of_plain_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ sizes of products are the same. More rows run uncaptured: the host is then ahead
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -26,6 +27,7 @@ from slipstream.host import no_collection
 
 _WARM_ROWS = 512  # of the first one
 _MAX_GRAPHS = 32  # each has some hundred kernels
+log = logging.getLogger("slipstream")
 
 
 @dataclass(slots=True)
@@ -102,9 +104,14 @@ class LongForward(ForwardPass):
         return _Rows(LongBatch(self._decoder.config, laid, self._device, room), features)
 
     def _capture(self, rows: _Rows) -> None:
-        """These ran before, so everything is compiled."""
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with no_collection(), torch.cuda.graph(graph, pool=self._memory):
-            self.run_uncaptured()
+        """These ran before, so everything is compiled. If it fails, for want of memory, prompts are read without."""
+        try:
+            torch.cuda.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with no_collection(), torch.cuda.graph(graph, pool=self._memory):
+                self.run_uncaptured()
+        except RuntimeError as error:
+            self._memory = None
+            log.warning("prompts are read without graphs, which takes the host longer: %s", error)
+            return
         rows.graph, rows.logits = graph, self.logits
