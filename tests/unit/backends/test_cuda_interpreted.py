@@ -122,7 +122,7 @@ def test_a_graph_that_is_slower_than_one_for_more_rows_is_not_used(
 ) -> None:
     seconds = {1: 3.0, 2: 1.0, 17: 2.1, 18: 2.0, 19: 2.0, 20: 2.5}
     monkeypatch.setattr(runner, "BUCKETS", tuple(seconds))
-    monkeypatch.setattr(TargetBucket, "seconds", lambda bucket: seconds[bucket.batch.capacity])
+    monkeypatch.setattr(runner, "least_seconds", lambda run, repeats: seconds[run.__self__.batch.capacity])
     mine = cuda_models.load_interpreted(cuda_models.save("llama3-scaled-tied", tmp_path))._runner  # type: ignore[attr-defined]
     for size in seconds:
         mine.bucket(size)

@@ -19,7 +19,6 @@ from slipstream.core.sampling import Sampling
 from slipstream.host import no_collection
 from slipstream.models.config import DecoderConfig
 
-_REPEATS = 5  # of a graph whose time is measured
 log = logging.getLogger("slipstream")
 
 
@@ -80,18 +79,6 @@ class Bucket(ForwardPass):
             logits = self.logits
         self.logits = logits
         log.debug("captured the forward of %d rows", self.batch.capacity)
-
-    def seconds(self) -> float:
-        """What the graph takes for what the batch holds: the least of some runs."""
-        times: list[float] = []
-        for _ in range(_REPEATS):
-            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            start.record()
-            self.run()
-            end.record()
-            torch.cuda.synchronize()
-            times.append(start.elapsed_time(end) / 1e3)
-        return min(times)
 
     @contextmanager
     def capturing(self) -> Iterator[torch.cuda.CUDAGraph]:

@@ -19,6 +19,7 @@ from slipstream.backends.torch.batch import SequenceRows, note_features
 from slipstream.backends.torch.cuda.batch import DeviceRows
 from slipstream.backends.torch.cuda.bucket import ForwardPass, TargetBucket
 from slipstream.backends.torch.cuda.choose import RowChoice, can_choose
+from slipstream.backends.torch.cuda.device_time import least_seconds
 from slipstream.backends.torch.cuda.draft_loop import DraftLoop
 from slipstream.backends.torch.cuda.head import CudaHead
 from slipstream.backends.torch.cuda.linear import MAX_ROWS
@@ -35,6 +36,7 @@ from slipstream.models.head_files import HeadCheckpoint, check_head_for
 
 BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 192, MAX_ROWS)
 _ALIKE = 1.02  # times of graphs that are no different
+_REPEATS = 5  # of a graph whose time is measured
 _LOOK_BACK = 20  # tokens that the rows see by which bits are compared; fewer than a page has
 log = logging.getLogger("slipstream")
 
@@ -122,7 +124,7 @@ class CudaRunner:
             return
         fastest, sizes = float("inf"), [size for size in BUCKETS if size <= NARROW_ROWS]
         for size in reversed(BUCKETS[len(sizes) :]):
-            seconds = self._buckets[size].seconds()
+            seconds = least_seconds(self._buckets[size].run, _REPEATS)
             if seconds <= fastest * _ALIKE:
                 sizes.append(size)
             else:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import triton
 
+from slipstream.backends.torch.cuda.device_time import least_seconds
 from slipstream.backends.torch.cuda.linear import MAX_ROWS, Tiling
 from slipstream.backends.torch.ops import Linear
 from slipstream.cache import private_folder, read_private
@@ -180,12 +181,4 @@ def _seconds(run: Trial, weights: Sequence[Linear], tiling: Tiling) -> float:
     except (RuntimeError, triton.OutOfResources) as error:
         log.debug("%s does not run here: %s", tiling, error)
         return float("inf")
-    times: list[float] = []
-    for _ in range(_REPEATS):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        graph.replay()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(start.elapsed_time(end))
-    return min(times)
+    return least_seconds(graph.replay, _REPEATS)
