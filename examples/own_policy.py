@@ -8,7 +8,7 @@ from slipstream import Ask, DraftTree, PolicyReport, RoundOutcome, RoundView, St
 
 
 class DoublingPlan:
-    next_is_alike = False  # True lets a GPU start the next round early, which has to be like this one
+    next_draft = None  # the length of the next draft, if it is known: a GPU may then start that round early
 
     def __init__(self, view: RoundView, lengths: dict[int, int]) -> None:
         self.view, self.drafts, self.asked = view, {}, False
