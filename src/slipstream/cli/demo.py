@@ -25,9 +25,8 @@ def demo(
     """
     from dataclasses import replace
 
-    from slipstream.tasks.bench import FREE_DRAFTERS, bench
+    from slipstream.tasks.bench import bench
 
-    models = replace(models, drafter=models.drafter or ",".join(FREE_DRAFTERS))
     workload = replace(workload, limit=BENCH_WORKLOAD.limit)
     with TerminalReporter("measuring") as reporter:
         result = bench(models, workload, BenchOptions(passes=1, command="slipstream demo"), reporter=reporter)

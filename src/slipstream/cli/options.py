@@ -164,7 +164,7 @@ OPTIONS: dict[str, OptionSpec | None] = {
 DRAFTERS = OptionSpec(  # of commands that compare drafters
     "--drafter",
     "Drafters to compare, separated by commas (see generate --help). Default: ngram,suffix, and model or translate "
-    "with --draft.",
+    "with --draft, else the model's own head if it comes with one.",
     "Speculation",
 )
 ENGINE_DRAFTER = OptionSpec(

@@ -89,7 +89,7 @@ def bench(
 def default_drafters(models: Models) -> list[str]:
     if models.draft:
         return [*FREE_DRAFTERS, drafter_for(models.target, models.draft)]
-    return [*FREE_DRAFTERS, *([WITH_OWN_HEAD] if models.target.uses_own_head else [])]
+    return [*FREE_DRAFTERS, *([WITH_OWN_HEAD] if models.target.own_head else [])]
 
 
 def bench_models(
