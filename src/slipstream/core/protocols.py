@@ -34,7 +34,7 @@ class ModelInfo:
     batch_invariant: bool  # a row's logits have the same bits regardless of what else is scored with it
     max_rows: int  # the most rows of one forward pass
     extends: bool = False  # it can generate several tokens by itself: it is an ExtendingModel
-    runs_ahead: bool = False  # a request whose `next_draft` is known: the next one is started early
+    runs_ahead: bool = False  # after a request with a `next_draft`, the next one is started before it is made
     num_readable: int | None = None  # token ids it can read, if it can generate only some of them
     decoding_rows: int | None = None  # maximum rows of a decoding step; more use the slower path for prompts
     prompt_rows: int = DEFAULT_PROMPT_ROWS  # of one prompt in a forward pass: more don't make reading it faster

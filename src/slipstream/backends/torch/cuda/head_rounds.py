@@ -274,18 +274,18 @@ class HeadRounds:
         return tokens
 
     def _next_rows(self, requests: Sequence[ScoreRequest], parts: Sequence[SequenceRows]) -> int:
-        """Of a stream in the next round, if the device can start it: the head drafted chains of one length for all
-        streams, and will again. Else 0.
+        """Rows of each stream in the next round, if the device can start it: the head drafted chains of one length for
+        all streams, and will draft chains of one length again. Else 0.
         """
-        steps, sequences, following = len(parts[0].tree), [part.sequence for part in parts], requests[0].next_draft
-        is_even = all(request.next_draft == following for request in requests)
-        if not following or not is_even or (sequences, steps) != self._last_draft:
+        steps, next_steps, sequences = len(parts[0].tree), requests[0].next_draft, [part.sequence for part in parts]
+        if not steps or not next_steps or (sequences, steps) != self._last_draft:
             return 0
-        even = all(len(p.pending) == 1 and length_of_chain(p.tree) == len(p.tree) == steps for p in parts)
-        most = max(steps, following) + 1
-        fits = steps > 0 and most <= _MAX_ROWS and len(parts) * most <= _MAX_TILES
-        alone = even and fits and chooses_alone([request.sampling for request in requests])
-        return following + 1 if alone else 0
+        is_even = all(len(p.pending) == 1 and length_of_chain(p.tree) == len(p.tree) == steps for p in parts)
+        stays_even = all(request.next_draft == next_steps for request in requests)
+        most = max(steps, next_steps) + 1
+        fits = most <= _MAX_ROWS and len(parts) * most <= _MAX_TILES
+        can_start = is_even and stays_even and fits and chooses_alone([request.sampling for request in requests])
+        return next_steps + 1 if can_start else 0
 
     def _begin(
         self, bucket: TargetBucket, requests: Sequence[ScoreRequest], parts: Sequence[SequenceRows],

@@ -20,13 +20,13 @@ from slipstream.models.config import DecoderConfig
 Ints = npt.NDArray[np.int32]
 _ALIGNED = 32  # integers: kernels are compiled for how their arguments are aligned
 _BLOCK_CHAIN = 64  # rows: shorter chains may see long texts, which the programs of a tile share
-_ROOM_ROWS = 64  # rooms have multiples of so many rows
-_ROOM_STREAMS = 16  # of a room: logits are of one row each
+_ROOM_ROWS = 64  # rooms have multiples of so many rows: at 512 rows 6 % of them are not used, on average
+_ROOM_STREAMS = 16  # of a room at most. They have a row of logits each: 16 take 0.02 ms longer than one
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """For how much a graph is captured."""
+    """The rows and pages that a graph is captured for."""
 
     rows: int
     pages: int

@@ -26,7 +26,7 @@ from slipstream.backends.torch.ops import Features
 from slipstream.host import no_collection
 
 _WARM_ROWS = 512  # of the first one
-_MAX_GRAPHS = 32  # each has some hundred kernels
+_MAX_GRAPHS = 32  # there are 28 sizes up to CAPTURED_ROWS; others run uncaptured
 log = logging.getLogger("slipstream")
 
 
@@ -104,11 +104,12 @@ class LongForward(ForwardPass):
         return _Rows(LongBatch(self._decoder.config, laid, self._device, room), features)
 
     def _capture(self, rows: _Rows) -> None:
-        """These ran before, so everything is compiled. If it fails, for want of memory, prompts are read without."""
+        """These rows ran before, so everything is compiled. Without memory for it none is captured from now on."""
         try:
             torch.cuda.synchronize()
             graph = torch.cuda.CUDAGraph()
-            with no_collection(), torch.cuda.graph(graph, pool=self._memory):
+            # other threads may use the GPU meanwhile
+            with no_collection(), torch.cuda.graph(graph, pool=self._memory, capture_error_mode="thread_local"):
                 self.run_uncaptured()
         except RuntimeError as error:
             self._memory = None

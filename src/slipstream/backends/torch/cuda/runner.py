@@ -1,4 +1,4 @@
-"""CudaRunner: forwards as captured graphs, one for each bucket of rows; long prompts apart.
+"""CudaRunner: forwards as captured graphs, one for each bucket of rows. Prompts have a forward of their own.
 
 A round is one copy to the device, one graph, one small copy back: the target's own token after each row is chosen at
 the end of the graph.
@@ -35,7 +35,7 @@ from slipstream.errors import UsageError
 from slipstream.models.head_files import HeadCheckpoint, check_head_for
 
 BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 192, MAX_ROWS)
-_ALIKE = 1.02  # times of graphs that are no different
+_ALIKE = 1.02  # a graph may take so many times as long as one for more rows: repeats differ by up to 0.6 %
 _REPEATS = 5  # of a graph whose time is measured
 _LOOK_BACK = 20  # tokens that the rows see by which bits are compared; fewer than a page has
 log = logging.getLogger("slipstream")
@@ -64,7 +64,9 @@ class CudaScores:
 
     def _logits(self, node: int) -> torch.Tensor:
         if self.logits is None:
-            raise RuntimeError("the logits of a request before one that is known are not kept: its token is `chosen`")
+            raise RuntimeError(
+                "where the next request is known (`next_draft`) no logits are kept: the token is `chosen`"
+            )
         return self.logits[self.rows.start + node + 1]
 
 
