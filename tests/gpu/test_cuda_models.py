@@ -16,14 +16,19 @@ if not torch.cuda.is_available():
 from contract import cuda_models, nan_model, tiny_models
 from contract.emulated_codes import EmulatedKernels
 from contract.model_contract import ModelContract
+from slipstream.backends.torch.batch import SequenceRows
+from slipstream.backends.torch.cuda.batch import CudaBatch
+from slipstream.backends.torch.cuda.bucket import make_batch
 from slipstream.backends.torch.cuda.fp8 import pack_fp8
-from slipstream.backends.torch.cuda.linear import SkinnyProducts
+from slipstream.backends.torch.cuda.linear import SkinnyProducts, Tiling
 from slipstream.backends.torch.cuda.quantised_kernels import QuantisedKernels
 from slipstream.backends.torch.cuda.quantised_layout import CodedLinear, pack_part
-from slipstream.backends.torch.cuda.tilings import FP8_CANDIDATES, FP8_WIDE
+from slipstream.backends.torch.cuda.streamed import StreamedProducts
+from slipstream.backends.torch.cuda.tilings import FP8_CANDIDATES, FP8_WIDE, STREAMED
+from slipstream.backends.torch.kv_pool import KVPool, PooledSequence
 from slipstream.backends.torch.load import load_model
 from slipstream.backends.torch.model import TorchModel
-from slipstream.backends.torch.ops import Hidden, Norm
+from slipstream.backends.torch.ops import Hidden, LayerCache, LayerStep, Linear, Norm, RopeTable
 from slipstream.backends.torch.options import TorchOptions
 from slipstream.core.engine import Engine
 from slipstream.core.protocols import ScoreRequest, prefill
@@ -34,6 +39,7 @@ from slipstream.drafters.model import DraftModelDrafter
 from slipstream.drafters.suffix import SuffixDrafter
 from slipstream.errors import CapacityError
 from slipstream.loading import LoadedModel
+from slipstream.models.config import DecoderConfig
 from slipstream.models.quantised import Fp8Tensor, QuantisedTensor
 from slipstream.models.shapes import RandomCheckpoint
 from slipstream.policy import make_policy
@@ -131,6 +137,70 @@ def test_every_fp8_weight_is_converted_exactly(rows: int) -> None:
         x = torch.eye(256, dtype=torch.bfloat16, device=device)[:rows]
         products.add(x, weight, hidden, Norm(torch.ones(256, device=device), 1e-5), tiling)
         assert torch.equal(stream.float().cpu(), values.T[:rows])
+
+
+STREAMED_SHAPES = {
+    "few outputs": DecoderConfig("llama", 256, 576, 1536, 1, 9, 3, 64, 512, 1e-5, 1e4),
+    "parts that end early": DecoderConfig("llama", 256, 832, 2112, 1, 13, 1, 64, 512, 1e-5, 1e4),
+    "more tiles than warps": DecoderConfig("llama", 256, 256, 57344, 1, 16, 16, 16, 512, 1e-5, 1e4),
+}
+
+
+@pytest.mark.skipif(torch.cuda.get_device_capability() < (9, 0), reason="this GPU has no such kernels")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("config", STREAMED_SHAPES.values(), ids=STREAMED_SHAPES)
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_streamed_products_have_the_bits_of_the_others(
+    config: DecoderConfig, dtype: torch.dtype, has_bias: bool
+) -> None:
+    """A stream goes from one kind of kernel to the other with the number of rows."""
+    torch.manual_seed(0)
+    device = torch.device("cuda", 0)
+    hidden_size, width = config.hidden_size, config.num_heads * config.head_dim
+    streamed = StreamedProducts.for_model(config, dtype, device)
+    outputs = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
+    products = SkinnyProducts(dtype, device, max(hidden_size, outputs), 2, streamed)
+
+    def weight(outputs: int, inputs: int) -> Linear:
+        data = (torch.randn(outputs, inputs, device=device) / 30).to(dtype)
+        return Linear(data, outputs, inputs, torch.randn(outputs, device=device) if has_bias else None)
+
+    weights = {
+        "qkv": weight(outputs, hidden_size), "project": weight(outputs, hidden_size),
+        "gate": weight(2 * config.intermediate_size, hidden_size), "add": weight(hidden_size, width),
+    }  # fmt: skip
+    pool = KVPool(config, 512, dtype, device)
+    rope = RopeTable(*(torch.randn(512, config.head_dim // 2, device=device) for _ in range(2)))
+    cache = LayerCache(pool.keys[0], pool.values[0])
+
+    def results(kind: str, tiling: Tiling, x: torch.Tensor, batch: CudaBatch) -> list[torch.Tensor]:
+        norm = Norm(torch.linspace(0.5, 2, max(weights[kind].inputs, hidden_size), device=device), 1e-5)
+        squares = torch.linspace(1e9, 2e11, 2 * len(x), device=device).to(torch.int64).view(2, len(x))
+        hidden = Hidden(x, x, squares)
+        if kind == "add":
+            stream = torch.linspace(-2, 2, len(x) * hidden_size, device=device).to(dtype).view(len(x), hidden_size)
+            hidden = Hidden(stream, torch.empty_like(stream), squares)
+            products.add(x, weights[kind], hidden, norm, tiling)
+            assert hidden.scaled is not None
+            return [stream, hidden.scaled, squares]
+        if kind == "qkv":
+            cache.keys.zero_(), cache.values.zero_()
+            queries = products.qkv(hidden, norm, weights[kind], LayerStep(rope, batch, config, cache), tiling)
+            return [queries, cache.keys.clone(), cache.values.clone()]
+        return [products.normed(hidden, norm, weights[kind], tiling, kind == "gate")]
+
+    for rows in (1, 3, 8, 9, 16):
+        batch = make_batch(config, pool, rows, 512, device)
+        sequences = [PooledSequence(pool, 0) for _ in range(rows)]
+        for i, sequence in enumerate(sequences):
+            sequence.pages = [i]
+        batch.fill([SequenceRows(sequence, 7 + i, [5]) for i, sequence in enumerate(sequences)])
+        for kind in weights:
+            x = torch.randn(rows, weights[kind].inputs, device=device).to(dtype)
+            for tiling in STREAMED[kind]:
+                plain = Tiling(32, 64, 3, split=tiling.split)
+                for ours, theirs in zip(*(results(kind, one, x, batch) for one in (tiling, plain)), strict=True):
+                    assert torch.equal(ours, theirs), (kind, rows, tiling.split)
 
 
 @pytest.mark.parametrize("weight", WEIGHTS.values(), ids=WEIGHTS)

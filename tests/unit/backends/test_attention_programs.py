@@ -63,7 +63,7 @@ def attended(queries: torch.Tensor, cache: Cache, laid: torch.Tensor, window: in
         torch.tensor(BRANCH, dtype=torch.int32), cache.pages,
         torch.empty(1 << 14), torch.empty(1 << 11), arrived, queries.shape[1], D**-0.5, HEADS=HEADS,
         KV_HEADS=KV_HEADS, GROUP=HEADS // KV_HEADS, D=D, WIDTH=D, CODED=False, BLOCK_D=D, BLOCK_M=16, BLOCK_KEYS=128,
-        PAGE=PAGE, WINDOW=window, PRECISION="ieee",
+        PAGE=PAGE, WINDOW=window, PRECISION="ieee", EARLY=False,
     )  # fmt: skip
     assert not arrived.any()
     return out

@@ -54,8 +54,8 @@ def test_many_rows_are_summed_as_one_is(rows: int, inputs: int) -> None:
         known._known[tilings._key("add", weight)] = narrow
         one, many = (known.of("add", weight, n).fitted(inputs, 2, False, 64) for n in (1, rows))
         assert many.split == one.split
-        assert many.inputs_of_program(inputs) == one.inputs_of_program(inputs)
-        assert inputs % many.block_k == 0 and many.inputs_of_program(inputs) % many.block_k == 0
+        assert many.inputs_of_share(inputs) == one.inputs_of_share(inputs)
+        assert inputs % many.block_k == 0 and many.inputs_of_share(inputs) % many.block_k == 0
 
 
 def test_a_sum_is_not_divided_where_that_costs_little(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,6 +31,7 @@ from slipstream.backends.torch.cuda.batch import (
     TILE_TAIL_FROM,
     DeviceRows,
 )
+from slipstream.backends.torch.cuda.early_start import can_start_early, start_next_kernel, wait_for_last_kernel
 from slipstream.backends.torch.cuda.linear import finite_value, rotated
 from slipstream.backends.torch.cuda.prompt_attention import PromptAttention
 from slipstream.backends.torch.kv_pool import PAGE_SIZE
@@ -195,7 +196,9 @@ def attend_kernel(
     PAGE: tl.constexpr,
     WINDOW: tl.constexpr,
     PRECISION: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
+    start_next_kernel(EARLY)  # at once: there are few programs, and the next product may ask for its weights meanwhile
     kv_head = tl.program_id(0)  # those of a tile run side by side: their keys are neighbours in memory
     entry = tl.load(program_tiles + tl.program_id(1))
     if entry < 0:
@@ -220,6 +223,7 @@ def attend_kernel(
     if (num_rows == 0) | (split >= programs):
         return
 
+    wait_for_last_kernel(EARLY)  # the rows above were laid out before the forward began
     column = tl.arange(0, BLOCK_KEYS)
     tail_at = tail + tail_from - base
     m = tl.arange(0, BLOCK_M)
@@ -314,6 +318,7 @@ class PagedAttention:
         self._peaks = torch.empty(MAX_CHUNKS_BYTES // 4 * 2 // config.head_dim, device=device)
         self._arrived = torch.zeros(max_tiles * config.num_kv_heads, dtype=torch.int32, device=device)
         self._precision = "ieee" if dtype == torch.float32 else "tf32"
+        self._early = can_start_early(device)
         self._prompts = PromptAttention(config, dtype, device)
 
     def rope_write(
@@ -345,6 +350,6 @@ class PagedAttention:
             WIDTH=cache.keys.shape[-1], CODED=is_coded(cache.keys),
             BLOCK_D=triton.next_power_of_2(config.head_dim), BLOCK_M=batch.block_m, BLOCK_KEYS=_BLOCK_KEYS,
             PAGE=PAGE_SIZE, WINDOW=config.sliding_window or 0, PRECISION=self._precision,
-            num_warps=4, num_stages=2,
+            EARLY=self._early, num_warps=4, num_stages=2, launch_pdl=self._early,
         )  # fmt: skip
         return out

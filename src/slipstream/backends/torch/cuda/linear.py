@@ -18,7 +18,9 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from slipstream.backends.torch.cuda.batch import DeviceRows
+from slipstream.backends.torch.cuda.early_start import can_start_early, start_next_kernel, wait_for_last_kernel
 from slipstream.backends.torch.cuda.fp8 import fp8_dot, tile_inputs
+from slipstream.backends.torch.cuda.streamed import Shares, StreamedProducts
 from slipstream.backends.torch.kv_pool import PAGE_SIZE
 from slipstream.backends.torch.ops import Hidden, LayerStep, Linear, Norm
 
@@ -32,7 +34,7 @@ _SHARED_BYTES = 200_000  # of a multiprocessor, for the tiles on their way
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """How a product is cut: outputs and inputs of a tile, and how many programs share the inputs."""
+    """How a product is cut: outputs and inputs of a tile, and in how many shares the inputs are added up."""
 
     block_n: int
     block_k: int
@@ -42,19 +44,26 @@ class Tiling:
     warps: int = 4
     block_r: int = 64  # rows of a tile, at most
     least_r: int = 16  # and at least: tiles of 64 use wider instructions, and rows that are not there cost no memory
-    share: int | None = None  # inputs of one of the programs that share them; None: equal shares of whole tiles
+    share: int | None = None  # inputs of one of them; None: equal shares of whole tiles
+    in_turn: bool = False  # one program adds up all shares; else each has one of its own
+    streamed: bool = False  # by streamed.cu, which cuts its tiles itself
 
     def rows(self, rows: int) -> int:
         """Rows of a tile, as a power of two."""
         return min(self.block_r, max(self.least_r, 1 << (rows - 1).bit_length()))
 
-    def inputs_of_program(self, inputs: int) -> int:
+    @property
+    def programs(self) -> int:
+        """That have a part of the same sum."""
+        return 1 if self.in_turn else self.split
+
+    def inputs_of_share(self, inputs: int) -> int:
         return self.share or -(-(inputs // self.block_k) // self.split) * self.block_k
 
     def like(self, other: Tiling, inputs: int, item_bytes: int) -> Tiling:
         """The same with the sums of another tiling: those of a row then have the same bits."""
-        share = other.fitted(inputs, item_bytes, False, 16).inputs_of_program(inputs)
-        return replace(self, split=other.split, share=share)
+        share = other.fitted(inputs, item_bytes, False, 16).inputs_of_share(inputs)
+        return replace(self, split=other.split, share=share, in_turn=True)
 
     def fitted(self, inputs: int, item_bytes: int, gated: bool, block_r: int) -> Tiling:
         """The same for inputs that are no multiple of its tile, and within the memory of a multiprocessor."""
@@ -98,6 +107,12 @@ def rotated(x, other, cosine, sine):
 
 
 @triton.jit
+def scaled_sum(total, scale, bias):
+    """total * scale + bias, rounded once wherever it is computed."""
+    return tl.fma(total, tl.broadcast_to(scale, total.shape), tl.broadcast_to(bias, total.shape))
+
+
+@triton.jit
 def _dot(a, second, w, total, PACKED: tl.constexpr, PRECISION: tl.constexpr):
     """total + x * w. `second`: the other half of x where an element of `w` has two weights."""
     packed: tl.constexpr = PACKED == 2
@@ -119,13 +134,14 @@ def linear_kernel(
     rows,
     N,
     K,
-    share,  # inputs of a program
+    share,  # inputs that are added up by themselves
     eps,
     BLOCK_R: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     STAGES: tl.constexpr,
-    SPLIT: tl.constexpr,
+    SPLIT: tl.constexpr,  # programs, each with a share
+    SHARES: tl.constexpr,  # or how many shares this one has, in turn
     PACKED: tl.constexpr,  # weights of an element: 1, or 2 of FP8
     NORM: tl.constexpr,
     GATED: tl.constexpr,
@@ -134,9 +150,10 @@ def linear_kernel(
     TMA: tl.constexpr,
     ROWS_TMA: tl.constexpr,
     PRECISION: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     if GATED:  # only `total` is added up over the programs of a tile, not `up`
-        tl.static_assert(SPLIT == 1, "a gated product can't be split")
+        tl.static_assert(SPLIT * SHARES == 1, "a gated product can't be split")
     row_tile = tl.program_id(0)
     n_tile = tl.program_id(1)
     r0 = row_tile * BLOCK_R
@@ -145,7 +162,7 @@ def linear_kernel(
     in_rows = r < rows
     inside = in_rows[:, None] & (n < N)[None, :]
     at = r[:, None].to(tl.int64) * N + n[None, :]
-    begin = tl.program_id(2) * share
+    wait_for_last_kernel(EARLY)
 
     if ADD and not ROWS_TMA:  # early, so that it is there in time; many rows need the registers
         old = tl.load(out + at, mask=inside, other=0.0).to(tl.float32)
@@ -160,22 +177,27 @@ def linear_kernel(
         w_at = weight + tl.where(n < N, n, 0)[None, :].to(tl.int64) * width + k[:, None]
     total = tl.zeros([BLOCK_R, BLOCK_N], tl.float32)
     up = tl.zeros([BLOCK_R, BLOCK_N], tl.float32)
-    for k0 in tl.range(begin, tl.minimum(begin + share, K), BLOCK_K, num_stages=STAGES):
-        a = x.load([r0, k0]) if ROWS_TMA else tl.load(x_at + k0, mask=in_rows[:, None], other=0.0)
-        second = a
-        if PACKED == 2:
-            k1 = k0 + BLOCK_K // 2
-            second = x.load([r0, k1]) if ROWS_TMA else tl.load(x_at + k1, mask=in_rows[:, None], other=0.0)
-        word = k0 // PACKED
-        w = weight.load([n_tile * BLOCK_N, word]).T if TMA else tl.load(w_at + word, eviction_policy="evict_first")
-        total = _dot(a, second, w, total, PACKED, PRECISION)
-        if GATED:
-            if TMA:
-                w_up = weight.load([N + n_tile * BLOCK_N, word]).T
-            else:
-                w_up = tl.load(w_at + N.to(tl.int64) * width + word, eviction_policy="evict_first")
-            up = _dot(a, second, w_up, up, PACKED, PRECISION)
+    for i in tl.static_range(SHARES):
+        begin = (tl.program_id(2) + i) * share
+        part = tl.zeros([BLOCK_R, BLOCK_N], tl.float32)
+        for k0 in tl.range(begin, tl.minimum(begin + share, K), BLOCK_K, num_stages=STAGES):
+            a = x.load([r0, k0]) if ROWS_TMA else tl.load(x_at + k0, mask=in_rows[:, None], other=0.0)
+            second = a
+            if PACKED == 2:
+                k1 = k0 + BLOCK_K // 2
+                second = x.load([r0, k1]) if ROWS_TMA else tl.load(x_at + k1, mask=in_rows[:, None], other=0.0)
+            word = k0 // PACKED
+            w = weight.load([n_tile * BLOCK_N, word]).T if TMA else tl.load(w_at + word, eviction_policy="evict_first")
+            part = _dot(a, second, w, part, PACKED, PRECISION)
+            if GATED:
+                if TMA:
+                    w_up = weight.load([N + n_tile * BLOCK_N, word]).T
+                else:
+                    w_up = tl.load(w_at + N.to(tl.int64) * width + word, eviction_policy="evict_first")
+                up = _dot(a, second, w_up, up, PACKED, PRECISION)
+        total = part if i == 0 else total + part
 
+    start_next_kernel(EARLY)
     if SPLIT > 1:
         size: tl.constexpr = BLOCK_R * BLOCK_N
         tile = n_tile * tl.num_programs(0) + row_tile
@@ -191,12 +213,14 @@ def linear_kernel(
         total *= tl.load(output_scale + n, mask=n < N, other=0.0)[None, :]
         if GATED:
             up *= tl.load(output_scale + N + n, mask=n < N, other=0.0)[None, :]
+    scale = tl.full([BLOCK_R, 1], 1.0, tl.float32)
     if NORM:
         scale = tl.rsqrt(sums.to(tl.float32) / SQUARES_UNIT / K + eps)[:, None]
-        total *= scale
         up *= scale
     if BIAS:
-        total += tl.load(bias + n, mask=n < N, other=0.0)[None, :]
+        total = scaled_sum(total, scale, tl.load(bias + n, mask=n < N, other=0.0)[None, :])
+    else:
+        total *= scale
     if GATED:
         total = total * tl.sigmoid(total) * up
     if ADD:
@@ -247,6 +271,7 @@ def qkv_kernel(
     PACKED: tl.constexpr,  # weights of an element: 1, or 2 of FP8
     BIAS: tl.constexpr,
     PRECISION: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """Queries, keys and values of norm(x), rotated, keys and values straight into the cache.
 
@@ -262,6 +287,7 @@ def qkv_kernel(
     j = pair % half
     n = tl.where(in_n, head * D + j, 0)
     is_value = (head >= HEADS + KV_HEADS)[None, :]
+    wait_for_last_kernel(EARLY)
     angle = tl.load(position + r, mask=in_rows, other=0).to(tl.int64)[:, None] * half + j[None, :]
     turned = inside & ~is_value
     c = tl.load(cosine + angle, mask=turned, other=1.0)
@@ -285,6 +311,7 @@ def qkv_kernel(
         low = _dot(a, second, tl.load(w_at + word, eviction_policy="evict_first"), low, PACKED, PRECISION)
         w_high = tl.load(w_at + half * width + word, eviction_policy="evict_first")
         high = _dot(a, second, w_high, high, PACKED, PRECISION)
+    start_next_kernel(EARLY)
     if SPLIT > 1:
         size: tl.constexpr = BLOCK_R * BLOCK_N
         tile = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
@@ -302,11 +329,12 @@ def qkv_kernel(
         low *= tl.load(output_scale + n, mask=in_n, other=0.0)[None, :]
         high *= tl.load(output_scale + n + half, mask=in_n, other=0.0)[None, :]
     scale = tl.rsqrt(sums.to(tl.float32) / SQUARES_UNIT / K + eps)[:, None]
-    low *= scale
-    high *= scale
     if BIAS:
-        low += tl.load(bias + n, mask=in_n, other=0.0)[None, :]
-        high += tl.load(bias + n + half, mask=in_n, other=0.0)[None, :]
+        low = scaled_sum(low, scale, tl.load(bias + n, mask=in_n, other=0.0)[None, :])
+        high = scaled_sum(high, scale, tl.load(bias + n + half, mask=in_n, other=0.0)[None, :])
+    else:
+        low *= scale
+        high *= scale
     dtype = queries.dtype.element_ty
     low, high = low.to(dtype).to(tl.float32), high.to(dtype).to(tl.float32)
     low_out = rotated(low, -high, c, s).to(dtype)
@@ -353,10 +381,14 @@ def embed_kernel(
 class SkinnyProducts:
     """Launches the kernels above, with the scratch they share."""
 
-    def __init__(self, dtype: torch.dtype, device: torch.device, max_outputs: int, num_norms: int) -> None:
+    def __init__(
+        self, dtype: torch.dtype, device: torch.device, max_outputs: int, num_norms: int,
+        streamed: StreamedProducts | None = None,
+    ) -> None:  # fmt: skip
         """Scratch has its final size from the start: captured graphs keep its address.
 
         `max_outputs`: of a product that may be split. `num_norms`: that read the residual stream in a forward.
+        `streamed`: launches those whose tiling says so.
         """
         self._dtype = dtype
         self._num_norms = num_norms
@@ -364,6 +396,8 @@ class SkinnyProducts:
         self._scratch = torch.empty(MAX_ROWS * MAX_SPLIT * (max_outputs + 128), device=device)
         self._arrived = torch.zeros(MAX_ROWS // 64 * (max_outputs // 16 + 1), dtype=torch.int32, device=device)
         self._precision = "ieee" if dtype == torch.float32 else "tf32"
+        self._early = can_start_early(device)
+        self._streamed = streamed
 
     def embed(self, table: Linear, tokens: torch.Tensor, then: Norm) -> Hidden:
         rows, width = len(tokens), table.inputs
@@ -383,7 +417,13 @@ class SkinnyProducts:
         outputs = weight.outputs // 2 if gated else weight.outputs
         dtype = torch.float32 if wide else self._dtype
         out = torch.empty(len(hidden.x), outputs, dtype=dtype, device=self._device)
-        self._launch(hidden.scaled, weight, tiling, out, hidden, norm, gated=gated)
+        if self._streamed and tiling.streamed:
+            if gated:
+                self._streamed.gated(hidden, norm, weight, out)
+            else:
+                self._streamed.plain(hidden, norm, weight, _shares(tiling, weight), out)
+        else:
+            self._launch(hidden.scaled, weight, tiling, out, hidden, norm, gated=gated)
         return out
 
     def qkv(
@@ -394,23 +434,31 @@ class SkinnyProducts:
         assert hidden.scaled is not None and hidden.squares is not None
         rows, width = len(hidden.x), config.num_heads * config.head_dim
         queries = torch.empty(rows, width, dtype=self._dtype, device=self._device)
+        if self._streamed and tiling.streamed:
+            self._streamed.qkv(hidden, norm, weight, step, _shares(tiling, weight), queries)
+            return queries
         block_r = tiling.rows(rows)
         cut = _cut(tiling, weight, True, block_r)
         qkv_kernel[(triton.cdiv(rows, block_r), triton.cdiv(weight.outputs // 2, cut.block_n), cut.split)](
             hidden.scaled, weight.data, norm.gain if weight.scale is None else weight.scale, hidden.squares,
             norm.gain if weight.bias is None else weight.bias, queries,
             batch.position, batch.slot, batch.page_from, batch.pages, rope.cosine, rope.sine, cache.keys, cache.values,
-            self._scratch, self._arrived, rows, weight.inputs, cut.inputs_of_program(weight.inputs), norm.eps,
+            self._scratch, self._arrived, rows, weight.inputs, cut.inputs_of_share(weight.inputs), norm.eps,
             HEADS=config.num_heads, KV_HEADS=config.num_kv_heads, D=config.head_dim, PAGE=PAGE_SIZE,
             BLOCK_R=block_r, BLOCK_N=cut.block_n, BLOCK_K=cut.block_k, STAGES=cut.stages, SPLIT=cut.split,
-            PACKED=_packed(weight), BIAS=weight.bias is not None, PRECISION=self._precision,
-            num_warps=cut.warps, num_stages=cut.stages,
+            PACKED=_packed(weight), BIAS=weight.bias is not None, PRECISION=self._precision, EARLY=self._early,
+            num_warps=cut.warps, num_stages=cut.stages, launch_pdl=self._early,
         )  # fmt: skip
         return queries
 
     def add(self, x: torch.Tensor, weight: Linear, hidden: Hidden, then: Norm, tiling: Tiling) -> None:
         """Adds linear(x) to the residual stream, and readies it for the norm that reads it next."""
-        self._launch(x, weight, tiling, hidden.x, hidden, then, add=True)
+        assert hidden.squares is not None
+        hidden.squares = hidden.squares[1:]
+        if self._streamed and tiling.streamed:
+            self._streamed.add(x, weight, hidden, then, _shares(tiling, weight))
+        else:
+            self._launch(x, weight, tiling, hidden.x, hidden, then, add=True)
 
     def _launch(
         self, x: torch.Tensor, weight: Linear, tiling: Tiling, out: torch.Tensor, hidden: Hidden, norm: Norm,
@@ -421,22 +469,25 @@ class SkinnyProducts:
         block_r = tiling.rows(rows)
         cut = _cut(tiling, weight, gated, block_r)
         row_tiles, n_tiles = triton.cdiv(rows, block_r), triton.cdiv(n, cut.block_n)
-        if add:
-            hidden.squares = hidden.squares[1:]
         packed, data, x_in = _packed(weight), weight.data, x
         rows_tma = cut.tma and block_r >= _MIN_TMA_ROWS
         if cut.tma:
             data = TensorDescriptor.from_tensor(data, [cut.block_n, cut.block_k // packed])
         if rows_tma:
             x_in = TensorDescriptor.from_tensor(x, [block_r, cut.block_k // packed])
-        linear_kernel[(row_tiles, n_tiles, cut.split)](
+        linear_kernel[(row_tiles, n_tiles, cut.programs)](
             x_in, data, norm.gain if weight.scale is None else weight.scale, hidden.squares,
             norm.gain if weight.bias is None else weight.bias, out, norm.gain, hidden.scaled, self._scratch,
-            self._arrived, rows, n, weight.inputs, cut.inputs_of_program(weight.inputs), norm.eps,
-            BLOCK_R=block_r, BLOCK_N=cut.block_n, BLOCK_K=cut.block_k, STAGES=cut.stages, SPLIT=cut.split,
-            PACKED=packed, NORM=not add, GATED=gated, BIAS=weight.bias is not None, ADD=add, TMA=cut.tma,
-            ROWS_TMA=rows_tma, PRECISION=self._precision, num_warps=cut.warps, num_stages=cut.stages,
+            self._arrived, rows, n, weight.inputs, cut.inputs_of_share(weight.inputs), norm.eps,
+            BLOCK_R=block_r, BLOCK_N=cut.block_n, BLOCK_K=cut.block_k, STAGES=cut.stages, SPLIT=cut.programs,
+            SHARES=cut.split // cut.programs, PACKED=packed, NORM=not add, GATED=gated, BIAS=weight.bias is not None,
+            ADD=add, TMA=cut.tma, ROWS_TMA=rows_tma, PRECISION=self._precision, EARLY=self._early,
+            num_warps=cut.warps, num_stages=cut.stages, launch_pdl=self._early,
         )  # fmt: skip
+
+
+def _shares(tiling: Tiling, weight: Linear) -> Shares:
+    return Shares(tiling.split, tiling.inputs_of_share(weight.inputs))
 
 
 def _packed(weight: Linear) -> int:

@@ -24,6 +24,38 @@ log = logging.getLogger("slipstream")
 Argument = torch.Tensor | int | float | ctypes.Structure  # a pointer, 32-bit numbers, or what is passed by value
 
 
+_UINT = ctypes.c_uint
+_MAX_SHARED_BYTES, _SHARED_PERCENT = 8, 9  # CU_FUNC_ATTRIBUTE_…
+_EARLY_START = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+_TENSOR_TYPES = {torch.float16: 6, torch.bfloat16: 9}  # CU_TENSOR_MAP_DATA_TYPE_…
+_SWIZZLE_128B, _PROMOTE_256B = 3, 3
+
+
+class _Attribute(ctypes.Structure):
+    """CUlaunchAttribute, with a number in it."""
+
+    _fields_ = [("id", _UINT), ("pad", _UINT), ("value", _UINT), ("more", _UINT * 15)]
+
+
+class _LaunchConfig(ctypes.Structure):
+    """CUlaunchConfig"""
+
+    _fields_ = [
+        ("grid", _UINT * 3),
+        ("block", _UINT * 3),
+        ("shared_bytes", _UINT),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(_Attribute)),
+        ("num_attributes", _UINT),
+    ]
+
+
+class TensorMap(ctypes.Structure):
+    """CUtensorMap: how the tensor memory accelerator finds a tensor."""
+
+    _fields_ = [("opaque", ctypes.c_ubyte * 128)]
+
+
 class NvrtcError(SlipstreamError):
     """A kernel that can't be compiled, loaded or started here."""
 
@@ -39,14 +71,53 @@ class Kernel:
         found = driver.cuModuleGetFunction(ctypes.byref(self._function), self._module, name.encode())
         _check(found, f"finding the kernel {name}")
         self._name = name
+        self._shared_bytes = 0
 
-    def launch(self, grid: Sequence[int], num_threads: int, arguments: Sequence[Argument]) -> None:
-        """Starts it on torch's current stream, with so many threads in a block."""
+    def launch(
+        self, grid: Sequence[int], num_threads: int, arguments: Sequence[Argument], shared_bytes: int = 0,
+        early: bool = False,
+    ) -> None:  # fmt: skip
+        """Starts it on torch's current stream, with so many threads and bytes of shared memory in a block. `early`: it
+        may start before the kernel before it has ended, and waits for that itself.
+        """
+        if shared_bytes > self._shared_bytes:
+            self._allow_shared(shared_bytes)
         values = [_as_c(argument) for argument in arguments]
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
-        blocks, stream = [*grid, *([1] * (3 - len(grid)))], ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-        status = _driver().cuLaunchKernel(self._function, *blocks, num_threads, 1, 1, 0, stream, pointers, None)
+        attribute = _Attribute(_EARLY_START, value=1)
+        config = _LaunchConfig(
+            (_UINT * 3)(*grid, *([1] * (3 - len(grid)))), (_UINT * 3)(num_threads, 1, 1), shared_bytes,
+            torch.cuda.current_stream().cuda_stream, ctypes.pointer(attribute), int(early),
+        )  # fmt: skip
+        status = _driver().cuLaunchKernelEx(ctypes.byref(config), self._function, pointers, None)
         _check(status, f"starting the kernel {self._name}")
+
+    def _allow_shared(self, num_bytes: int) -> None:
+        """All that a multiprocessor has may be shared memory then, so that blocks of two kernels fit."""
+        for attribute, value in ((_MAX_SHARED_BYTES, num_bytes), (_SHARED_PERCENT, 100)):
+            status = _driver().cuFuncSetAttribute(self._function, attribute, value)
+            _check(status, f"asking for shared memory for the kernel {self._name}")
+        self._shared_bytes = num_bytes
+
+
+def tensor_map(tensor: torch.Tensor, box: tuple[int, int], depth: int) -> TensorMap:
+    """Of a matrix in 16 bits, in boxes of so many rows and columns, `depth` of them at a time: [depth, rows, columns].
+    Pieces of 16 bytes are exchanged by the number of their row, as tensor cores read them without conflicts.
+    """
+    rows, columns = tensor.shape
+    lines, width = box
+    item = tensor.element_size()
+    sizes = (ctypes.c_uint64 * 3)(width, rows, columns // width)
+    strides = (ctypes.c_uint64 * 2)(columns * item, width * item)
+    whole, steps = (_UINT * 3)(width, lines, depth), (_UINT * 3)(1, 1, 1)
+    room = ctypes.create_string_buffer(ctypes.sizeof(TensorMap) + 64)
+    place = -(-ctypes.addressof(room) // 64) * 64
+    status = _driver().cuTensorMapEncodeTiled(
+        ctypes.c_void_p(place), _TENSOR_TYPES[tensor.dtype], 3, ctypes.c_void_p(tensor.data_ptr()), sizes, strides,
+        whole, steps, 0, _SWIZZLE_128B, _PROMOTE_256B, 0,
+    )  # fmt: skip
+    _check(status, "describing a tensor")
+    return TensorMap.from_buffer_copy(ctypes.string_at(place, ctypes.sizeof(TensorMap)))
 
 
 def cached_cubin(source: str, name: str, architecture: str, options: Sequence[str] = ()) -> bytes:

@@ -14,6 +14,7 @@ from slipstream.backends.torch.cuda.batch import CudaBatch, DeviceRows
 from slipstream.backends.torch.cuda.fp8 import pack_fp8, unpacked_pieces
 from slipstream.backends.torch.cuda.linear import MAX_ROWS, SkinnyProducts, Tiling
 from slipstream.backends.torch.cuda.many import ManyRows
+from slipstream.backends.torch.cuda.streamed import StreamedProducts
 from slipstream.backends.torch.cuda.tilings import NARROW_ROWS, Tilings, Trial
 from slipstream.backends.torch.ops import (
     Features,
@@ -49,13 +50,15 @@ class TritonOps:
     def __init__(self, config: DecoderConfig, dtype: torch.dtype, device: torch.device, exact: bool) -> None:
         self.activation_dtype = dtype
         self.batch_invariant = exact  # the model then never takes more rows than the skinny kernels do
-        self.tilings = Tilings(device)
         self._device = device
         self._config = config
         qkv_outputs = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
         self._many = ManyRows()
-        self._skinny = SkinnyProducts(dtype, device, max(config.hidden_size, qkv_outputs), 2 * config.num_layers + 1)
+        streamed = StreamedProducts.for_model(config, dtype, device)
+        most, norms = max(config.hidden_size, qkv_outputs), 2 * config.num_layers + 1
+        self._skinny = SkinnyProducts(dtype, device, most, norms, streamed)
         self._attention = PagedAttention(config, dtype, device, MAX_TILES)
+        self.tilings = Tilings(device, streams=streamed is not None)
 
     def for_head(self, config: DecoderConfig) -> TritonOps:
         """Those of a draft head with such a layer. Its weights are floats."""

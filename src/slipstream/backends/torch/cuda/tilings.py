@@ -14,6 +14,7 @@ import triton
 
 from slipstream.backends.torch.cuda.device_time import least_seconds
 from slipstream.backends.torch.cuda.linear import MAX_ROWS, Tiling
+from slipstream.backends.torch.cuda.nvrtc import NvrtcError
 from slipstream.backends.torch.ops import Linear
 from slipstream.cache import private_folder, read_private
 from slipstream.errors import SlipstreamError
@@ -42,8 +43,15 @@ CANDIDATES: dict[str, tuple[Tiling, ...]] = {
     ),
     "logits": (Tiling(64, 128, 5), Tiling(128, 128, 4), Tiling(64, 256, 3, tma=True)),
 }
+# Where streamed.cu has kernels, by how many warps share the inputs. Those of the layers all or none: beside Triton's
+# kernels, which start early too, blocks come to lie unevenly (a step of an 8B took 4.46 ms, 4.00 with all).
+STREAMED: dict[str, tuple[Tiling, ...]] = {
+    kind: tuple(Tiling(16, 64, 1, split=split, streamed=True) for split in splits)
+    for kind, splits in {"qkv": (1, 2), "project": (1, 2), "gate": (1,), "add": (1, 2, 4)}.items()
+}
 # For more rows, by how many there are at most: their tiles have more arithmetic to a byte of weights. How a sum is
-# shared is not theirs to choose: as that of few rows is, so that a row has the same bits in any company.
+# shared is not theirs to choose: as that of few rows is, so that a row has the same bits in any company. But one
+# program adds up all shares: through memory, those of 256 rows took 7 to 15 us.
 WIDE: dict[int, tuple[Tiling, ...]] = {
     32: (
         Tiling(32, 128, 4),
@@ -92,16 +100,18 @@ _SPREAD_BYTES = 600_000_000  # weights that one measurement goes through: more t
 class Tilings:
     """The best known tiling of each product; the first candidate until it was measured."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, streams: bool = False) -> None:
+        """`streams`: streamed.cu has kernels for the weights in 16 bits."""
+        self._streams = streams
         self._known: dict[str, Tiling] = {}
         self._device = device
         self._keeps = True  # until the cache can't be written
 
     def of(self, kind: str, weight: Linear, rows: int) -> Tiling:
-        narrow = self._known.get(_key(kind, weight), _candidates(kind, weight, 1)[0])
+        narrow = self._known.get(_key(kind, weight), self._candidates(kind, weight, 1)[0])
         if rows <= NARROW_ROWS:
             return narrow
-        wide = self._known.get(_key(kind, weight, rows, narrow.split), _candidates(kind, weight, rows)[0])
+        wide = self._known.get(_key(kind, weight, rows, narrow.split), self._candidates(kind, weight, rows)[0])
         return wide.like(narrow, weight.inputs, weight.data.element_size())
 
     def measure(self, kind: str, weights: Sequence[Linear], rows: int, trial: Callable[[], Trial]) -> None:
@@ -112,7 +122,7 @@ class Tilings:
         weight, is_narrow = weights[0], rows <= NARROW_ROWS
         narrow = self.of(kind, weight, 1)
         key = _key(kind, weight) if is_narrow else _key(kind, weight, rows, narrow.split)
-        candidates = _candidates(kind, weight, rows)
+        candidates = self._candidates(kind, weight, rows)
         if len(candidates) == 1:
             return
         found = self._remembered().get(key)
@@ -127,6 +137,12 @@ class Tilings:
             log.debug("%s: %s", key, tiling)
             self._remember(key, tiling)
         self._known[key] = tiling
+
+    def _candidates(self, kind: str, weight: Linear, rows: int) -> tuple[Tiling, ...]:
+        if rows <= NARROW_ROWS and kind in STREAMED and self._streams and weight.scale is None:
+            return STREAMED[kind]
+        narrow, wide = (CANDIDATES, WIDE) if weight.scale is None else (FP8_CANDIDATES, FP8_WIDE)
+        return narrow[kind] if rows <= NARROW_ROWS else wide[_size(rows)]
 
     def _remembered(self) -> dict[str, Any]:
         """Results of earlier runs; nothing if the file is missing, damaged or may be another user's."""
@@ -152,11 +168,6 @@ class Tilings:
         return private_folder("tilings") / f"{gpu}-triton-{triton.__version__}.json"
 
 
-def _candidates(kind: str, weight: Linear, rows: int) -> tuple[Tiling, ...]:
-    narrow, wide = (CANDIDATES, WIDE) if weight.scale is None else (FP8_CANDIDATES, FP8_WIDE)
-    return narrow[kind] if rows <= NARROW_ROWS else wide[_size(rows)]
-
-
 def _key(kind: str, weight: Linear, rows: int = 0, split: int = 0) -> str:
     """`rows`: of a wide tiling, which is measured for several of them together."""
     name = f"{kind} {weight.outputs}x{weight.inputs} {weight.data.dtype}".replace("torch.", "")
@@ -178,7 +189,7 @@ def _seconds(run: Trial, weights: Sequence[Linear], tiling: Tiling) -> float:
         with torch.cuda.graph(graph):
             for weight in turns:
                 run(weight, tiling)
-    except (RuntimeError, triton.OutOfResources) as error:
+    except (RuntimeError, NvrtcError, triton.OutOfResources) as error:
         log.debug("%s does not run here: %s", tiling, error)
         return float("inf")
     return least_seconds(graph.replay, _REPEATS)

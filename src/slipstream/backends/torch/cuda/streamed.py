@@ -1,0 +1,176 @@
+"""StreamedProducts: launches the kernels of streamed.cu, compiled once per machine for each shape of a launch."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Literal
+
+import torch
+
+from slipstream.backends.torch.cuda.batch import DeviceRows
+from slipstream.backends.torch.cuda.early_start import can_start_early
+from slipstream.backends.torch.cuda.nvrtc import Kernel, NvrtcError, TensorMap, cached_cubin, tensor_map
+from slipstream.backends.torch.kv_pool import PAGE_SIZE
+from slipstream.backends.torch.ops import Hidden, LayerStep, Linear, Norm
+from slipstream.models.config import DecoderConfig
+
+log = logging.getLogger("slipstream")
+
+_TILE = 16  # outputs of a warp, in two groups
+_GROUP = 8  # outputs, or rows
+_COLUMNS = 64  # inputs of a box: 128 bytes a row
+_ITEM_BYTES = 2
+_MAX_WARPS = 15  # of a block that multiply; one more asks for boxes
+_MAX_STAGES = 8
+# All that a multiprocessor has, so that it has one block: with room for a second, some got two and some none (a step of
+# an 8B took 4.9 to 5.5 ms with rings of half the size, 4.0 with these).
+_RING_BYTES = 208 * 1024
+_DEPTHS = (2, 1)  # times 64 inputs of a stage: the most that leaves room for _ENOUGH_STAGES; 4 and 8 were no faster
+_ENOUGH_STAGES = 4
+Kind = Literal["plain", "gated", "qkv", "added"]
+_KINDS: dict[Kind, int] = {"plain": 0, "gated": 1, "qkv": 2, "added": 3}
+_POINTER, _INT = ctypes.c_void_p, ctypes.c_int
+
+
+class _CTask(ctypes.Structure):
+    """`struct Task` of streamed.cu."""
+
+    _fields_ = [
+        *((name, _INT) for name in ("rows", "outputs", "inputs", "tiles_a_block", "parts", "share", "stages")),
+        ("eps", ctypes.c_float),
+        ("squares", _POINTER),
+        ("bias", _POINTER),
+    ]
+
+
+class _CResidual(ctypes.Structure):
+    """`struct Residual` of streamed.cu."""
+
+    _fields_ = [(name, _POINTER) for name in ("x", "scaled", "gain", "squares")]
+
+
+class _CCache(ctypes.Structure):
+    """`struct Cache` of streamed.cu."""
+
+    _fields_ = [
+        *((n, _POINTER) for n in ("position", "slot", "page_from", "pages", "cosine", "sine", "keys", "values")),
+        *((n, _INT) for n in ("heads", "kv_heads", "head_dim", "page_size")),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """In how many parts a sum is added up, and inputs of each."""
+
+    count: int
+    inputs: int
+
+
+class StreamedProducts:
+    """Results go to torch's current stream, so graphs capture them."""
+
+    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
+        self._dtype = dtype
+        self._device = device
+        self._multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
+        self._source = files("slipstream.backends.torch.cuda").joinpath("streamed.cu").read_text()
+        self._kernels: dict[tuple[Kind, int, int], Kernel] = {}
+        self._maps: dict[tuple[int, torch.Size, int, int], TensorMap] = {}
+
+    @classmethod
+    def for_model(cls, config: DecoderConfig, dtype: torch.dtype, device: torch.device) -> StreamedProducts | None:
+        """None where this GPU or the sizes of the model have no such kernels."""
+        sizes = (config.hidden_size, config.intermediate_size, config.num_heads * config.head_dim)
+        fits = config.head_dim % _TILE == 0 and not any(size % _COLUMNS for size in sizes)
+        if not fits or dtype not in (torch.bfloat16, torch.float16) or not can_start_early(device):
+            return None
+        products = cls(dtype, device)
+        try:
+            products._kernel("added", 1, _DEPTHS[-1])
+        except NvrtcError as error:
+            log.warning("GPU kernels that stream weights are not used, which costs 5 to 15 %% of speed: %s", error)
+            return None
+        return products
+
+    def plain(self, hidden: Hidden, norm: Norm, weight: Linear, shares: Shares, out: torch.Tensor) -> None:
+        """linear(norm(x))"""
+        self._launch("plain", hidden.scaled, weight, shares, out, hidden, norm)
+
+    def gated(self, hidden: Hidden, norm: Norm, weight: Linear, out: torch.Tensor) -> None:
+        """SwiGLU of linear(norm(x)), gates first"""
+        self._launch("gated", hidden.scaled, weight, Shares(1, weight.inputs), out, hidden, norm)
+
+    def qkv(
+        self, hidden: Hidden, norm: Norm, weight: Linear, step: LayerStep[DeviceRows], shares: Shares,
+        queries: torch.Tensor,
+    ) -> None:  # fmt: skip
+        """Rotated queries; keys and values go into the cache."""
+        batch, config, rope, cache = step.batch, step.config, step.rope, step.cache
+        tensors = (
+            batch.position, batch.slot, batch.page_from, batch.pages, rope.cosine, rope.sine, cache.keys, cache.values,
+        )  # fmt: skip
+        sizes = (config.num_heads, config.num_kv_heads, config.head_dim, PAGE_SIZE)
+        place = _CCache(*(tensor.data_ptr() for tensor in tensors), *sizes)
+        self._launch("qkv", hidden.scaled, weight, shares, queries, hidden, norm, place=place)
+
+    def add(self, x: torch.Tensor, weight: Linear, hidden: Hidden, then: Norm, shares: Shares) -> None:
+        """Adds linear(x) to the residual stream, and readies it for the norm that reads it next."""
+        assert hidden.scaled is not None and hidden.squares is not None
+        tensors = (hidden.x, hidden.scaled, then.gain, hidden.squares)
+        residual = _CResidual(*(tensor.data_ptr() for tensor in tensors))
+        self._launch("added", x, weight, shares, hidden.x, hidden, then, residual=residual)
+
+    def _launch(
+        self, kind: Kind, x: torch.Tensor | None, weight: Linear, shares: Shares, out: torch.Tensor, hidden: Hidden,
+        norm: Norm, place: _CCache | None = None, residual: _CResidual | None = None,
+    ) -> None:  # fmt: skip
+        assert x is not None and hidden.squares is not None
+        rows, row_tiles = len(x), -(-len(x) // _GROUP)
+        outputs = weight.outputs // 2 if kind == "gated" else weight.outputs
+        each, depth, stages = self._cut(weight.outputs // _TILE, shares.count, row_tiles)
+        task = _CTask(
+            rows, outputs, weight.inputs, each, shares.count, shares.inputs, stages, norm.eps,
+            hidden.squares.data_ptr(), None if weight.bias is None else weight.bias.data_ptr(),
+        )  # fmt: skip
+        arguments = (
+            self._map(weight.data, _GROUP * (1 if kind == "qkv" else each), depth),
+            tensor_map(x, (_GROUP * row_tiles, _COLUMNS), depth),
+            task, place or _CCache(), residual or _CResidual(), out, int(out.dtype == torch.float32),
+        )  # fmt: skip
+        blocks, threads = -(-weight.outputs // (_TILE * each)), 32 * (each * shares.count + 1)
+        room = stages * _stage_bytes(each, shares.count, row_tiles, depth) + 1024  # stages begin at a multiple of 1024
+        self._kernel(kind, row_tiles, depth).launch((blocks,), threads, arguments, room, early=True)
+
+    def _cut(self, tiles: int, parts: int, row_tiles: int) -> tuple[int, int, int]:
+        """Tiles of a block, times 64 inputs of a stage, and stages: as few blocks one after another as there can be."""
+        waves = -(-tiles * parts // (self._multiprocessors * _MAX_WARPS))
+        each = max(min(-(-tiles // (self._multiprocessors * waves)), _MAX_WARPS // parts), 1)
+        for depth in _DEPTHS:
+            stages = min(_RING_BYTES // _stage_bytes(each, parts, row_tiles, depth), _MAX_STAGES)
+            if stages >= _ENOUGH_STAGES:
+                break
+        return each, depth, stages
+
+    def _map(self, weight: torch.Tensor, lines: int, depth: int) -> TensorMap:
+        key = (weight.data_ptr(), weight.shape, lines, depth)
+        if key not in self._maps:
+            self._maps[key] = tensor_map(weight, (lines, _COLUMNS), depth)
+        return self._maps[key]
+
+    def _kernel(self, kind: Kind, row_tiles: int, depth: int) -> Kernel:
+        key = (kind, row_tiles, depth)
+        if key not in self._kernels:
+            major, minor = torch.cuda.get_device_capability(self._device)
+            half = int(self._dtype == torch.float16)
+            defines = {"KIND": _KINDS[kind], "ROW_TILES": row_tiles, "DEPTH": depth, "FLOAT16": half}
+            options = [f"-D{name}={value}" for name, value in defines.items()]
+            cubin = cached_cubin(self._source, "streamed", f"sm_{major}{minor}", options)
+            self._kernels[key] = Kernel(cubin, "product")
+        return self._kernels[key]
+
+
+def _stage_bytes(tiles: int, parts: int, row_tiles: int, depth: int) -> int:
+    return parts * (2 * tiles + row_tiles) * depth * _GROUP * _COLUMNS * _ITEM_BYTES
