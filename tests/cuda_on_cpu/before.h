@@ -24,6 +24,8 @@ static inline float4 make_float4(float x, float y, float z, float w) { return {x
 template <class T> static T min(T a, T b) { return a < b ? a : b; }
 template <class T> static T max(T a, T b) { return a > b ? a : b; }
 template <class T> static T __ldg(const T *at) { return *at; }
+static inline void start_next_kernel() {}
+static inline void wait_for_last_kernel() {}
 
 template <class To, class From> static To bits_of(From value) {
     To out;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -166,9 +167,11 @@ def test_streamed_products_have_the_bits_of_the_others(
         return Linear(data, outputs, inputs, torch.randn(outputs, device=device) if has_bias else None)
 
     weights = {
-        "qkv": weight(outputs, hidden_size), "project": weight(outputs, hidden_size),
-        "gate": weight(2 * config.intermediate_size, hidden_size), "add": weight(hidden_size, width),
-    }  # fmt: skip
+        "qkv": weight(outputs, hidden_size),
+        "project": weight(outputs, hidden_size),
+        "gate": replace(weight(2 * config.intermediate_size, hidden_size), bias=None),  # no model has one there
+        "add": weight(hidden_size, width),
+    }
     pool = KVPool(config, 512, dtype, device)
     rope = RopeTable(*(torch.randn(512, config.head_dim // 2, device=device) for _ in range(2)))
     cache = LayerCache(pool.keys[0], pool.values[0])

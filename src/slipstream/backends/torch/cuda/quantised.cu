@@ -41,6 +41,22 @@ typedef unsigned char u8;
 #define ACT_HALVES 1280   /* the sums of the codes of both halves of a group, 16 bits each */
 #define ACT_RECORD 1408
 
+/* A kernel may start while the one before it still runs (programmatic dependent launch): what it does before the wait must
+ * not read what that one writes. */
+#ifndef EMULATED
+static __device__ __forceinline__ void start_next_kernel() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+static __device__ __forceinline__ void wait_for_last_kernel() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+#endif
+
 /* ---- products ------------------------------------------------------------------------------------------------- */
 #ifdef BITS
 
@@ -212,7 +228,8 @@ static __device__ __forceinline__ Scaled scales_of(const Weights &w, const Super
     return s;
 }
 
-/* What a group of 8 rows brings: the lane's codes; scale, shift and sums of the two rows whose products it gets. */
+/* Rows are read by plain loads: the kernel before may still have been writing them when this one started.
+ * What a group of 8 rows brings: the lane's codes; scale, shift and sums of the two rows whose products it gets. */
 struct Rows {
     u32 b0, b1;
     float scale[2], shift[2];
@@ -220,17 +237,17 @@ struct Rows {
 };
 
 static __device__ __forceinline__ void read_group(Rows &r, const char *record, int group, int lane) {
-    uint2 b = __ldg((const uint2 *)(record + ACT_CODES + group / 2 * 512 + lane * 16 + group % 2 * 8));
+    uint2 b = *(const uint2 *)(record + ACT_CODES + group / 2 * 512 + lane * 16 + group % 2 * 8);
     r.b0 = b.x, r.b1 = b.y;
     const char *pair = record + lane % 4 * 32 + group * 8;
-    float2 v = __ldg((const float2 *)(pair + ACT_SCALE));
+    float2 v = *(const float2 *)(pair + ACT_SCALE);
     r.scale[0] = v.x, r.scale[1] = v.y;
     if constexpr (NEEDS_SHIFT) {
-        v = __ldg((const float2 *)(pair + ACT_SHIFT));
+        v = *(const float2 *)(pair + ACT_SHIFT);
         r.shift[0] = v.x, r.shift[1] = v.y;
     }
     if constexpr (NEEDS_HALVES) {
-        int2 h = __ldg((const int2 *)(pair + ACT_HALVES));
+        int2 h = *(const int2 *)(pair + ACT_HALVES);
         r.halves[0] = h.x, r.halves[1] = h.y;
     }
 }
@@ -240,17 +257,17 @@ static __device__ __forceinline__ void read_quad(Rows r[4], const char *record, 
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         uint4 v = make_uint4(0, 0, 0, 0);
-        if (is_row) v = __ldg((const uint4 *)(record + ACT_CODES + i * 512 + lane * 16));
+        if (is_row) v = *(const uint4 *)(record + ACT_CODES + i * 512 + lane * 16);
         r[2 * i].b0 = v.x, r[2 * i].b1 = v.y, r[2 * i + 1].b0 = v.z, r[2 * i + 1].b1 = v.w;
         const char *pair = record + lane % 4 * 32 + i * 16;
-        float4 f = __ldg((const float4 *)(pair + ACT_SCALE));
+        float4 f = *(const float4 *)(pair + ACT_SCALE);
         r[2 * i].scale[0] = f.x, r[2 * i].scale[1] = f.y, r[2 * i + 1].scale[0] = f.z, r[2 * i + 1].scale[1] = f.w;
         if constexpr (NEEDS_SHIFT) {
-            f = __ldg((const float4 *)(pair + ACT_SHIFT));
+            f = *(const float4 *)(pair + ACT_SHIFT);
             r[2 * i].shift[0] = f.x, r[2 * i].shift[1] = f.y, r[2 * i + 1].shift[0] = f.z, r[2 * i + 1].shift[1] = f.w;
         }
         if constexpr (NEEDS_HALVES) {
-            int4 h = __ldg((const int4 *)(pair + ACT_HALVES));
+            int4 h = *(const int4 *)(pair + ACT_HALVES);
             r[2 * i].halves[0] = h.x, r[2 * i].halves[1] = h.y;
             r[2 * i + 1].halves[0] = h.z, r[2 * i + 1].halves[1] = h.w;
         }
@@ -331,6 +348,8 @@ static __device__ __forceinline__ void product(const Part &p, const char *acts, 
         weights[m] = p.records + ((long)min(first_tile + m, p.tiles - 1) * p.quads + begin) * RECORD;
         if (begin < end) read_weights(now[m], weights[m], lane);
     }
+    start_next_kernel();
+    wait_for_last_kernel();
 #pragma unroll(NT == 1 ? 2 : 1)
     for (int quad = begin; quad < end; quad++) {
         Rows r[4];
@@ -424,6 +443,7 @@ static __device__ float weight_at(const Part &p, int output, int input) {
 
 /* out[rows, inputs]: rows of a table, by id. */
 extern "C" __global__ void embed(Part p, const int *ids, int inputs, float *out) {
+    wait_for_last_kernel();
     int id = min(max(ids[blockIdx.x], 0), p.outputs - 1);
     for (int k = blockIdx.y * blockDim.x + threadIdx.x; k < inputs; k += gridDim.y * blockDim.x)
         out[(long)blockIdx.x * inputs + k] = weight_at(p, id, k);
@@ -432,6 +452,7 @@ extern "C" __global__ void embed(Part p, const int *ids, int inputs, float *out)
 /* out[outputs, inputs]: the weights of tiles from `first` on, in bf16. A warp has a tile and a quad. */
 extern "C" __global__ void __launch_bounds__(256) unpack(Part p, int first, int inputs, u16 *out) {
     const int lane = threadIdx.x % 32, quad = blockIdx.y * WARPS + threadIdx.x / 32, tile = first + blockIdx.x;
+    wait_for_last_kernel();
     if (quad >= p.quads) return;
     Weights w;
     read_weights(w, p.records + ((long)tile * p.quads + quad) * RECORD, lane);
@@ -527,6 +548,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const int row = blockIdx.x, quad = blockIdx.y * (THREADS / 32) + threadIdx.x / 32, k = quad * QUAD + threadIdx.x % 32 * 4;
     const float *floats = (const float *)x + (long)row * inputs;
     float factor = 1.0f;
+    start_next_kernel();
+    wait_for_last_kernel();
     if (kind == 0) factor = rsqrtf(sum_of_squares(floats, inputs) / (float)inputs + eps);
     if (quad >= quads) return;
     float4 v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);

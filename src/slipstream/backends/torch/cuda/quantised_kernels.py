@@ -10,6 +10,7 @@ from typing import Literal, Protocol
 
 import torch
 
+from slipstream.backends.torch.cuda.early_start import can_start_early
 from slipstream.backends.torch.cuda.nvrtc import Argument, Kernel, cached_cubin
 from slipstream.backends.torch.cuda.quantised_layout import QUAD, TILE, CodedLinear, CodedPart, CodeLayout
 from slipstream.backends.torch.ops import Norm
@@ -93,6 +94,7 @@ class QuantisedKernels:
         self._source = files("slipstream.backends.torch.cuda").joinpath("quantised.cu").read_text()
         self._code: dict[CodeLayout | None, bytes] = {}
         self._kernels: dict[tuple[CodeLayout | None, str], Kernel] = {}
+        self._early = can_start_early(device)
         self._enough_blocks = _FULL_DEVICE * torch.cuda.get_device_properties(device).multi_processor_count
 
     def quantise(self, x: torch.Tensor, source: Source, norm: Norm | None = None) -> CodedRows:
@@ -131,7 +133,7 @@ class QuantisedKernels:
             if layout not in self._code:
                 self._code[layout] = self._compiled(layout)
             self._kernels[layout, name] = Kernel(self._code[layout], name)
-        self._kernels[layout, name].launch(grid, _THREADS, arguments)
+        self._kernels[layout, name].launch(grid, _THREADS, arguments, early=self._early)
 
     def _compiled(self, layout: CodeLayout | None) -> bytes:
         major, minor = torch.cuda.get_device_capability(self._device)

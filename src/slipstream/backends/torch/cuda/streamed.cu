@@ -327,8 +327,8 @@ static __device__ __forceinline__ void look_up(Needs &n, const Task &t, const Ca
     n.output[0] = g.first + threadIdx.x % 32 / 4, n.output[1] = g.second + threadIdx.x % 32 / 4;
 #pragma unroll
     for (int k = 0; k < 2; k++) {
-        const int last = (KIND == GATED ? 2 : 1) * t.outputs - 1, output = min(n.output[k], last);
-        n.bias[k] = t.bias ? t.bias[output] : 0.0f;
+        const int output = min(n.output[k], t.outputs - 1);
+        n.bias[k] = t.bias ? t.bias[output] : 0.0f; /* a gate and its up have none */
         if (KIND == ADDED) n.gain[k] = residual.gain[output];
 #pragma unroll
         for (int i = 0; i < OWN_ROWS; i++)
