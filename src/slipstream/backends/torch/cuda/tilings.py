@@ -92,9 +92,9 @@ FP8_WIDE: dict[int, tuple[Tiling, ...]] = {
     MAX_ROWS: (Tiling(64, 128, 4), Tiling(128, 128, 3, warps=8, block_r=128)),
 }
 NARROW_ROWS = 16
-# Seconds of a sum in fewer shares over those of the fastest, by whether it is streamed: for many rows fewer are faster.
-# A share more took 4 us of each product for 128 rows of an 8B (of 14 to 40).
-_ALIKE = {False: 1.05, True: 1.25}
+# Seconds of a sum in fewer shares over those of the fastest: for many rows fewer are faster. A share more took 4 us of
+# each product for 128 rows of an 8B (of 14 to 40); a share less than 2 took few rows 5 % of a step.
+_ALIKE = 1.05
 _REPEATS = 15
 _SPREAD_BYTES = 600_000_000  # weights that one measurement goes through: more than the L2 cache holds
 
@@ -134,7 +134,7 @@ class Tilings:
             summed = [c if is_narrow else c.like(narrow, weight.inputs, item) for c in candidates]
             seconds = {c: _seconds(run, weights, t) for c, t in zip(candidates, summed, strict=True)}
             fastest = min(seconds.values())
-            alike = [c for c in candidates if seconds[c] <= fastest * _ALIKE[c.streamed]]
+            alike = [c for c in candidates if seconds[c] <= fastest * _ALIKE]
             tiling = min(alike, key=lambda c: (c.split if is_narrow else 1, seconds[c]))
             log.debug("%s: %s", key, tiling)
             self._remember(key, tiling)
