@@ -28,7 +28,7 @@ class AutoPlan:
         self._drafting_s = 0.0
         self._pays = False  # a costly draft is expected to pay off, so the next round will have one too
         self._whole: str | None = None  # the drafter of drafts that the device scores by itself, now or next
-        self._next_depth = 0  # of the drafts that it goes on with
+        self._next_draft = self.plain  # the round with the drafts that it goes on with
         self._head_start_s = 0.0
         if view.reads_prompts:  # the device can't run ahead anyway, so that is not a cost of the draft
             self._head_start_s = known.times.head_start(len(view.streams))
@@ -55,7 +55,8 @@ class AutoPlan:
         self._drafting_s += draft_s
         for ask, tree in zip(asks, proposals, strict=True):
             self.offers.add(ask.stream, ask.drafter, tree)
-        self.offers.weigh(self._known)
+        if not self._whole:
+            self.offers.weigh(self._known)
 
     def _ask_free(self, group: DrafterGroup) -> list[Ask]:
         """Asks a free drafter while its drafts save more time than asking takes, otherwise as often as `LOSS_SHARE`
@@ -86,7 +87,7 @@ class AutoPlan:
         if under_way:
             self._whole = drafter.name
         if draft and self._pays and goes_on and len(draft.members) == len(view.streams):
-            self._whole, self._next_depth = drafter.name, draft.round.size
+            self._whole, self._next_draft = drafter.name, draft.round
         if under_way:  # its time is spent: what was just decided is the draft after it
             return [Ask(view.streams[i], drafter, min(under_way, view.rooms[i])) for i in group.members]
         if draft is None:
@@ -180,6 +181,10 @@ class AutoPlan:
         A draft is not cut if the verifier uses the drafter's distribution: leaving out a sampled token would change the
         target's distribution. Nor is one that the device scores by itself.
         """
+        if self._whole:
+            if uncut := self.offers.of_drafter(self._whole):
+                return self._keep_whole(uncut)
+            self.offers.weigh(self._known)
         view, known = self.view, self._known
         whole = fit([self.offers.whole(i) for i in range(len(view.streams))], view.max_nodes)
         num_whole = sum(map(len, whole))
@@ -196,10 +201,16 @@ class AutoPlan:
                 known.streams[stream.id].num_scored = len(tree)
         known.is_waiting = view.can_run_ahead and self._is_worth_waiting()
         self.next_draft = 0 if view.can_run_ahead and known.times.is_known and not known.is_waiting else None
-        if self._whole and (uncut := self.offers.of_drafter(self._whole)):
-            self.next_draft = self._next_depth or None
-            return uncut
         return [EMPTY_TREE] * len(view.streams) if view.is_announced else kept
+
+    def _keep_whole(self, drafts: list[DraftTree]) -> list[DraftTree]:
+        """Drafts that the device scores by itself. Which of their tokens are likely decides nothing then."""
+        known = self._known
+        for stream, tree in zip(self.view.streams, drafts, strict=True):
+            known.streams[stream.id].num_scored = len(tree)
+        self.chosen, self.next_draft = self._next_draft, self._next_draft.size or None
+        known.is_waiting = not self.next_draft
+        return drafts
 
     def _choose(self, start: RoundOption, num_whole: int) -> RoundOption:
         """Selects the best number of offered nodes: by the expected p if the budget covers the loss when all of them
