@@ -469,6 +469,8 @@ class SkinnyProducts:
         block_r = tiling.rows(rows)
         cut = _cut(tiling, weight, gated, block_r)
         row_tiles, n_tiles = triton.cdiv(rows, block_r), triton.cdiv(n, cut.block_n)
+        share = cut.inputs_of_share(weight.inputs)
+        shares = triton.cdiv(weight.inputs, share) if cut.in_turn else 1  # the last may be short, none is empty
         packed, data, x_in = _packed(weight), weight.data, x
         rows_tma = cut.tma and block_r >= _MIN_TMA_ROWS
         if cut.tma:
@@ -478,9 +480,9 @@ class SkinnyProducts:
         linear_kernel[(row_tiles, n_tiles, cut.programs)](
             x_in, data, norm.gain if weight.scale is None else weight.scale, hidden.squares,
             norm.gain if weight.bias is None else weight.bias, out, norm.gain, hidden.scaled, self._scratch,
-            self._arrived, rows, n, weight.inputs, cut.inputs_of_share(weight.inputs), norm.eps,
+            self._arrived, rows, n, weight.inputs, share, norm.eps,
             BLOCK_R=block_r, BLOCK_N=cut.block_n, BLOCK_K=cut.block_k, STAGES=cut.stages, SPLIT=cut.programs,
-            SHARES=cut.split // cut.programs, PACKED=packed, NORM=not add, GATED=gated, BIAS=weight.bias is not None,
+            SHARES=shares, PACKED=packed, NORM=not add, GATED=gated, BIAS=weight.bias is not None,
             ADD=add, TMA=cut.tma, ROWS_TMA=rows_tma, PRECISION=self._precision, EARLY=self._early,
             num_warps=cut.warps, num_stages=cut.stages, launch_pdl=self._early,
         )  # fmt: skip

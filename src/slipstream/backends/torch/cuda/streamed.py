@@ -25,10 +25,10 @@ _COLUMNS = 64  # inputs of a box: 128 bytes a row
 _ITEM_BYTES = 2
 _MAX_WARPS = 15  # of a block that multiply; one more asks for boxes
 _MAX_STAGES = 8
-# All that a multiprocessor has, so that it has one block: with room for a second, some got two and some none (a step of
-# an 8B took 4.9 to 5.5 ms with rings of half the size, 4.0 with these).
+# A block asks for nearly all that a multiprocessor has, so that it is alone there: with room for a second, some got two
+# and some none (a step of an 8B took 4.9 to 5.5 ms with rings of half the size, 4.0 with these).
 _RING_BYTES = 208 * 1024
-_DEPTHS = (2, 1)  # times 64 inputs of a stage: the most that leaves room for _ENOUGH_STAGES; 4 and 8 were no faster
+_DEPTHS = (1, 2, 4)  # boxes of a stage, one after another: 8 were no faster
 _ENOUGH_STAGES = 4
 Kind = Literal["plain", "gated", "qkv", "added"]
 _KINDS: dict[Kind, int] = {"plain": 0, "gated": 1, "qkv": 2, "added": 3}
@@ -89,7 +89,7 @@ class StreamedProducts:
             return None
         products = cls(dtype, device)
         try:
-            products._kernel("added", 1, _DEPTHS[-1])
+            products._kernel("added", 1, _DEPTHS[0])
         except NvrtcError as error:
             log.warning("GPU kernels that stream weights are not used, which costs 5 to 15 %% of speed: %s", error)
             return None
@@ -130,7 +130,7 @@ class StreamedProducts:
         assert x is not None and hidden.squares is not None
         rows, row_tiles = len(x), -(-len(x) // _GROUP)
         outputs = weight.outputs // 2 if kind == "gated" else weight.outputs
-        each, depth, stages = self._cut(weight.outputs // _TILE, shares.count, row_tiles)
+        each, depth, stages = self._cut(weight.outputs // _TILE, shares, row_tiles)
         task = _CTask(
             rows, outputs, weight.inputs, each, shares.count, shares.inputs, stages, norm.eps,
             hidden.squares.data_ptr(), None if weight.bias is None else weight.bias.data_ptr(),
@@ -141,18 +141,22 @@ class StreamedProducts:
             task, place or _CCache(), residual or _CResidual(), out, int(out.dtype == torch.float32),
         )  # fmt: skip
         blocks, threads = -(-weight.outputs // (_TILE * each)), 32 * (each * shares.count + 1)
-        room = stages * _stage_bytes(each, shares.count, row_tiles, depth) + 1024  # stages begin at a multiple of 1024
+        room = _RING_BYTES + 1024  # the ring begins at a multiple of 1024
         self._kernel(kind, row_tiles, depth).launch((blocks,), threads, arguments, room, early=True)
 
-    def _cut(self, tiles: int, parts: int, row_tiles: int) -> tuple[int, int, int]:
-        """Tiles of a block, times 64 inputs of a stage, and stages: as few blocks one after another as there can be."""
-        waves = -(-tiles * parts // (self._multiprocessors * _MAX_WARPS))
-        each = max(min(-(-tiles // (self._multiprocessors * waves)), _MAX_WARPS // parts), 1)
+    def _cut(self, tiles: int, shares: Shares, row_tiles: int) -> tuple[int, int, int]:
+        """Tiles of a block, boxes of a stage one after another, and stages: as few blocks one after another as can be, as
+        many boxes on their way, and stages that are soon there.
+        """
+        waves = -(-tiles * shares.count // (self._multiprocessors * _MAX_WARPS))
+        each = max(min(-(-tiles // (self._multiprocessors * waves)), _MAX_WARPS // shares.count), 1)
+        most, cut = 0, (1, 1)
         for depth in _DEPTHS:
-            stages = min(_RING_BYTES // _stage_bytes(each, parts, row_tiles, depth), _MAX_STAGES)
-            if stages >= _ENOUGH_STAGES:
-                break
-        return each, depth, stages
+            stages = min(_RING_BYTES // _stage_bytes(each, shares.count, row_tiles, depth), _MAX_STAGES)
+            on_their_way = min(stages * depth, shares.inputs // _COLUMNS)
+            if on_their_way > most and (stages >= _ENOUGH_STAGES or depth == 1):
+                most, cut = on_their_way, (depth, stages)
+        return each, *cut
 
     def _map(self, weight: torch.Tensor, lines: int, depth: int) -> TensorMap:
         key = (weight.data_ptr(), weight.shape, lines, depth)

@@ -47,7 +47,7 @@ CANDIDATES: dict[str, tuple[Tiling, ...]] = {
 # kernels, which start early too, blocks come to lie unevenly (a step of an 8B took 4.46 ms, 4.00 with all).
 STREAMED: dict[str, tuple[Tiling, ...]] = {
     kind: tuple(Tiling(16, 64, 1, split=split, streamed=True) for split in splits)
-    for kind, splits in {"qkv": (1, 2), "project": (1, 2), "gate": (1,), "add": (1, 2, 4)}.items()
+    for kind, splits in {"qkv": (1,), "project": (1,), "gate": (1,), "add": (1, 2, 4)}.items()
 }
 # For more rows, by how many there are at most: their tiles have more arithmetic to a byte of weights. How a sum is
 # shared is not theirs to choose: as that of few rows is, so that a row has the same bits in any company. But one
