@@ -24,7 +24,7 @@ from slipstream.backends.torch.cuda.fp8 import pack_fp8
 from slipstream.backends.torch.cuda.linear import SkinnyProducts, Tiling
 from slipstream.backends.torch.cuda.quantised_kernels import QuantisedKernels
 from slipstream.backends.torch.cuda.quantised_layout import CodedLinear, pack_part
-from slipstream.backends.torch.cuda.streamed import StreamedProducts
+from slipstream.backends.torch.cuda.streamed import StreamedProducts, can_stream
 from slipstream.backends.torch.cuda.tilings import FP8_CANDIDATES, FP8_WIDE, STREAMED
 from slipstream.backends.torch.kv_pool import KVPool, PooledSequence
 from slipstream.backends.torch.load import load_model
@@ -147,7 +147,7 @@ STREAMED_SHAPES = {
 }
 
 
-@pytest.mark.skipif(torch.cuda.get_device_capability() < (9, 0), reason="this GPU has no such kernels")
+@pytest.mark.skipif(not can_stream(torch.device("cuda", 0)), reason="this GPU has no such kernels")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("config", STREAMED_SHAPES.values(), ids=STREAMED_SHAPES)
 @pytest.mark.parametrize("has_bias", [False, True])

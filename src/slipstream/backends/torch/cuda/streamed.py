@@ -30,9 +30,15 @@ _MAX_STAGES = 8
 _RING_BYTES = 208 * 1024
 _DEPTHS = (1, 2, 4)  # boxes of a stage, one after another: 8 were no faster
 _ENOUGH_STAGES = 4
+_CAPABILITY = (9, 0)
 Kind = Literal["plain", "gated", "qkv", "added"]
 _KINDS: dict[Kind, int] = {"plain": 0, "gated": 1, "qkv": 2, "added": 3}
 _POINTER, _INT = ctypes.c_void_p, ctypes.c_int
+
+
+def can_stream(device: torch.device) -> bool:
+    """On the GPUs for which the sizes above were measured. Newer ones have the instructions too."""
+    return can_start_early(device) and torch.cuda.get_device_capability(device) == _CAPABILITY
 
 
 class _CTask(ctypes.Structure):
@@ -85,7 +91,7 @@ class StreamedProducts:
         """None where this GPU or the sizes of the model have no such kernels."""
         sizes = (config.hidden_size, config.intermediate_size, config.num_heads * config.head_dim)
         fits = config.head_dim % _TILE == 0 and not any(size % _COLUMNS for size in sizes)
-        if not fits or dtype not in (torch.bfloat16, torch.float16) or not can_start_early(device):
+        if not fits or dtype not in (torch.bfloat16, torch.float16) or not can_stream(device):
             return None
         products = cls(dtype, device)
         try:
@@ -145,8 +151,8 @@ class StreamedProducts:
         self._kernel(kind, row_tiles, depth).launch((blocks,), threads, arguments, room, early=True)
 
     def _cut(self, tiles: int, shares: Shares, row_tiles: int) -> tuple[int, int, int]:
-        """Tiles of a block, boxes of a stage one after another, and stages: as few blocks one after another as can be, as
-        many boxes on their way, and stages that are soon there.
+        """Tiles of a block, boxes of a stage one after another, and stages: as few blocks one after another as can be,
+        as many boxes on their way, and stages that are soon there.
         """
         waves = -(-tiles * shares.count // (self._multiprocessors * _MAX_WARPS))
         each = max(min(-(-tiles // (self._multiprocessors * waves)), _MAX_WARPS // shares.count), 1)
