@@ -189,12 +189,12 @@ def linear_kernel(
             word = k0 // PACKED
             w = weight.load([n_tile * BLOCK_N, word]).T if TMA else tl.load(w_at + word, eviction_policy="evict_first")
             part = _dot(a, second, w, part, PACKED, PRECISION)
+            if GATED and TMA:
+                w = weight.load([N + n_tile * BLOCK_N, word]).T
+            elif GATED:
+                w = tl.load(w_at + N.to(tl.int64) * width + word, eviction_policy="evict_first")
             if GATED:
-                if TMA:
-                    w_up = weight.load([N + n_tile * BLOCK_N, word]).T
-                else:
-                    w_up = tl.load(w_at + N.to(tl.int64) * width + word, eviction_policy="evict_first")
-                up = _dot(a, second, w_up, up, PACKED, PRECISION)
+                up = _dot(a, second, w, up, PACKED, PRECISION)
         total = part if i == 0 else total + part
 
     start_next_kernel(EARLY)

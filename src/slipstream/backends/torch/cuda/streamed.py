@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Literal
 
@@ -75,6 +75,19 @@ class Shares:
     inputs: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Product:
+    kind: Kind
+    x: torch.Tensor | None  # [rows, inputs]
+    weight: Linear
+    shares: Shares
+    out: torch.Tensor
+    hidden: Hidden
+    norm: Norm  # of x; with `added` that of the sum
+    place: _CCache = field(default_factory=_CCache)
+    residual: _CResidual = field(default_factory=_CResidual)
+
+
 class StreamedProducts:
     """Results go to torch's current stream, so graphs capture them."""
 
@@ -103,11 +116,11 @@ class StreamedProducts:
 
     def plain(self, hidden: Hidden, norm: Norm, weight: Linear, shares: Shares, out: torch.Tensor) -> None:
         """linear(norm(x))"""
-        self._launch("plain", hidden.scaled, weight, shares, out, hidden, norm)
+        self._launch(_Product("plain", hidden.scaled, weight, shares, out, hidden, norm))
 
     def gated(self, hidden: Hidden, norm: Norm, weight: Linear, out: torch.Tensor) -> None:
         """SwiGLU of linear(norm(x)), gates first"""
-        self._launch("gated", hidden.scaled, weight, Shares(1, weight.inputs), out, hidden, norm)
+        self._launch(_Product("gated", hidden.scaled, weight, Shares(1, weight.inputs), out, hidden, norm))
 
     def qkv(
         self, hidden: Hidden, norm: Norm, weight: Linear, step: LayerStep[DeviceRows], shares: Shares,
@@ -120,35 +133,33 @@ class StreamedProducts:
         )  # fmt: skip
         sizes = (config.num_heads, config.num_kv_heads, config.head_dim, PAGE_SIZE)
         place = _CCache(*(tensor.data_ptr() for tensor in tensors), *sizes)
-        self._launch("qkv", hidden.scaled, weight, shares, queries, hidden, norm, place=place)
+        self._launch(_Product("qkv", hidden.scaled, weight, shares, queries, hidden, norm, place=place))
 
     def add(self, x: torch.Tensor, weight: Linear, hidden: Hidden, then: Norm, shares: Shares) -> None:
         """Adds linear(x) to the residual stream, and readies it for the norm that reads it next."""
         assert hidden.scaled is not None and hidden.squares is not None
         tensors = (hidden.x, hidden.scaled, then.gain, hidden.squares)
         residual = _CResidual(*(tensor.data_ptr() for tensor in tensors))
-        self._launch("added", x, weight, shares, hidden.x, hidden, then, residual=residual)
+        self._launch(_Product("added", x, weight, shares, hidden.x, hidden, then, residual=residual))
 
-    def _launch(
-        self, kind: Kind, x: torch.Tensor | None, weight: Linear, shares: Shares, out: torch.Tensor, hidden: Hidden,
-        norm: Norm, place: _CCache | None = None, residual: _CResidual | None = None,
-    ) -> None:  # fmt: skip
-        assert x is not None and hidden.squares is not None
-        rows, row_tiles = len(x), -(-len(x) // _GROUP)
-        outputs = weight.outputs // 2 if kind == "gated" else weight.outputs
+    def _launch(self, product: _Product) -> None:
+        x, weight, shares, out = product.x, product.weight, product.shares, product.out
+        squares, bias = product.hidden.squares, weight.bias
+        assert x is not None and squares is not None
+        row_tiles = -(-len(x) // _GROUP)
         each, depth, stages = self._cut(weight.outputs // _TILE, shares, row_tiles)
         task = _CTask(
-            rows, outputs, weight.inputs, each, shares.count, shares.inputs, stages, norm.eps,
-            hidden.squares.data_ptr(), None if weight.bias is None else weight.bias.data_ptr(),
+            len(x), weight.outputs // (2 if product.kind == "gated" else 1), weight.inputs, each, shares.count,
+            shares.inputs, stages, product.norm.eps, squares.data_ptr(), None if bias is None else bias.data_ptr(),
         )  # fmt: skip
         arguments = (
-            self._map(weight.data, _GROUP * (1 if kind == "qkv" else each), depth),
+            self._map(weight.data, _GROUP * (1 if product.kind == "qkv" else each), depth),
             tensor_map(x, (_GROUP * row_tiles, _COLUMNS), depth),
-            task, place or _CCache(), residual or _CResidual(), out, int(out.dtype == torch.float32),
+            task, product.place, product.residual, out, int(out.dtype == torch.float32),
         )  # fmt: skip
         blocks, threads = -(-weight.outputs // (_TILE * each)), 32 * (each * shares.count + 1)
         room = _RING_BYTES + 1024  # the ring begins at a multiple of 1024
-        self._kernel(kind, row_tiles, depth).launch((blocks,), threads, arguments, room, early=True)
+        self._kernel(product.kind, row_tiles, depth).launch((blocks,), threads, arguments, room, early=True)
 
     def _cut(self, tiles: int, shares: Shares, row_tiles: int) -> tuple[int, int, int]:
         """Tiles of a block, boxes of a stage one after another, and stages: as few blocks one after another as can be,
