@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -227,14 +228,24 @@ def test_without_a_compiler_weights_are_unpacked_and_the_reason_is_said(
     assert "NVRTC is not installed. Quantised weights are unpacked to 16 bits" in caplog.text
 
 
-@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
-def test_the_kernels_compile_without_a_gpu(architecture: str) -> None:
+def compiled(name: str, architecture: str, defines: Mapping[str, int]) -> bytes:
     try:
         nvrtc.nvrtc_version()
     except nvrtc.NvrtcError:
         pytest.skip("needs NVRTC (pip install nvidia-cuda-nvrtc)")
-    source = Path(nvrtc.__file__).with_name("quantised.cu").read_text()
-    layout = CodeLayout.of(BLOCK_KINDS[12].format, 256)
-    for defines in ({}, layout.defines):
-        options = [f"-D{name}={value}" for name, value in defines.items()]
-        assert nvrtc.compile_cubin(source, "quantised", architecture, options).startswith(b"\x7fELF")
+    source = Path(nvrtc.__file__).with_name(f"{name}.cu").read_text()
+    return nvrtc.compile_cubin(source, name, architecture, [f"-D{name}={value}" for name, value in defines.items()])
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
+def test_the_kernels_compile_without_a_gpu(architecture: str) -> None:
+    for defines in ({}, CodeLayout.of(BLOCK_KINDS[12].format, 256).defines):
+        assert compiled("quantised", architecture, defines).startswith(b"\x7fELF")
+
+
+@pytest.mark.parametrize("kind", range(4))
+@pytest.mark.parametrize("row_tiles", [1, 2])
+def test_streamed_products_compile_without_a_gpu(kind: int, row_tiles: int) -> None:
+    for depth in (1, 2, 4):
+        defines = {"KIND": kind, "ROW_TILES": row_tiles, "DEPTH": depth, "FLOAT16": kind % 2}
+        assert compiled("streamed", "sm_90", defines).startswith(b"\x7fELF")
