@@ -228,7 +228,7 @@ def test_without_a_compiler_weights_are_unpacked_and_the_reason_is_said(
     assert "NVRTC is not installed. Quantised weights are unpacked to 16 bits" in caplog.text
 
 
-def compiled(name: str, architecture: str, defines: Mapping[str, int]) -> bytes:
+def gpu_code(name: str, architecture: str, defines: Mapping[str, int]) -> bytes:
     try:
         nvrtc.nvrtc_version()
     except nvrtc.NvrtcError:
@@ -240,7 +240,7 @@ def compiled(name: str, architecture: str, defines: Mapping[str, int]) -> bytes:
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
 def test_the_kernels_compile_without_a_gpu(architecture: str) -> None:
     for defines in ({}, CodeLayout.of(BLOCK_KINDS[12].format, 256).defines):
-        assert compiled("quantised", architecture, defines).startswith(b"\x7fELF")
+        assert gpu_code("quantised", architecture, defines).startswith(b"\x7fELF")
 
 
 @pytest.mark.parametrize("kind", range(4))
@@ -248,4 +248,4 @@ def test_the_kernels_compile_without_a_gpu(architecture: str) -> None:
 def test_streamed_products_compile_without_a_gpu(kind: int, row_tiles: int) -> None:
     for depth in (1, 2, 4):
         defines = {"KIND": kind, "ROW_TILES": row_tiles, "DEPTH": depth, "FLOAT16": kind % 2}
-        assert compiled("streamed", "sm_90", defines).startswith(b"\x7fELF")
+        assert gpu_code("streamed", "sm_90", defines).startswith(b"\x7fELF")
