@@ -1,21 +1,21 @@
-"""The kernels of quantised.cu themselves, compiled for the CPU: threads are fibers, tensor cores are loops."""
+"""The kernels of quantised.cu and streamed.cu themselves, compiled for the CPU: threads are fibers."""
 
 from __future__ import annotations
 
 import ctypes
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
 
-from slipstream.backends.torch.cuda import quantised_kernels
-from slipstream.backends.torch.cuda.nvrtc import Argument, _as_c
+from slipstream.backends.torch.cuda import nvrtc
+from slipstream.backends.torch.cuda.nvrtc import Argument, Kernel, TensorMap, _as_c
 from slipstream.backends.torch.cuda.quantised_kernels import QuantisedKernels
 from slipstream.backends.torch.cuda.quantised_layout import CodeLayout
+from slipstream.backends.torch.cuda.streamed import Kind, StreamedProducts, defines_of
 
 _HERE = Path(__file__).parent
-_SOURCE = Path(quantised_kernels.__file__).with_name("quantised.cu")
 
 
 class KernelsOnCpu(QuantisedKernels):
@@ -31,19 +31,54 @@ class KernelsOnCpu(QuantisedKernels):
         self, layout: CodeLayout | None, name: str, grid: tuple[int, int], arguments: Sequence[Argument]
     ) -> None:
         if layout not in self._libraries:
-            self._libraries[layout] = self._built(layout)
-        library, values = self._libraries[layout], [_as_c(argument) for argument in arguments]
-        pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
-        getattr(library, f"start_{name.split('_')[0]}")(getattr(library, name), pointers, *grid)
+            self._libraries[layout] = _built(self._folder, "quantised", layout.defines if layout else {})
+        library = self._libraries[layout]
+        with_values = _pointers(arguments)
+        getattr(library, f"start_{name.split('_')[0]}")(getattr(library, name), with_values[0], *grid)
 
-    def _built(self, layout: CodeLayout | None) -> ctypes.CDLL:
-        defines = [f"-D{key}={value}" for key, value in layout.defines.items()] if layout else []
-        built = self._folder / f"kernels-{'-'.join(map(str, layout.defines.values())) if layout else 'rows'}.so"
-        if not built.exists():
-            included = [
-                part for path in (_HERE / "before.h", _SOURCE, _HERE / "after.h") for part in ("-include", path)
-            ]
-            flags = ["-std=gnu++17", "-O1", "-fno-inline", "-ffp-contract=off", "-w", "-shared", "-fPIC", *defines]
-            command = ["g++", *flags, *included, "-x", "c++", "/dev/null", "-o", built]
-            subprocess.run(command, check=True, capture_output=True, text=True)
-        return ctypes.CDLL(str(built))
+
+class StreamedOnCpu(StreamedProducts):
+    """On a device with so many multiprocessors: with few of them, blocks have many tiles."""
+
+    def __init__(self, folder: Path, multiprocessors: int) -> None:
+        self._folder = folder
+        self._dtype = torch.bfloat16
+        self._multiprocessors = multiprocessors
+        self._kernels, self._maps = {}, {}
+
+    def _describe(self, tensor: torch.Tensor, lines: int, depth: int) -> TensorMap:
+        words = (ctypes.c_uint64 * 4)(tensor.data_ptr(), *tensor.shape, lines)
+        return TensorMap.from_buffer_copy(bytes(words).ljust(ctypes.sizeof(TensorMap), b"\0"))
+
+    def _kernel(self, kind: Kind, row_tiles: int, depth: int) -> Kernel:
+        return _KernelOnCpu(_built(self._folder, "streamed", defines_of(kind, row_tiles, depth, self._dtype)))
+
+
+class _KernelOnCpu(Kernel):
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library = library
+
+    def launch(
+        self, grid: Sequence[int], num_threads: int, arguments: Sequence[Argument], shared_bytes: int = 0,
+        early: bool = False,
+    ) -> None:  # fmt: skip
+        self._library.start(_pointers(arguments)[0], grid[0], num_threads)
+
+
+def _pointers(arguments: Sequence[Argument]) -> tuple[ctypes.Array[ctypes.c_void_p], object]:
+    """As cuLaunchKernel takes them; and the values, which have to stay."""
+    values = [_as_c(argument) for argument in arguments]
+    return (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values)), values
+
+
+def _built(folder: Path, name: str, defines: Mapping[str, int]) -> ctypes.CDLL:
+    built = folder / f"{name}-{'-'.join(map(str, defines.values()))}.so"
+    if not built.exists():
+        source = Path(nvrtc.__file__).with_name(f"{name}.cu")
+        parts = (_HERE / "before.h", _HERE / f"{name}.h", source, _HERE / f"after_{name}.h")
+        included = [word for path in parts for word in ("-include", path)]
+        flags = ["-std=gnu++17", "-O1", "-fno-inline", "-ffp-contract=off", "-w", "-shared", "-fPIC"]
+        flags += [f"-D{key}={value}" for key, value in defines.items()]
+        command = ["g++", *flags, *included, "-x", "c++", "/dev/null", "-o", built]
+        subprocess.run(command, check=True, capture_output=True, text=True)
+    return ctypes.CDLL(str(built))

@@ -50,7 +50,13 @@ struct Cache {
     int heads, kv_heads, head_dim, page_size;
 };
 
-/* ---- instructions that C++ has no words for ---- */
+/* ---- instructions that C++ has no words for; tests run the rest on a CPU, with their own ---- */
+#ifndef EMULATED
+
+static __device__ __forceinline__ char *ring_memory() {
+    extern __shared__ char shared[];
+    return shared;
+}
 
 static __device__ __forceinline__ u32 shared_address(const void *at) { return (u32)__cvta_generic_to_shared(at); }
 
@@ -61,6 +67,8 @@ static __device__ __forceinline__ void wait_for_last_kernel() { asm volatile("gr
 static __device__ __forceinline__ void barrier_init(u32 barrier, u32 count) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
 }
+
+static __device__ __forceinline__ void barriers_are_set() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
 static __device__ __forceinline__ void barrier_expect(u32 barrier, u32 bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
@@ -139,6 +147,7 @@ static __device__ __forceinline__ float power_of_two(float x) {
     asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
+#endif
 
 /* ---- which outputs a tile has ---- */
 
@@ -410,8 +419,8 @@ static __device__ __forceinline__ void put(const float d[ROW_TILES][4], const Ne
 extern "C" __global__ void __launch_bounds__(512, 1)
     product(const __grid_constant__ TensorMap weights, const __grid_constant__ TensorMap rows, Task t, Cache c,
             Residual residual, void *out, int wide) {
-    extern __shared__ char shared[];
-    __shared__ alignas(8) u64 barriers[2 * MAX_STAGES];
+    __shared__ u64 barriers[2 * MAX_STAGES];
+    char *shared = ring_memory();
     const int warp = threadIdx.x / 32, consumers = t.tiles_a_block * t.parts, turns = turns_of(t.share);
     Ring r;
     r.base = shared_address(shared) + 1023 & ~1023u;
@@ -421,7 +430,7 @@ extern "C" __global__ void __launch_bounds__(512, 1)
     r.full = shared_address(barriers), r.empty = r.full + 8 * MAX_STAGES;
     if (threadIdx.x == 0) {
         for (int i = 0; i < t.stages; i++) barrier_init(r.full + 8 * i, 1), barrier_init(r.empty + 8 * i, consumers);
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        barriers_are_set();
     }
     __syncthreads();
     start_next_kernel();

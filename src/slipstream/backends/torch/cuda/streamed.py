@@ -154,7 +154,7 @@ class StreamedProducts:
         )  # fmt: skip
         arguments = (
             self._map(weight.data, _GROUP * (1 if product.kind == "qkv" else each), depth),
-            tensor_map(x, (_GROUP * row_tiles, _COLUMNS), depth),
+            self._describe(x, _GROUP * row_tiles, depth),
             task, product.place, product.residual, out, int(out.dtype == torch.float32),
         )  # fmt: skip
         blocks, threads = -(-weight.outputs // (_TILE * each)), 32 * (each * shares.count + 1)
@@ -178,19 +178,27 @@ class StreamedProducts:
     def _map(self, weight: torch.Tensor, lines: int, depth: int) -> TensorMap:
         key = (weight.data_ptr(), weight.shape, lines, depth)
         if key not in self._maps:
-            self._maps[key] = tensor_map(weight, (lines, _COLUMNS), depth)
+            self._maps[key] = self._describe(weight, lines, depth)
         return self._maps[key]
+
+    def _describe(self, tensor: torch.Tensor, lines: int, depth: int) -> TensorMap:
+        return tensor_map(tensor, (lines, _COLUMNS), depth)
 
     def _kernel(self, kind: Kind, row_tiles: int, depth: int) -> Kernel:
         key = (kind, row_tiles, depth)
         if key not in self._kernels:
             major, minor = torch.cuda.get_device_capability(self._device)
-            half = int(self._dtype == torch.float16)
-            defines = {"KIND": _KINDS[kind], "ROW_TILES": row_tiles, "DEPTH": depth, "FLOAT16": half}
+            defines = defines_of(kind, row_tiles, depth, self._dtype)
             options = [f"-D{name}={value}" for name, value in defines.items()]
             cubin = cached_cubin(self._source, "streamed", f"sm_{major}{minor}", options)
             self._kernels[key] = Kernel(cubin, "product")
         return self._kernels[key]
+
+
+def defines_of(kind: Kind, row_tiles: int, depth: int, dtype: torch.dtype) -> dict[str, int]:
+    """For which a kernel is compiled."""
+    half = int(dtype == torch.float16)
+    return {"KIND": _KINDS[kind], "ROW_TILES": row_tiles, "DEPTH": depth, "FLOAT16": half}
 
 
 def _stage_bytes(tiles: int, parts: int, row_tiles: int, depth: int) -> int:
