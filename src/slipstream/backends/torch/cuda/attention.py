@@ -31,7 +31,12 @@ from slipstream.backends.torch.cuda.batch import (
     TILE_TAIL_FROM,
     DeviceRows,
 )
-from slipstream.backends.torch.cuda.early_start import can_start_early, start_next_kernel, wait_for_last_kernel
+from slipstream.backends.torch.cuda.early_start import (
+    can_start_early,
+    launch_options,
+    start_next_kernel,
+    wait_for_last_kernel,
+)
 from slipstream.backends.torch.cuda.linear import finite_value, rotated
 from slipstream.backends.torch.cuda.prompt_attention import PromptAttention
 from slipstream.backends.torch.kv_pool import PAGE_SIZE
@@ -350,6 +355,6 @@ class PagedAttention:
             WIDTH=cache.keys.shape[-1], CODED=is_coded(cache.keys),
             BLOCK_D=triton.next_power_of_2(config.head_dim), BLOCK_M=batch.block_m, BLOCK_KEYS=_BLOCK_KEYS,
             PAGE=PAGE_SIZE, WINDOW=config.sliding_window or 0, PRECISION=self._precision,
-            EARLY=self._early, num_warps=4, num_stages=2, launch_pdl=self._early,
+            EARLY=self._early, num_warps=4, num_stages=2, **launch_options(self._early),
         )  # fmt: skip
         return out

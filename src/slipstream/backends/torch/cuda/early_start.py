@@ -16,9 +16,15 @@ _FIRST_CAPABILITY = (9, 0)
 def can_start_early(device: torch.device) -> bool:
     return (
         device.type == "cuda"
+        and torch.version.cuda is not None  # ROCm's devices have that type too
         and torch.cuda.get_device_capability(device) >= _FIRST_CAPABILITY
         and hasattr(tl.extra.cuda, "gdc_wait")
     )
+
+
+def launch_options(early: bool) -> dict[str, bool]:
+    """What a launch needs besides, in Triton. Backends other than CUDA's don't know the option."""
+    return {"launch_pdl": True} if early else {}
 
 
 @triton.jit

@@ -18,7 +18,12 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from slipstream.backends.torch.cuda.batch import DeviceRows
-from slipstream.backends.torch.cuda.early_start import can_start_early, start_next_kernel, wait_for_last_kernel
+from slipstream.backends.torch.cuda.early_start import (
+    can_start_early,
+    launch_options,
+    start_next_kernel,
+    wait_for_last_kernel,
+)
 from slipstream.backends.torch.cuda.fp8 import fp8_dot, tile_inputs
 from slipstream.backends.torch.cuda.streamed import Shares, StreamedProducts
 from slipstream.backends.torch.kv_pool import PAGE_SIZE
@@ -447,7 +452,7 @@ class SkinnyProducts:
             HEADS=config.num_heads, KV_HEADS=config.num_kv_heads, D=config.head_dim, PAGE=PAGE_SIZE,
             BLOCK_R=block_r, BLOCK_N=cut.block_n, BLOCK_K=cut.block_k, STAGES=cut.stages, SPLIT=cut.split,
             PACKED=_packed(weight), BIAS=weight.bias is not None, PRECISION=self._precision, EARLY=self._early,
-            num_warps=cut.warps, num_stages=cut.stages, launch_pdl=self._early,
+            num_warps=cut.warps, num_stages=cut.stages, **launch_options(self._early),
         )  # fmt: skip
         return queries
 
@@ -484,7 +489,7 @@ class SkinnyProducts:
             BLOCK_R=block_r, BLOCK_N=cut.block_n, BLOCK_K=cut.block_k, STAGES=cut.stages, SPLIT=cut.programs,
             SHARES=shares, PACKED=packed, NORM=not add, GATED=gated, BIAS=weight.bias is not None,
             ADD=add, TMA=cut.tma, ROWS_TMA=rows_tma, PRECISION=self._precision, EARLY=self._early,
-            num_warps=cut.warps, num_stages=cut.stages, launch_pdl=self._early,
+            num_warps=cut.warps, num_stages=cut.stages, **launch_options(self._early),
         )  # fmt: skip
 
 
