@@ -133,3 +133,17 @@ def test_what_others_measured_meanwhile_stays(store: Path) -> None:
     store.chmod(0o644)
     chosen()
     assert set(json.loads(store.read_text())) == {"other", KEY}
+
+
+@pytest.mark.parametrize(("outputs", "splits"), [(2048, [1, 2, 4]), (4096, [1, 2])])
+def test_streamed_products_are_all_there_is_for_few_rows(
+    monkeypatch: pytest.MonkeyPatch, outputs: int, splits: list[int]
+) -> None:
+    weight = Linear(torch.zeros(outputs, 64, dtype=torch.bfloat16), outputs, 64)
+    new = Tilings(torch.device("cuda"), streams=True)
+    new._keeps = False
+    new.measure("add", [weight], 1, lambda: lambda weight, tiling: None)
+    assert [(tiling.split, tiling.streamed) for tiling in measured] == [(n, True) for n in splits]
+    assert new.of("add", weight, 1).streamed and not new.of("add", weight, 64).streamed
+    assert new.of("add", weight, 64).in_turn
+    assert not new.of("logits", weight, 1).streamed

@@ -95,6 +95,7 @@ NARROW_ROWS = 16
 # Seconds of a sum in fewer shares over those of the fastest: for many rows fewer are faster. A share more took 4 us of
 # each product for 128 rows of an 8B (of 14 to 40); a share less than 2 took few rows 5 % of a step.
 _ALIKE = 1.05
+_FEW_OUTPUTS = 2112  # a tile of 16 for each multiprocessor of an H200: with more, a sum in 4 parts gained 1 %
 _REPEATS = 15
 _SPREAD_BYTES = 600_000_000  # weights that one measurement goes through: more than the L2 cache holds
 
@@ -142,7 +143,8 @@ class Tilings:
 
     def _candidates(self, kind: str, weight: Linear, rows: int) -> tuple[Tiling, ...]:
         if rows <= NARROW_ROWS and kind in STREAMED and self._streams and weight.scale is None:
-            return STREAMED[kind]
+            most = 4 if weight.outputs <= _FEW_OUTPUTS else 2
+            return tuple(tiling for tiling in STREAMED[kind] if tiling.split <= most)
         narrow, wide = (CANDIDATES, WIDE) if weight.scale is None else (FP8_CANDIDATES, FP8_WIDE)
         return narrow[kind] if rows <= NARROW_ROWS else wide[_size(rows)]
 
