@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import mul
 from typing import TYPE_CHECKING
 
 import torch
@@ -180,9 +181,10 @@ class _Tile:
     base: int
     tail_from: int
     ahead: int  # steps that the device will take from here
+    chunk: int  # keys of one
 
     def num_chunks(self, stretch: int) -> int:
-        return (self.position + self.rows - 1 + self.ahead) // (chunk_keys(self.position) * stretch) + 1
+        return (self.position + self.rows - 1 + self.ahead) // (self.chunk * stretch) + 1
 
 
 @dataclass(slots=True)
@@ -214,7 +216,7 @@ class Tiles:
             take = min(count, rows_a_tile)
             while chunk_keys(start + take - 1) != chunk:
                 take -= 1
-            self._tiles.append(_Tile(row, take, start, page_from, _IN_ORDER, len(self.tail), ahead))
+            self._tiles.append(_Tile(row, take, start, page_from, _IN_ORDER, len(self.tail), ahead, chunk))
             row, start, count = row + take, start + take, count - take
 
     def add_branches(self, part: SequenceRows, row: int, page_from: int) -> list[int]:
@@ -222,33 +224,34 @@ class Tiles:
         tree, base, depths = part.tree, part.start + len(part.pending), part.tree.depths()
         positions = []
         for node in range(length_of_chain(tree), len(tree)):
-            positions.append(base + depths[node] - 1)
-            place = row + len(part.pending) + node
-            self._tiles.append(_Tile(place, 1, positions[-1], page_from, base, len(self.tail), ahead=0))
+            position = base + depths[node] - 1
+            positions.append(position)
+            place, chunk = row + len(part.pending) + node, chunk_keys(position)
+            self._tiles.append(_Tile(place, 1, position, page_from, base, len(self.tail), 0, chunk))
             self.tail += [base + i for i in tree.path(node)]
         return positions
 
     def add_level(self, start: int, count: int, ahead: int) -> None:
         """Nodes that follow the text of the first sequence, a tile each, with room for what will follow them."""
         for row in range(count):
-            self._tiles.append(_Tile(row, 1, start, 1, start, len(self.tail), ahead))
+            self._tiles.append(_Tile(row, 1, start, 1, start, len(self.tail), ahead, chunk_keys(start)))
             self.tail += [start + row, *[0] * (MAX_LEVELS - 1)]
 
     def laid_out(self, max_chunks: int, most_programs: int) -> tuple[list[int], list[int]]:
         """The fields of all tiles, and the programs that share them. Chunks are stretched where scratch has no room for
         all of them.
         """
-        stretch = 1
-        while sum(tile.num_chunks(stretch) * tile.rows for tile in self._tiles) > max_chunks:
+        stretch, rows = 1, [tile.rows for tile in self._tiles]
+        counts = [tile.num_chunks(1) for tile in self._tiles]
+        while sum(map(mul, counts, rows)) > max_chunks:
             stretch *= 2
-        counts = [tile.num_chunks(stretch) for tile in self._tiles]
+            counts = [tile.num_chunks(stretch) for tile in self._tiles]
         laid: list[int] = []
         programs: list[int] = []
         scratch = 0
         shares = _shares(counts, most_programs)
         for i, (t, count, share) in enumerate(zip(self._tiles, counts, shares, strict=True)):
-            chunk = chunk_keys(t.position) * stretch
-            laid += [t.row, t.rows, t.position, t.base, t.tail_from, chunk, scratch, t.page_from, share]
+            laid += [t.row, t.rows, t.position, t.base, t.tail_from, t.chunk * stretch, scratch, t.page_from, share]
             programs += range(i, i + share * SPLIT.value, SPLIT.value)
             scratch += count * t.rows
         return laid, programs
@@ -276,7 +279,10 @@ def max_chunks(config: DecoderConfig) -> int:
 
 def chunk_keys(position: int) -> int:
     """Keys of a chunk for a row at this position: few while the text is short, so that many programs share it."""
-    return next(keys for end, keys in _CHUNK_TIERS if position < end)
+    for end, keys in _CHUNK_TIERS:
+        if position < end:
+            return keys
+    raise ValueError(f"there is no position {position}")
 
 
 def length_of_chain(tree: DraftTree) -> int:
