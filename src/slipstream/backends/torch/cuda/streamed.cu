@@ -14,14 +14,14 @@ typedef unsigned int u32;
 typedef unsigned short u16;
 typedef unsigned long long u64;
 
-#define PLAIN 0  /* norm(x) times the weight */
-#define GATED 1  /* the same, with SwiGLU */
-#define QKV 2    /* the same, rotated; keys and values go into the cache */
-#define ADDED 3  /* x times the weight, added to the residual stream */
+#define PLAIN 0 /* norm(x) times the weight */
+#define GATED 1 /* the same, with SwiGLU */
+#define QKV 2   /* the same, rotated; keys and values go into the cache */
+#define ADDED 3 /* x times the weight, added to the residual stream */
 
-#define BOX 1024        /* bytes of 8 rows and 64 inputs */
+#define BOX 1024 /* bytes of 8 rows and 64 inputs */
 #define MAX_STAGES 8
-#define SQUARES_UNIT (1.0f / 268435456.0f)
+#define SQUARES_UNIT 268435456.0f /* as in linear.py */
 
 struct alignas(64) TensorMap {
     u64 opaque[16];
@@ -29,8 +29,8 @@ struct alignas(64) TensorMap {
 
 struct Task {
     int rows, outputs, inputs;
-    int tiles_a_block;        /* of 16 outputs */
-    int parts, share;         /* warps that share a tile's inputs; inputs of each */
+    int tiles_a_block; /* of 16 outputs */
+    int parts, share;  /* warps that share a tile's inputs; inputs of each */
     int stages;
     float eps;
     const u64 *squares; /* [rows], of the norm of x */
@@ -68,7 +68,9 @@ static __device__ __forceinline__ void barrier_init(u32 barrier, u32 count) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
 }
 
-static __device__ __forceinline__ void barriers_are_set() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+static __device__ __forceinline__ void barriers_are_set() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
 
 static __device__ __forceinline__ void barrier_expect(u32 barrier, u32 bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
@@ -190,7 +192,8 @@ static __device__ __forceinline__ int inputs_of(const Task &t, int part) {
     return min(max(t.inputs - part * t.share, 0), t.share);
 }
 
-/* The warp that asks for boxes: a lane for each box of a stage, with its place and its part's turns. */
+/* The warp that asks for boxes: a lane for each box of a stage, with its place and its part's turns. There are at most 31
+ * boxes: of 15 tiles of QKV. */
 static __device__ __forceinline__ void bring_all(const TensorMap *weights, const TensorMap *rows, const Task &t,
                                                  const Cache &c, const Ring &r, int turns) {
     const int lane = threadIdx.x % 32, boxes = KIND == QKV ? t.tiles_a_block : 1, each = 2 * boxes + 1;
@@ -302,7 +305,7 @@ struct Needs {
 };
 
 static __device__ __forceinline__ float norm_factor(const Task &t, int row) {
-    const float mean = divided((float)(long long)t.squares[row] * SQUARES_UNIT, (float)t.inputs);
+    const float mean = divided((float)(long long)t.squares[row] * (1.0f / SQUARES_UNIT), (float)t.inputs);
     return inverse_root(mean + t.eps);
 }
 
@@ -386,7 +389,7 @@ static __device__ __forceinline__ u64 put_added(float sum, const Task &t, const 
     const float x = widen(now);
     to.x[at] = now;
     to.scaled[at] = narrow(x * n.gain[k]);
-    return (u64)(long long)(x * x * (1.0f / SQUARES_UNIT));
+    return (u64)(long long)(x * x * SQUARES_UNIT);
 }
 
 static __device__ __forceinline__ void put_plain(void *out, bool wide, long at, float value) {
