@@ -24,6 +24,7 @@ from slipstream.backends.torch.cuda.fp8 import pack_fp8
 from slipstream.backends.torch.cuda.linear import SkinnyProducts, Tiling
 from slipstream.backends.torch.cuda.quantised_kernels import QuantisedKernels
 from slipstream.backends.torch.cuda.quantised_layout import CodedLinear, pack_part
+from slipstream.backends.torch.cuda.quantised_ops import QuantisedOps
 from slipstream.backends.torch.cuda.streamed import StreamedProducts, can_stream
 from slipstream.backends.torch.cuda.tilings import FP8_CANDIDATES, FP8_WIDE, STREAMED
 from slipstream.backends.torch.kv_pool import KVPool, PooledSequence
@@ -204,6 +205,19 @@ def test_streamed_products_have_the_bits_of_the_others(
                 plain = Tiling(32, 64, 3, split=tiling.split)
                 for ours, theirs in zip(*(results(kind, one, x, batch) for one in (tiling, plain)), strict=True):
                     assert torch.equal(ours, theirs), (kind, rows, tiling.split)
+
+
+@pytest.mark.parametrize("rows", [1, 8, 16, 17])
+def test_a_product_of_floats_beside_codes(rows: int) -> None:
+    """Files keep some weights as floats; the residual stream is float32 there."""
+    torch.manual_seed(0)
+    device, config = torch.device("cuda", 0), STREAMED_SHAPES["few outputs"]
+    ops = QuantisedOps(config, torch.bfloat16, device, False, QuantisedKernels(device))
+    weight = ops.pack(torch.randn(576, 1536, device=device) / 30)
+    x, stream = torch.randn(rows, 1536, device=device).bfloat16(), torch.randn(rows, 576, device=device)
+    expected = stream + x.float() @ weight.data.float().T
+    ops.add(x, weight, Hidden(stream), Norm(torch.ones(576, device=device), 1e-5))
+    assert torch.allclose(stream, expected, atol=2e-2)
 
 
 @pytest.mark.parametrize("weight", WEIGHTS.values(), ids=WEIGHTS)

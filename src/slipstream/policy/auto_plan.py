@@ -205,10 +205,15 @@ class AutoPlan:
 
     def _keep_whole(self, drafts: list[DraftTree]) -> list[DraftTree]:
         """Drafts that the device scores by itself. Which of their tokens are likely decides nothing then."""
-        known = self._known
-        for stream, tree in zip(self.view.streams, drafts, strict=True):
+        known, view = self._known, self.view
+        for stream, tree in zip(view.streams, drafts, strict=True):
             known.streams[stream.id].num_scored = len(tree)
         self.chosen, self.next_draft = self._next_draft, self._next_draft.size or None
+        if self._whole and not self.next_draft:  # the last of them for now
+            size, num_streams = len(drafts[0]), len(view.streams)
+            gained = sum(chance.p for chance in known.chances(self._whole, view.streams, size)) * num_streams
+            seconds = known.times.seconds(num_streams * (1 + size)) + self._drafting_s
+            self.chosen = RoundOption(size, self.plain.tokens + gained, seconds)
         known.is_waiting = not self.next_draft
         return drafts
 

@@ -11,10 +11,13 @@ import torch.nn.functional as F  # noqa: N812
 
 pytest.importorskip("triton")
 
+from contract.emulated_codes import EmulatedKernels
 from cuda_on_cpu import StreamedOnCpu
 from slipstream.backends.torch.batch import SequenceRows
 from slipstream.backends.torch.cuda.bucket import make_batch
-from slipstream.backends.torch.cuda.streamed import Shares
+from slipstream.backends.torch.cuda.ops import TritonOps
+from slipstream.backends.torch.cuda.quantised_ops import QuantisedOps
+from slipstream.backends.torch.cuda.streamed import Shares, StreamedProducts
 from slipstream.backends.torch.kv_pool import PAGE_SIZE, KVPool, PooledSequence
 from slipstream.backends.torch.ops import Hidden, LayerCache, LayerStep, Linear, Norm, RopeTable
 from slipstream.models.config import DecoderConfig
@@ -125,6 +128,24 @@ def test_queries_are_rotated_and_keys_and_values_cached(products: StreamedOnCpu,
     assert close(queries, turned[:, : CONFIG.num_heads].flatten(1))
     assert close(cache.keys[cells], turned[:, CONFIG.num_heads :])
     assert close(cache.values[cells], expected[:, -CONFIG.num_kv_heads :])
+
+
+def test_a_residual_stream_of_another_type_is_refused(products: StreamedOnCpu) -> None:
+    stream = torch.zeros(1, 192)
+    hidden = Hidden(stream, numbers(1, 192), torch.zeros(1, 1, dtype=torch.int64))
+    with pytest.raises(AssertionError):
+        products.add(numbers(1, 320), weight(192, 320), hidden, Norm(torch.ones(192), 1e-5), in_parts(320, 1))
+
+
+def test_beside_codes_nothing_is_streamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The residual stream is float32 there. A head has its own, in 16 bits."""
+    asked: list[DecoderConfig] = []
+    monkeypatch.setattr(StreamedProducts, "for_model", lambda config, dtype, device: asked.append(config))
+    ops = QuantisedOps(CONFIG, torch.bfloat16, CPU, False, EmulatedKernels())
+    assert asked == []
+    ops.for_head(CONFIG)
+    TritonOps(CONFIG, torch.bfloat16, CPU, False)
+    assert asked == [CONFIG] * 2
 
 
 def test_a_row_has_the_same_bits_alone_and_among_others(products: StreamedOnCpu) -> None:

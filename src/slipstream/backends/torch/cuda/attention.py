@@ -207,6 +207,8 @@ def attend_kernel(
     kv_head = tl.program_id(0)  # those of a tile run side by side: their keys are neighbours in memory
     entry = tl.load(program_tiles + tl.program_id(1))
     if entry < 0:
+        if tl.program_id(1) == 0:  # none has something to do: the next kernel still comes after the one before
+            wait_for_last_kernel(EARLY)
         return
     tile = entry % SPLIT
     split = entry // SPLIT

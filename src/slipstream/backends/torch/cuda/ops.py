@@ -46,6 +46,7 @@ class TritonOps:
     batch_invariant = False
     takes_quantised = False
     takes_fp8 = False
+    streams = True  # few rows' products by streamed.cu, where it has kernels
 
     def __init__(self, config: DecoderConfig, dtype: torch.dtype, device: torch.device, exact: bool) -> None:
         self.activation_dtype = dtype
@@ -54,7 +55,7 @@ class TritonOps:
         self._config = config
         qkv_outputs = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
         self._many = ManyRows()
-        streamed = StreamedProducts.for_model(config, dtype, device)
+        streamed = StreamedProducts.for_model(config, dtype, device) if self.streams else None
         most, norms = max(config.hidden_size, qkv_outputs), 2 * config.num_layers + 1
         self._skinny = SkinnyProducts(dtype, device, most, norms, streamed)
         self._attention = PagedAttention(config, dtype, device, MAX_TILES)

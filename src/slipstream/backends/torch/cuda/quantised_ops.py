@@ -61,6 +61,7 @@ class QuantisedOps(TritonOps):
     """A product with codes gives a row the same bits regardless of the other rows, however many there are."""
 
     takes_quantised = True
+    streams = False  # those kernels add to a residual stream in 16 bits
 
     def __init__(
         self, config: DecoderConfig, dtype: torch.dtype, device: torch.device, exact: bool, kernels: CodeKernels
