@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -33,8 +34,8 @@ class KernelsOnCpu(QuantisedKernels):
         if layout not in self._libraries:
             self._libraries[layout] = _built(self._folder, "quantised", layout.defines if layout else {})
         library = self._libraries[layout]
-        with_values = _pointers(arguments)
-        getattr(library, f"start_{name.split('_')[0]}")(getattr(library, name), with_values[0], *grid)
+        with _pointers(arguments) as pointers:
+            getattr(library, f"start_{name.split('_')[0]}")(getattr(library, name), pointers, *grid)
 
 
 class StreamedOnCpu(StreamedProducts):
@@ -62,13 +63,15 @@ class _KernelOnCpu(Kernel):
         self, grid: Sequence[int], num_threads: int, arguments: Sequence[Argument], shared_bytes: int = 0,
         early: bool = False,
     ) -> None:  # fmt: skip
-        self._library.start(_pointers(arguments)[0], grid[0], num_threads)
+        with _pointers(arguments) as pointers:
+            self._library.start(pointers, grid[0], num_threads)
 
 
-def _pointers(arguments: Sequence[Argument]) -> tuple[ctypes.Array[ctypes.c_void_p], object]:
-    """As cuLaunchKernel takes them; and the values, which have to stay."""
+@contextmanager
+def _pointers(arguments: Sequence[Argument]) -> Iterator[ctypes.Array[ctypes.c_void_p]]:
+    """As cuLaunchKernel takes them. The values stay until the kernel has run."""
     values = [_as_c(argument) for argument in arguments]
-    return (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values)), values
+    yield (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
 
 
 def _built(folder: Path, name: str, defines: Mapping[str, int]) -> ctypes.CDLL:
