@@ -183,7 +183,7 @@ class AutoPlan:
         """
         if self._whole:
             if uncut := self.offers.of_drafter(self._whole):
-                return self._keep_whole(uncut)
+                return self._keep_whole(self._whole, uncut)
             self.offers.weigh(self._known)
         view, known = self.view, self._known
         whole = fit([self.offers.whole(i) for i in range(len(view.streams))], view.max_nodes)
@@ -203,15 +203,15 @@ class AutoPlan:
         self.next_draft = 0 if view.can_run_ahead and known.times.is_known and not known.is_waiting else None
         return [EMPTY_TREE] * len(view.streams) if view.is_announced else kept
 
-    def _keep_whole(self, drafts: list[DraftTree]) -> list[DraftTree]:
+    def _keep_whole(self, drafter: str, drafts: list[DraftTree]) -> list[DraftTree]:
         """Drafts that the device scores by itself. Which of their tokens are likely decides nothing then."""
         known, view = self._known, self.view
         for stream, tree in zip(view.streams, drafts, strict=True):
             known.streams[stream.id].num_scored = len(tree)
         self.chosen, self.next_draft = self._next_draft, self._next_draft.size or None
-        if self._whole and not self.next_draft:  # the last of them for now
+        if not self.next_draft:  # no such round follows: what is expected of this one is said
             size, num_streams = len(drafts[0]), len(view.streams)
-            gained = sum(chance.p for chance in known.chances(self._whole, view.streams, size)) * num_streams
+            gained = sum(chance.p for chance in known.chances(drafter, view.streams, size)) * num_streams
             seconds = known.times.seconds(num_streams * (1 + size)) + self._drafting_s
             self.chosen = RoundOption(size, self.plain.tokens + gained, seconds)
         known.is_waiting = not self.next_draft

@@ -181,7 +181,7 @@ class _Tile:
     base: int
     tail_from: int
     ahead: int  # steps that the device will take from here
-    chunk: int  # keys of one
+    chunk: int  # keys of a chunk
 
     def num_chunks(self, stretch: int) -> int:
         return (self.position + self.rows - 1 + self.ahead) // (self.chunk * stretch) + 1

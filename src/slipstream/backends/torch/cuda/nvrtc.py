@@ -93,7 +93,7 @@ class Kernel:
         _check(status, f"starting the kernel {self._name}")
 
     def _allow_shared(self, num_bytes: int) -> None:
-        """All that a multiprocessor has may be shared memory then, so that blocks of two kernels fit."""
+        """Shared memory beyond the usual 48 KB has to be asked for, once for a kernel."""
         for attribute, value in ((_MAX_SHARED_BYTES, num_bytes), (_SHARED_PERCENT, 100)):
             status = _driver().cuFuncSetAttribute(self._function, attribute, value)
             _check(status, f"asking for shared memory for the kernel {self._name}")

@@ -24,12 +24,12 @@ _GROUP = 8  # outputs, or rows
 _COLUMNS = 64  # inputs of a box: 128 bytes a row
 _ITEM_BYTES = 2
 _MAX_WARPS = 15  # of a block that multiply; one more asks for boxes
-_MAX_STAGES = 8
+_MAX_STAGES = 8  # as streamed.cu has barriers
 # A block asks for nearly all that a multiprocessor has, so that it is alone there: with room for a second, some got two
-# and some none (a step of an 8B took 4.9 to 5.5 ms with rings of half the size, 4.0 with these).
+# and some none (a step of an 8B took 4.5 to 5.5 ms with rings of half the size or less, 4.0 with these).
 _RING_BYTES = 208 * 1024
 _DEPTHS = (1, 2, 4)  # boxes of a stage, one after another: 8 were no faster
-_ENOUGH_STAGES = 4
+_ENOUGH_STAGES = 4  # gate-up of an 8B took 59.8 us with 3 stages, 57.2 with 7
 _CAPABILITY = (9, 0)
 Kind = Literal["plain", "gated", "qkv", "added"]
 _KINDS: dict[Kind, int] = {"plain": 0, "gated": 1, "qkv": 2, "added": 3}
@@ -111,7 +111,7 @@ class StreamedProducts:
             products._kernel("added", 1, _DEPTHS[0])
             products._describe(torch.empty(_TILE, 2 * _COLUMNS, dtype=dtype, device=device), _GROUP, _DEPTHS[0])
         except NvrtcError as error:
-            log.warning("GPU kernels that stream weights are not used, which costs 5 to 15 %% of speed: %s", error)
+            log.warning("GPU kernels that stream weights are not used, which costs 3 to 12 %% of speed: %s", error)
             return None
         return products
 

@@ -43,8 +43,9 @@ CANDIDATES: dict[str, tuple[Tiling, ...]] = {
     ),
     "logits": (Tiling(64, 128, 5), Tiling(128, 128, 4), Tiling(64, 256, 3, tma=True)),
 }
-# Where streamed.cu has kernels, by how many warps share the inputs. Those of the layers all or none: beside Triton's
-# kernels, which start early too, blocks come to lie unevenly (a step of an 8B took 4.46 ms, 4.00 with all).
+# Where streamed.cu has kernels, by how many warps share the inputs. The layers of a model use them for all products or
+# for none: between Triton's kernels, their blocks are spread unevenly over the GPU (a step of an 8B took 4.46 ms with
+# gate-up by Triton, 4.00 without).
 STREAMED: dict[str, tuple[Tiling, ...]] = {
     kind: tuple(Tiling(16, 64, 1, split=split, streamed=True) for split in splits)
     for kind, splits in {"qkv": (1,), "project": (1,), "gate": (1,), "add": (1, 2, 4)}.items()
@@ -92,10 +93,11 @@ FP8_WIDE: dict[int, tuple[Tiling, ...]] = {
     MAX_ROWS: (Tiling(64, 128, 4), Tiling(128, 128, 3, warps=8, block_r=128)),
 }
 NARROW_ROWS = 16
-# Seconds of a sum in fewer shares over those of the fastest: for many rows fewer are faster. A share more took 4 us of
-# each product for 128 rows of an 8B (of 14 to 40); a share less than 2 took few rows 5 % of a step.
+# A sum in fewer shares is taken if it is at most so many times as slow as the fastest: for many rows, fewer shares are
+# faster. For 128 rows of an 8B two shares instead of one took 2 to 4 us more for each product (of 14 to 40); for one
+# row a step took 3 % less with them.
 _ALIKE = 1.05
-_FEW_OUTPUTS = 2112  # a tile of 16 for each multiprocessor of an H200: with more, a sum in 4 parts gained 1 %
+_FEW_OUTPUTS = 2112  # 16 for each multiprocessor of an H200; with more, 4 shares gained 0.3 % of a step over 2
 _REPEATS = 15
 _SPREAD_BYTES = 600_000_000  # weights that one measurement goes through: more than the L2 cache holds
 
