@@ -21,16 +21,6 @@ class DraftVocabulary:
     def is_full(self) -> bool:
         return len(self.ids) == self.target_size
 
-    def d2t(self) -> npt.NDArray[np.int64]:
-        """What to add to a draft id for the target's."""
-        return self.ids - np.arange(len(self.ids), dtype=np.int64)
-
-    def t2d(self) -> npt.NDArray[np.bool_]:
-        """[target vocabulary] whether it can be drafted."""
-        can_be = np.zeros(self.target_size, np.bool_)
-        can_be[self.ids] = True
-        return can_be
-
 
 def choose_vocabulary(
     texts: Iterable[Text], size: int, target_size: int, always: Iterable[int] = ()
