@@ -246,18 +246,21 @@ def test_a_chain_ends_where_it_is_not_likely_enough_to_go_on(case: Case):
         sequence.close()
 
 
-@pytest.mark.parametrize("lengths", [(2, 2, 2), (2, 3, 1, 2)], ids=["alike", "of other lengths"])
-def test_rounds_go_on_by_themselves_from_what_was_accepted(case: Case, lengths: tuple[int, ...]):
-    """Two streams: all of the first draft is right for one, nothing for the other. Then the head's own drafts."""
+@pytest.mark.parametrize("streams", [(0, 1), (0,), (1,)], ids=["both", "greedy", "sampled"])
+@pytest.mark.parametrize("lengths", [(2, 2, 2, 2), (2, 3, 1, 2)], ids=["alike", "of other lengths"])
+def test_rounds_go_on_by_themselves_from_what_was_accepted(
+    case: Case, lengths: tuple[int, ...], streams: tuple[int, ...]
+):
+    """All of the first draft is right for one stream, nothing for the other. Then the head's own drafts."""
     if case.head.ends_early:
         pytest.skip("the host asks for each round here")
     steps, ids = lengths[0], case.files.token_ids()
-    samplings = [Sampling(), Sampling(temperature=0.7, seed=5)]
-    texts = [[*TEXT, 7], [*TEXT[3:], 8]]  # the last token of each is to be read
+    samplings = [[Sampling(), Sampling(temperature=0.7, seed=5)][i] for i in streams]
+    texts = [[[*TEXT, 7], [*TEXT[3:], 8]][i] for i in streams]  # the last token of each is to be read
     sequences = [read(case, text[:-1]) for text in texts]
     starts = [len(text) for text in texts]
     own = [_own_tokens(case, text, s, steps + 1) for text, s in zip(texts, samplings, strict=True)]
-    drafts = [own[0][:steps], [(own[1][0] + 1) % 50, 1]]
+    drafts = [right[:steps] if i == 0 else [(right[0] + 1) % 50, 1] for i, right in zip(streams, own, strict=True)]
     for number, steps in enumerate(lengths):
         following = lengths[(number + 1) % len(lengths)]
         positions = [len(text) - start for text, start in zip(texts, starts, strict=True)]

@@ -60,9 +60,13 @@ class Bucket(ForwardPass):
         """What its rows need of those of another forward, besides their tokens. `source`: of which row, for each."""
 
     def run(self) -> None:
-        """Starts the forward of what the batch holds; does not wait for it."""
+        """Starts the forward of what the batch holds; does not wait for it. While a larger graph is captured it becomes
+        a part of it, and only its choices can be read.
+        """
         if self._graph is None:
             self.run_uncaptured()  # Triton's interpreter has no graphs
+        elif torch.cuda.is_current_stream_capturing():
+            self.chooser.choose(self.forward())
         else:
             self._graph.replay()
 
@@ -74,21 +78,10 @@ class Bucket(ForwardPass):
         """Runs once, on no rows, for the compiler; then for the graph."""
         self.batch.fill([])
         self.run_uncaptured()
-        with self.capturing() as self._graph:
+        with captured_graph() as graph:
             self.run_uncaptured()
-            logits = self.logits
-        self.logits = logits
+        self._graph = graph
         log.debug("captured the forward of %d rows", self.batch.capacity)
-
-    @contextmanager
-    def capturing(self) -> Iterator[torch.cuda.CUDAGraph]:
-        """A graph of what is started inside. Runs nothing, and nothing may free memory of the GPU meanwhile."""
-        logits = self.logits
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with no_collection(), torch.cuda.graph(graph):
-            yield graph
-        self.logits = logits
 
 
 class TargetBucket(Bucket):
@@ -111,12 +104,23 @@ class TargetBucket(Bucket):
 
     def features(self, parts: Sequence[SequenceRows]) -> torch.Tensor | None:
         """[rows, features] of the forward that was started last, if a head follows it. The next may start at once."""
-        if not any(part.sequence.is_followed for part in parts):
+        if self._features is None or not any(part.sequence.is_followed for part in parts):
             return None
-        return self.rows_of_features(sum(part.num_rows for part in parts))
+        return self.rows_of_features(sum(part.num_rows for part in parts)).clone()
 
-    def rows_of_features(self, rows: int) -> torch.Tensor | None:
-        return self._features.out[:rows].clone() if self._features else None
+    def rows_of_features(self, rows: int) -> torch.Tensor:
+        """The next forward writes over them."""
+        assert self._features is not None
+        return self._features.out[:rows]
+
+
+@contextmanager
+def captured_graph() -> Iterator[torch.cuda.CUDAGraph]:
+    """A graph of what is started inside. Runs nothing, and nothing may free memory of the GPU meanwhile."""
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with no_collection(), torch.cuda.graph(graph):
+        yield graph
 
 
 def make_batch(

@@ -16,7 +16,7 @@ import triton.language as tl
 
 from slipstream.backends.torch.batch import SequenceRows
 from slipstream.backends.torch.cuda.batch import advance_rows
-from slipstream.backends.torch.cuda.bucket import Bucket
+from slipstream.backends.torch.cuda.bucket import Bucket, captured_graph
 from slipstream.backends.torch.cuda.choose import RowChoice, settings_of
 from slipstream.backends.torch.cuda.linear import MAX_SKINNY_ROWS
 from slipstream.core.protocols import ExtendRequest, Extension
@@ -135,8 +135,10 @@ class DraftLoop:
         self._hand_on(first, then, then.batch.source, advance=False)
 
     def _go_on(self, bucket: Bucket, steps: int, narrow: Sequence[tuple[Sampling, slice]] = ()) -> None:
-        """So many steps in place: as few graphs as make them up, or one by one where choices narrow."""
-        if not bucket.is_captured or narrow:
+        """So many steps in place: as few graphs as make them up; or one by one, where choices narrow, and in a larger
+        graph.
+        """
+        if not bucket.is_captured or narrow or torch.cuda.is_current_stream_capturing():
             for _ in range(steps):
                 bucket.run()
                 bucket.narrow(narrow)
@@ -154,9 +156,9 @@ class DraftLoop:
             bucket.batch.progress.zero_()  # no streams: for the compiler alone
             self._hand_on(bucket, bucket, self._in_place, advance=True)
             bucket.batch.progress.copy_(progress)
-            with bucket.capturing() as self._graphs[key]:
+            with captured_graph() as self._graphs[key]:
                 for _ in range(count):
-                    bucket.run_uncaptured()
+                    bucket.run()
                     self._hand_on(bucket, bucket, self._in_place, advance=True)
         return self._graphs[key]
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F  # noqa: N812
 import triton
 import triton.language as tl
 
-from slipstream.backends.torch.cuda.bucket import Bucket, make_batch
+from slipstream.backends.torch.cuda.bucket import Bucket, captured_graph, make_batch
 from slipstream.backends.torch.cuda.choose import Chooser
 from slipstream.backends.torch.cuda.linear import SQUARES_UNIT
 from slipstream.backends.torch.cuda.ops import TritonOps
@@ -80,13 +80,14 @@ class HeadBucket(Bucket):
     def capture(self) -> None:
         super().capture()
         self._fuse()
-        with self.capturing() as self._fuse_graph:
+        with captured_graph() as graph:
             self._fuse()
+        self._fuse_graph = graph
 
     def fuse(self, features: torch.Tensor) -> None:
         """Puts these features [rows, features] before the rows."""
         self.features[: len(features)].copy_(features)
-        if self._fuse_graph is None:
+        if self._fuse_graph is None or torch.cuda.is_current_stream_capturing():
             self._fuse()
         else:
             self._fuse_graph.replay()

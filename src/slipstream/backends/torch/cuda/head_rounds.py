@@ -18,7 +18,7 @@ import triton.language as tl
 
 from slipstream.backends.torch.batch import SequenceRows, note_features
 from slipstream.backends.torch.cuda.batch import TILE_POSITION, TILE_ROW, TILE_SIZE, length_of_chain
-from slipstream.backends.torch.cuda.bucket import TargetBucket
+from slipstream.backends.torch.cuda.bucket import TargetBucket, captured_graph
 from slipstream.backends.torch.cuda.choose import RowChoice, chooses_alone, settings_of
 from slipstream.backends.torch.cuda.draft_loop import MAX_STREAMS, DraftLoop
 from slipstream.backends.torch.cuda.head_bucket import HeadBucket
@@ -30,6 +30,7 @@ from slipstream.core.sampling import Sampling
 
 _MAX_ROWS = 32  # of a stream: its next token and the draft
 _MAX_TILES = 64  # of a batch, and rows
+_CAPTURED_AT_LOAD = range(2, 10)  # rows of a stream; the others when they come the second time
 _TABLE = AHEAD + 2 * _MAX_ROWS  # tokens that may be chosen before the layout is sent again
 _SIZES = ("num_tiles", "num_read_tiles", "per_stream", "next_per_stream")
 _BUFFERS = (
@@ -213,16 +214,20 @@ class HeadRounds:
         self._context_length = context_length
         self._under_way: _Round | None = None
         self._last_draft: tuple[Sequence[PooledSequence], int] | None = None  # for whom, and how long
+        self._graphs: dict[tuple[int, bool], torch.cuda.CUDAGraph | None] = {}  # by rows and whether it is sampled
         self._table = torch.zeros(MAX_STREAMS, _TABLE, 2, dtype=torch.int64, device=device)
         self._at = torch.zeros(MAX_STREAMS, dtype=torch.int32, device=device)
         self._drafts = HostCopies((_MAX_ROWS, 2, MAX_STREAMS), device)
         self._chosen = HostCopies((_MAX_TILES,), device)
 
-    def warm_up(self, bucket: TargetBucket) -> None:
-        """Compiles the kernels, on two rows without meaning."""
+    def warm_up(self, target: Callable[[int], TargetBucket]) -> None:
+        """Compiles the kernels, on two rows without meaning, and captures the usual graphs. `target`: the bucket for so
+        many rows.
+        """
         for sampled in (False, True):
-            self._accept(_Scored(bucket, 2), _Scored(bucket, 2), 1, sampled)
-        self._put_draft(bucket, 1, 2)
+            self._draft(_Scored(target(2), 2), _Scored(target(2), 2), 1, sampled)
+            for rows in _CAPTURED_AT_LOAD:
+                self._graphs[rows, sampled] = self._captured(_Scored(target(rows), rows), sampled)
 
     def forget(self) -> None:
         """Another forward pass uses the buffers."""
@@ -322,28 +327,56 @@ class HeadRounds:
         scored.bucket.run()
         rows = len(streams.sequences) * scored.per_stream
         chosen = self._chosen.begin(scored.bucket.chooser.chosen[0, :rows])
-        return _Round(scored, chosen, scored.bucket.rows_of_features(rows), streams)
+        return _Round(scored, chosen, scored.bucket.rows_of_features(rows).clone(), streams)
 
     def _follow(self, now: _Round, parts: Sequence[SequenceRows], following: _Scored) -> _Round:
         """Starts the next round. The lengths of its texts are not known yet."""
-        before, count, per_stream = now.scored, len(parts), following.per_stream
-        read, step, is_sampled = self._bucket(count * before.per_stream), self._bucket(count), _is_sampled(now.streams)
-        if before.per_stream != per_stream:
+        before, count, per_stream, is_sampled = now.scored, len(parts), following.per_stream, _is_sampled(now.streams)
+        is_alike = before.per_stream == per_stream
+        if not is_alike:
             before = before.kept()
             following.bucket.batch.fill(_rows_of(parts, per_stream), ahead=AHEAD)
             following.bucket.chooser.ask([])
-        self._accept(before, following, count, is_sampled)
-        assert now.features is not None
-        read.fuse(now.features)
-        read.run()
-        self._draft_loop.follow(read, step, per_stream - 1)
+        if is_alike and count == 1 and self._bucket(1).is_captured:
+            self._draft_in_graph(following, is_sampled)
+        else:
+            self._draft(before, following, count, is_sampled)
+        if is_sampled:
+            for used in (following.bucket, self._bucket(count * before.per_stream), self._bucket(count)):
+                used.chooser.settings_changed()
         draft = self._drafts.begin(self._draft_loop.drafted[: per_stream - 1])
-        self._put_draft(following.bucket, count, per_stream)
-        if before.per_stream != per_stream:
+        if not is_alike:
             self._lay_read(parts, per_stream)
         started = self._start(following, now.streams)
         started.draft = draft
         return started
+
+    def _draft_in_graph(self, scored: _Scored, sampled: bool) -> None:
+        """For one stream, whose rounds are so short that the host needs longer to start a dozen things than the device
+        for all of them.
+        """
+        key = (scored.per_stream, sampled)
+        if key in self._graphs and self._graphs[key] is None:
+            self._graphs[key] = self._captured(scored, sampled)
+        graph = self._graphs.setdefault(key, None)
+        if graph:
+            graph.replay()
+        else:  # the first time also compiles what the graph will have
+            self._draft(scored, scored, 1, sampled)
+
+    def _captured(self, scored: _Scored, sampled: bool) -> torch.cuda.CUDAGraph:
+        with captured_graph() as graph:
+            self._draft(scored, scored, 1, sampled)
+        return graph
+
+    def _draft(self, before: _Scored, following: _Scored, count: int, sampled: bool) -> None:
+        """What lies between two forward passes: accepts, reads what was accepted, drafts."""
+        read, step = self._bucket(count * before.per_stream), self._bucket(count)
+        self._accept(before, following, count, sampled)
+        read.fuse(before.bucket.rows_of_features(count * before.per_stream))
+        read.run()
+        self._draft_loop.follow(read, step, following.per_stream - 1)
+        self._put_draft(following.bucket, count, following.per_stream)
 
     def _accept(self, before: _Scored, following: _Scored, count: int, sampled: bool) -> None:
         read, step = self._bucket(count * before.per_stream), self._bucket(count)
@@ -356,9 +389,6 @@ class HeadRounds:
             read.batch.capacity, before.per_stream, following.per_stream,
             ROWS=_MAX_ROWS, TILES=_MAX_TILES, TABLE=_TABLE, MAX=MAX_STREAMS, SAMPLED=sampled, num_warps=2,
         )  # fmt: skip
-        if sampled:
-            for used in (following.bucket, read, step):
-                used.chooser.settings_changed()
 
     def _put_draft(self, bucket: TargetBucket, count: int, per_stream: int) -> None:
         drafted = self._draft_loop.drafted

@@ -182,7 +182,7 @@ class CudaRunner:
             if self._device.type == "cuda":
                 self.warm_up(lambda share: None)
                 self._head.warm_up()
-                self._head.rounds.warm_up(self.bucket(2))
+                self._head.rounds.warm_up(self.bucket)
         if self._head.path != checkpoint.path:
             raise UsageError(f"the model has the head {self._head.path} already, and it can have one at a time")
         return self._head

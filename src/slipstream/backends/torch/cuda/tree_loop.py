@@ -15,7 +15,7 @@ import triton.language as tl
 
 from slipstream.backends.torch.batch import SequenceRows
 from slipstream.backends.torch.cuda.batch import MAX_LEVELS, TILE_POSITION, TILE_SIZE
-from slipstream.backends.torch.cuda.bucket import Bucket
+from slipstream.backends.torch.cuda.bucket import Bucket, captured_graph
 from slipstream.backends.torch.cuda.choose import RowChoice, chosen_by, settings_of
 from slipstream.core.protocols import ExtendRequest, Extension
 from slipstream.core.tree import ROOT
@@ -179,7 +179,7 @@ class TreeLoop:
         self._start(first, 0)
         self._go_on(1)
         for count in _LEVELS_OF_GRAPHS:
-            with self._level.capturing() as self._graphs[count]:
+            with captured_graph() as self._graphs[count]:
                 self._go_on(count)
 
     def run(self, request: ExtendRequest, part: SequenceRows, first: Bucket) -> Extension:
