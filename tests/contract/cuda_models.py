@@ -30,7 +30,7 @@ def save(family: str, folder: Path, **changes: object) -> Path:
 
 
 def load_on_gpu(folder: Path, **options: object) -> TorchModel:
-    with mock.patch.object(Tilings, "measure"):  # any tiling will do
+    with mock.patch.object(Tilings, "measure"), mock.patch.object(Tilings, "choose_streamed"):  # any will do
         model = torch_backend.load_model(open_checkpoint(folder), TorchOptions(device="cuda", **options))
     assert model.info.backend == "torch/triton"
     return model

@@ -39,6 +39,7 @@ class MachineOptions:
     gpu_layers: int | None = None
     kv_type: str = AUTO
     activations: str = AUTO
+    kernels: str = AUTO
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,7 @@ def _torch_options(machine: MachineOptions) -> TorchOptions:
         exact=machine.exact,
         activations=machine.activations,
         kv_type=machine.kv_type,
+        kernels=machine.kernels,
     )
 
 
@@ -113,11 +115,12 @@ def _llamacpp_options(machine: MachineOptions) -> LlamaCppOptions:
         raise UsageError(
             f"--dtype {machine.dtype} is an option of the torch backend; llama.cpp uses the types in the file"
         )
-    if machine.activations != AUTO:
-        raise UsageError(
-            f"--activations {machine.activations} is for the torch backend, and this model uses llamacpp: add "
-            "--backend torch"
-        )
+    for name in ("activations", "kernels"):
+        if getattr(machine, name) != AUTO:
+            raise UsageError(
+                f"--{name} {getattr(machine, name)} is for the torch backend, and this model uses llamacpp: add "
+                "--backend torch"
+            )
     if machine.device not in (AUTO, "cpu", "cuda"):
         raise UsageError(
             f"--device {machine.device}: the llamacpp backend supports auto, cpu and cuda, and --gpu-layers"

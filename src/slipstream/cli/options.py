@@ -72,6 +72,11 @@ OPTIONS: dict[str, OptionSpec | None] = {
         "weights (slower, more memory).",
         "Machine",
     ),
+    "kernels": OptionSpec(
+        "--kernels",
+        "torch on a GPU: auto (in CUDA C++ where that is measured to be faster, at the first start), triton.",
+        "Machine",
+    ),
     "kv_type": OptionSpec(
         "--kv-type", "Type of the KV cache: auto, q8_0 (8 bits); llamacpp: also f32, f16, q4_0.", "Machine"
     ),

@@ -50,6 +50,7 @@ TRAINING = {  # of all commands that train
     "gpu_layers": None,
     "kv_type": None,
     "activations": None,
+    "kernels": None,
 }
 _OWN = {
     "draft_vocab": opt.OptionSpec("--draft-vocab", "Ids that the head can draft; 0: all.", "Head", {"min": 0}),

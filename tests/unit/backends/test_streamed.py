@@ -146,6 +146,9 @@ def test_beside_codes_nothing_is_streamed(monkeypatch: pytest.MonkeyPatch) -> No
     ops.for_head(CONFIG)
     TritonOps(CONFIG, torch.bfloat16, CPU, False)
     assert asked == [CONFIG] * 2
+    QuantisedOps(CONFIG, torch.bfloat16, CPU, False, EmulatedKernels(), heads_stream=False).for_head(CONFIG)
+    TritonOps(CONFIG, torch.bfloat16, CPU, False, streams=False)
+    assert asked == [CONFIG] * 2
 
 
 def test_a_row_has_the_same_bits_alone_and_among_others(products: StreamedOnCpu) -> None:

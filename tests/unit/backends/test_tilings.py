@@ -147,3 +147,29 @@ def test_streamed_products_are_all_there_is_for_few_rows(
     assert new.of("add", weight, 1).streamed and not new.of("add", weight, 64).streamed
     assert new.of("add", weight, 64).in_turn
     assert not new.of("logits", weight, 1).streamed
+
+
+@pytest.mark.parametrize(("streamed", "triton", "expected"), [(1.0, 1.1, True), (1.1, 1.0, False), (1e9, 1.0, False)])
+def test_few_rows_are_streamed_where_a_step_is_not_slower_for_it(
+    streamed: float, triton: float, expected: bool
+) -> None:
+    weight = Linear(torch.zeros(4096, 64, dtype=torch.bfloat16), 4096, 64)
+    for process in range(2):
+        new, asked = Tilings(torch.device("cuda"), streams=True), []
+
+        def measure(new: Tilings = new) -> None:
+            new.measure("add", [weight], 1, lambda: lambda weight, tiling: None)
+
+        def seconds(new: Tilings = new, asked: list[bool] = asked) -> float:
+            asked.append(new.of("add", weight, 1).streamed)
+            return streamed if new.streams else triton
+
+        new.choose_streamed("a model", measure, seconds)
+        assert new.streams == new.of("add", weight, 1).streamed == expected
+        assert asked == ([] if process else [True, False]), "the second process knows it"
+
+
+def test_without_streamed_kernels_there_is_nothing_to_choose() -> None:
+    new, measured_once = Tilings(torch.device("cuda")), []
+    new.choose_streamed("a model", lambda: measured_once.append(True), lambda: pytest.fail("measured"))
+    assert not new.streams and measured_once == [True]

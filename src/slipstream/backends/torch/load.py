@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -38,6 +39,7 @@ log = logging.getLogger("slipstream")
 
 Report = Callable[[float], None]
 _CODED_ON_GPU = (64, 128, 256)  # sizes of heads: both halves are powers of two, and of whole groups
+_REPEATS = 9  # of a step whose time is measured
 _READING = 0.7  # share of the loading time, if graphs are captured afterwards
 
 
@@ -85,7 +87,7 @@ def load_model(
         if device.type == "cuda":
             torch.cuda.set_device(device)
         if graphed:
-            return _load_graphed(checkpoint, setup, DTYPES[dtype], options.exact, report)
+            return _load_graphed(checkpoint, setup, options, report)
         ops = _pick_ops(device, DTYPES[dtype], options.exact, codes)
         decoder = load_decoder(checkpoint, ops, device, setup.num_positions, report)
         pool = KVPool(config, plan.kv_tokens, kv_dtype, device)
@@ -164,27 +166,28 @@ def _has_kernels(config: DecoderConfig) -> bool:
     return True
 
 
-def _graphed_ops(config: DecoderConfig, dtype: torch.dtype, setup: _Setup, exact: bool) -> TritonOps:
+def _graphed_ops(config: DecoderConfig, setup: _Setup, options: TorchOptions) -> TritonOps:
     from slipstream.backends.torch.cuda.ops import Fp8Ops, TritonOps
     from slipstream.backends.torch.cuda.quantised_kernels import QuantisedKernels
     from slipstream.backends.torch.cuda.quantised_ops import QuantisedOps
 
+    dtype, streams = DTYPES[pick_dtype(options.dtype, setup.device)], options.kernels == "auto"
     if setup.dtype == "int8":
-        return QuantisedOps(config, dtype, setup.device, exact, QuantisedKernels(setup.device))
-    return (Fp8Ops if setup.dtype == "fp8" else TritonOps)(config, dtype, setup.device, exact)
+        return QuantisedOps(config, dtype, setup.device, options.exact, QuantisedKernels(setup.device), streams)
+    return (Fp8Ops if setup.dtype == "fp8" else TritonOps)(config, dtype, setup.device, options.exact, streams)
 
 
-def _load_graphed(checkpoint: Checkpoint, setup: _Setup, dtype: torch.dtype, exact: bool, report: Report) -> TorchModel:
+def _load_graphed(checkpoint: Checkpoint, setup: _Setup, options: TorchOptions, report: Report) -> TorchModel:
     from slipstream.backends.torch.cuda.linear import MAX_ROWS
     from slipstream.backends.torch.cuda.runner import CudaRunner
 
     device = setup.device
-    if exact:  # no more rows than have the same bits in any company
+    if options.exact:  # no more rows than have the same bits in any company
         setup = replace(setup, max_rows=MAX_ROWS, prompt_rows=MAX_ROWS)
-    ops = _graphed_ops(checkpoint.config, dtype, setup, exact)
+    ops = _graphed_ops(checkpoint.config, setup, options)
     decoder = load_decoder(checkpoint, ops, device, setup.num_positions, lambda share: report(_READING * share))
     pool = KVPool(checkpoint.config, setup.kv_tokens, setup.kv_dtype, device)
-    _measure_tilings(decoder, ops, pool, device)
+    _choose_kernels(decoder, ops, pool, device)
 
     def runner(decoder: Decoder[DeviceRows], pool: KVPool) -> Runner:
         graphs = CudaRunner(decoder, pool, setup.max_rows, device)
@@ -194,9 +197,37 @@ def _load_graphed(checkpoint: Checkpoint, setup: _Setup, dtype: torch.dtype, exa
     return _model(setup, decoder, pool, runner)
 
 
-def _measure_tilings(decoder: Decoder[DeviceRows], ops: TritonOps, pool: KVPool, device: torch.device) -> None:
-    from slipstream.backends.torch.cuda.bucket import make_batch
+def _choose_kernels(decoder: Decoder[DeviceRows], ops: TritonOps, pool: KVPool, device: torch.device) -> None:
+    """By measurement: once on a machine."""
     from slipstream.backends.torch.cuda.tilings import WIDE
+
+    config, measure = decoder.config, partial(_measure_tilings, decoder, ops, pool, device)
+    layer = f"{config.hidden_size}x{config.num_heads * config.head_dim}x{config.intermediate_size}"
+    model = f"{config.num_layers} layers of {layer} {ops.activation_dtype}"
+    ops.tilings.choose_streamed(model, partial(measure, [1]), partial(_seconds_of_step, decoder, pool, device))
+    measure(WIDE)  # as many rows as streams and drafts have
+
+
+def _seconds_of_step(decoder: Decoder[DeviceRows], pool: KVPool, device: torch.device) -> float:
+    """Of one row. Infinite if the GPU can't run its kernels."""
+    from slipstream.backends.torch.cuda.bucket import TargetBucket
+    from slipstream.backends.torch.cuda.device_time import least_seconds
+    from slipstream.backends.torch.cuda.nvrtc import NvrtcError
+
+    bucket = TargetBucket(decoder, pool, 1, device)
+    try:
+        bucket.capture()
+    except NvrtcError as error:
+        log.warning("kernels in CUDA C++ don't run on this GPU, so Triton's are used: %s", error)
+        return float("inf")
+    return least_seconds(bucket.run, _REPEATS)
+
+
+def _measure_tilings(
+    decoder: Decoder[DeviceRows], ops: TritonOps, pool: KVPool, device: torch.device, counts: Iterable[int]
+) -> None:
+    """Of products with so many rows."""
+    from slipstream.backends.torch.cuda.bucket import make_batch
 
     layers, cache = decoder.layers, LayerCache(pool.keys[0], pool.values[0])
     products = [
@@ -206,7 +237,7 @@ def _measure_tilings(decoder: Decoder[DeviceRows], ops: TritonOps, pool: KVPool,
         ("add", [layer.down for layer in layers]),
         ("logits", [decoder.head]),
     ]
-    for rows in (1, *WIDE):  # one row, as most steps have; and as many as streams and drafts have
+    for rows in counts:
         batch = make_batch(decoder.config, pool, rows, len(decoder.rope.cosine), device)
         batch.fill([])  # they go to the spare page
         ops.measure(products, batch, decoder.rope, cache)

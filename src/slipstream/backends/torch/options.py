@@ -17,6 +17,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 ACTIVATIONS = ("auto", "int8", "fp")
 _CODE_CAPABILITY = (8, 0)  # of the first GPUs whose tensor cores multiply 8-bit codes in groups of 32
 KV_TYPES = ("auto", "q8_0")
+KERNELS = ("auto", "triton")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,8 @@ class TorchOptions:
     # auto: int8 where there are kernels for it and no dtype is asked for
     activations: str = "auto"
     kv_type: str = "auto"  # of keys and values: auto (floats, those of the activations) or q8_0 (8 bits)
+    # Of a GPU, for a few rows of weights in 16 bits: triton, or auto: those in CUDA C++ where they are faster
+    kernels: str = "auto"
 
     def __post_init__(self) -> None:
         if self.dtype != "auto" and self.dtype not in DTYPES:
@@ -42,6 +45,8 @@ class TorchOptions:
             raise UsageError(f"activations {self.activations!r} is unknown; expected {', '.join(ACTIVATIONS)}")
         if self.kv_type not in KV_TYPES:
             raise UsageError(f"kv_type {self.kv_type!r}: the torch backend has {', '.join(KV_TYPES)}")
+        if self.kernels not in KERNELS:
+            raise UsageError(f"kernels {self.kernels!r} are unknown; expected {', '.join(KERNELS)}")
         if self.activations == "int8" and self.dtype != "auto":
             raise UsageError(
                 f"activations int8 keep the weights as the file has them, and dtype {self.dtype} unpacks them: use one "

@@ -46,16 +46,18 @@ class TritonOps:
     batch_invariant = False
     takes_quantised = False
     takes_fp8 = False
-    streams = True  # few rows' products by streamed.cu, where it has kernels
 
-    def __init__(self, config: DecoderConfig, dtype: torch.dtype, device: torch.device, exact: bool) -> None:
+    def __init__(
+        self, config: DecoderConfig, dtype: torch.dtype, device: torch.device, exact: bool, streams: bool = True
+    ) -> None:
+        """`streams`: products of few rows may be those of streamed.cu, where it has kernels."""
         self.activation_dtype = dtype
         self.batch_invariant = exact  # the model then never takes more rows than the skinny kernels do
         self._device = device
         self._config = config
         qkv_outputs = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
         self._many = ManyRows()
-        streamed = StreamedProducts.for_model(config, dtype, device) if self.streams else None
+        streamed = StreamedProducts.for_model(config, dtype, device) if streams else None
         most, norms = max(config.hidden_size, qkv_outputs), 2 * config.num_layers + 1
         self._skinny = SkinnyProducts(dtype, device, most, norms, streamed)
         self._attention = PagedAttention(config, dtype, device, MAX_TILES)
@@ -63,7 +65,7 @@ class TritonOps:
 
     def for_head(self, config: DecoderConfig) -> TritonOps:
         """Those of a draft head with such a layer. Its weights are floats."""
-        return TritonOps(config, self.activation_dtype, self._device, self.batch_invariant)
+        return TritonOps(config, self.activation_dtype, self._device, self.batch_invariant, self.tilings.streams)
 
     def pack(self, weight: Weight | Sequence[Weight], bias: torch.Tensor | None = None) -> Linear:
         weight = joined(weight)

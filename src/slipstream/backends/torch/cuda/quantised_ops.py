@@ -61,16 +61,20 @@ class QuantisedOps(TritonOps):
     """A product with codes gives a row the same bits regardless of the other rows, however many there are."""
 
     takes_quantised = True
-    streams = False  # those kernels add to a residual stream in 16 bits
 
     def __init__(
-        self, config: DecoderConfig, dtype: torch.dtype, device: torch.device, exact: bool, kernels: CodeKernels
-    ) -> None:
-        super().__init__(config, dtype, device, exact)
+        self, config: DecoderConfig, dtype: torch.dtype, device: torch.device, exact: bool, kernels: CodeKernels,
+        heads_stream: bool = True,
+    ) -> None:  # fmt: skip
+        """Only a head's products may be streamed: those kernels add to a residual stream in 16 bits."""
+        super().__init__(config, dtype, device, exact, streams=False)
         self._kernels = kernels
+        self._heads_stream = heads_stream
 
     def for_head(self, config: DecoderConfig) -> TritonOps:
-        return _HeadOps(config, self.activation_dtype, self._device, self.batch_invariant, self._kernels)
+        return _HeadOps(
+            config, self.activation_dtype, self._device, self.batch_invariant, self._kernels, self._heads_stream
+        )
 
     # -- weights ------------------------------------------------------------------------------------------------------
 
@@ -206,9 +210,10 @@ class _HeadOps(TritonOps):
     """A draft head of floats whose target has its table of tokens as codes."""
 
     def __init__(
-        self, config: DecoderConfig, dtype: torch.dtype, device: torch.device, exact: bool, kernels: CodeKernels
-    ) -> None:
-        super().__init__(config, dtype, device, exact)
+        self, config: DecoderConfig, dtype: torch.dtype, device: torch.device, exact: bool, kernels: CodeKernels,
+        streams: bool,
+    ) -> None:  # fmt: skip
+        super().__init__(config, dtype, device, exact, streams)
         self._kernels = kernels
 
     def table_of(self, table: Linear, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -106,8 +106,8 @@ class Tilings:
     """The best known tiling of each product; the first candidate until it was measured."""
 
     def __init__(self, device: torch.device, streams: bool = False) -> None:
-        """`streams`: streamed.cu has kernels for the weights in 16 bits."""
-        self._streams = streams
+        """`streams`: streamed.cu has kernels for the weights in 16 bits, and is used."""
+        self.streams = streams
         self._known: dict[str, Tiling] = {}
         self._device = device
         self._keeps = True  # until the cache can't be written
@@ -140,11 +140,29 @@ class Tilings:
             alike = [c for c in candidates if seconds[c] <= fastest * _ALIKE]
             tiling = min(alike, key=lambda c: (c.split if is_narrow else 1, seconds[c]))
             log.debug("%s: %s", key, tiling)
-            self._remember(key, tiling)
+            self._remember(key, asdict(tiling))
         self._known[key] = tiling
 
+    def choose_streamed(self, model: str, measure: Callable[[], None], seconds_of_step: Callable[[], float]) -> None:
+        """Whether few rows' products are streamed: if a step of one row is not slower for it. `measure` finds the best
+        tilings. Triton's have the first ones here: to find the best would take as long as all else at the first start.
+        """
+        if self.streams:
+            key = f"streamed, {model}"
+            found = self._remembered().get(key)
+            if not isinstance(found, bool):
+                measure()
+                streamed = seconds_of_step()
+                self.streams = False
+                self._known.clear()
+                found = streamed <= seconds_of_step()
+                log.debug("%s: %s", key, found)
+                self._remember(key, found)
+            self.streams = found
+        measure()
+
     def _candidates(self, kind: str, weight: Linear, rows: int) -> tuple[Tiling, ...]:
-        if rows <= NARROW_ROWS and kind in STREAMED and self._streams and weight.scale is None:
+        if rows <= NARROW_ROWS and kind in STREAMED and self.streams and weight.scale is None:
             most = 4 if weight.outputs <= _FEW_OUTPUTS else 2
             return tuple(tiling for tiling in STREAMED[kind] if tiling.split <= most)
         narrow, wide = (CANDIDATES, WIDE) if weight.scale is None else (FP8_CANDIDATES, FP8_WIDE)
@@ -158,12 +176,12 @@ class Tilings:
             return {}
         return found if isinstance(found, dict) else {}
 
-    def _remember(self, key: str, tiling: Tiling) -> None:
+    def _remember(self, key: str, value: object) -> None:
         """If the cache can't be written, the next start measures again."""
         if not self._keeps:
             return
         try:
-            everything = self._remembered() | {key: asdict(tiling)}
+            everything = self._remembered() | {key: value}
             write_whole(self._store(), json.dumps(everything, indent=1), OWNER_WRITES)
         except (SlipstreamError, OSError) as error:
             self._keeps = False
