@@ -37,7 +37,7 @@ class Batch:
 
     @property
     def num_rows(self) -> int:
-        return len(self.tokens)
+        return self.tokens.shape[0]  # `len` of a tensor takes 5 us
 
 
 @dataclass(slots=True)
@@ -82,11 +82,11 @@ class RowLists:
         for number, own in enumerate(pages_of):
             pages[number, : len(own)] = own
 
-        def ints(values: Sequence[int]) -> torch.Tensor:
-            return torch.from_numpy(np.array(values, np.int32)).to(device)
+        def ints(values: Sequence[int], dtype: type = np.int32) -> torch.Tensor:
+            return torch.from_numpy(np.array(values, dtype)).to(device)  # `torch.tensor` takes 25 us
 
         return Batch(
-            tokens=torch.tensor(self.tokens, dtype=torch.int64, device=device),
+            tokens=ints(self.tokens, np.int64),
             position=ints(self.position),
             cell=ints(self.cell),
             sequence=ints(self.sequence),
@@ -94,7 +94,7 @@ class RowLists:
             extra_from=ints(self.extra_from),
             extra=ints(self.extra or [0]),
             pages=torch.from_numpy(pages).to(device),
-            logit_rows=torch.tensor(self.logit_rows, dtype=torch.int64, device=device),
+            logit_rows=ints(self.logit_rows, np.int64),
             page_size=page_size,
             max_keys=max(self.position) + 1,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
@@ -20,11 +21,12 @@ from slipstream.models.head_files import HeadCheckpoint, check_head_for
 class EagerScores:
     """Logits of one request. Rows: ROOT first, then the nodes. The host chooses."""
 
-    def __init__(self, logits: torch.Tensor) -> None:
-        self._logits = logits  # [nodes + 1, vocab] float32
+    def __init__(self, logits: npt.NDArray[np.float32], first: int) -> None:
+        self._logits = logits  # [rows of all requests, vocab]
+        self._first = first  # of this one's rows
 
     def row(self, node: int) -> npt.NDArray[np.float32]:
-        row: npt.NDArray[np.float32] = self._logits[node + 1].cpu().numpy()
+        row: npt.NDArray[np.float32] = self._logits[self._first + node + 1]
         return row
 
     def argmax(self, node: int) -> int:
@@ -53,7 +55,8 @@ class EagerRunner:
         features = head.features(batch.num_rows) if head and any(part.sequence.is_followed for part in parts) else None
         logits = self._decoder.forward(batch, self._pool, features)
         note_features(parts, features.out if features else None)
-        return [EagerScores(part) for part in torch.split(logits, [len(r.tree) + 1 for r in requests])]
+        starts, rows = accumulate((len(r.tree) + 1 for r in requests), initial=0), logits.cpu().numpy()
+        return [EagerScores(rows, start) for start, _ in zip(starts, requests, strict=False)]
 
     @torch.inference_mode()
     def attach_head(self, checkpoint: HeadCheckpoint) -> TorchHead:

@@ -59,7 +59,7 @@ class Hidden:
 
     def take(self, rows: torch.Tensor) -> Hidden:
         """Some of the rows, for a norm that starts from x."""
-        return self if len(rows) == len(self.x) else Hidden(self.x[rows])
+        return self if rows.shape[0] == self.x.shape[0] else Hidden(self.x[rows])
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,6 +173,20 @@ static void norm_rows(const float *x, const float *gain, float eps, long rows, c
     }
 }
 
+static long normed_floats(long rows, long inputs) { return (rows * inputs + 15) / 16 * 16; }
+
+long slip_project_floats(long rows, long inputs) { return normed_floats(rows, inputs) + acts_floats(rows, inputs); }
+
+/* y[rows, outputs] = norm(x) W' (+ bias). room: slip_project_floats. */
+void slip_project(const struct linear *w, const float *gain, float eps, const float *x, long rows, float *y, float *room) {
+    struct acts a = acts_in(room + normed_floats(rows, w->inputs), rows, w->inputs);
+#pragma omp parallel num_threads(num_threads)
+    {
+        norm_rows(x, gain, eps, rows, w, room, &a);
+        linear_share(w, room, &a, rows, 0, y);
+    }
+}
+
 /* gated[rows, inner] = silu(gate) * up, quantised as well where `down` is. */
 static void gate_rows(const float *gate_up, long rows, const struct linear *down, float *gated, const struct acts *a) {
     long inner = down->inputs, span = CHUNK * GROUP, chunks = (inner + span - 1) / span;

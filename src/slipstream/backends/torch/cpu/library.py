@@ -32,6 +32,7 @@ _POINTER, _LONG, _FLOAT, _INT = ctypes.c_void_p, ctypes.c_long, ctypes.c_float, 
 _SIGNATURES: dict[str, list[type]] = {
     "slip_set_threads": [_INT],
     "slip_linear": [_POINTER, _POINTER, _LONG, _INT, _POINTER, _POINTER],
+    "slip_project": [_POINTER, _POINTER, _FLOAT, _POINTER, _LONG, _POINTER, _POINTER],
     "slip_embed": [_POINTER, _POINTER, _LONG, _POINTER],
     "slip_rms_norm": [_POINTER, _POINTER, _FLOAT, _LONG, _LONG, _POINTER],
     "slip_swiglu": [_POINTER, _LONG, _LONG, _POINTER],
@@ -42,6 +43,7 @@ _SIGNATURES: dict[str, list[type]] = {
 }
 _COUNTS: dict[str, list[type]] = {  # those that return a number
     "slip_acts_floats": [_LONG, _LONG],
+    "slip_project_floats": [_LONG, _LONG],
     "slip_attend_floats": [_LONG],
     "slip_layer_floats": [_POINTER, _LONG, _LONG],
     "slip_chains_floats": [_POINTER, _LONG, _LONG],

@@ -147,18 +147,29 @@ class NativeOps(SmallSteps[Batch]):
     # -- steps --------------------------------------------------------------------------------------------------------
 
     def lookup(self, table: Linear, tokens: torch.Tensor) -> torch.Tensor:
-        out = torch.empty(len(tokens), table.inputs)
-        self._lib.slip_embed(_native(table).address, tokens.data_ptr(), len(tokens), out.data_ptr())
+        rows = tokens.shape[0]
+        out = torch.empty(rows, table.inputs)
+        self._lib.slip_embed(_native(table).address, tokens.data_ptr(), rows, out.data_ptr())
         return out
 
     def norm(self, x: torch.Tensor, norm: Norm) -> torch.Tensor:
-        out = torch.empty_like(x)
+        out = torch.empty(x.shape)
         self._lib.slip_rms_norm(x.data_ptr(), norm.gain.data_ptr(), norm.eps, x.shape[0], x.shape[1], out.data_ptr())
         return out
 
     def linear(self, x: torch.Tensor, weight: Linear) -> torch.Tensor:
         out = torch.empty(x.shape[0], weight.outputs)
         self._linear(x, weight, 0, out)
+        return out
+
+    def project(self, hidden: Hidden, norm: Norm, weight: Linear) -> torch.Tensor:
+        """Norm and product in one call: after each the host's caches are cold, and little steps take long."""
+        x = hidden.x
+        out = torch.empty(x.shape[0], weight.outputs)
+        room = self._room(self._lib.slip_project_floats(x.shape[0], weight.inputs))
+        self._lib.slip_project(
+            _native(weight).address, norm.gain.data_ptr(), norm.eps, x.data_ptr(), x.shape[0], out.data_ptr(), room
+        )
         return out
 
     def linear_add(self, x: torch.Tensor, weight: Linear, residual: torch.Tensor) -> None:
@@ -233,7 +244,7 @@ class NativeOps(SmallSteps[Batch]):
 
     def _room(self, num_floats: int) -> int:
         """The address of scratch memory, for one call."""
-        if len(self._scratch) < num_floats:
+        if self._scratch.shape[0] < num_floats:
             self._scratch = torch.empty(num_floats * 5 // 4)
         return self._scratch.data_ptr()
 
