@@ -21,7 +21,6 @@ from slipstream.backends.torch.ops import (
     Features,
     Layer,
     LayerCache,
-    LayerStep,
     Linear,
     Norm,
     Ops,
@@ -29,7 +28,7 @@ from slipstream.backends.torch.ops import (
     RopeTable,
     SmallSteps,
 )
-from slipstream.backends.torch.trail import Trail
+from slipstream.backends.torch.trail import Trail, joined_rows
 from slipstream.core.noise import stream_key
 from slipstream.core.protocols import DraftNodes, ExtendRequest, Extension, KVSequence, Logits
 from slipstream.core.sampling import Sampling
@@ -109,8 +108,8 @@ class TorchHead(FollowingHead):
         self._layer = DraftLayer(layer, w.embedding_norm, w.config.norm_before_residual)
         ids = torch.from_numpy(self.token_ids).to(device)
         self._as_chains = ChainHead(
-            self._layer, w.embedding, w.final_norm, w.config.norm_output, w.head, ids, w.rope, w.config.layer,
-            self._cache,
+            w.feature_norms, w.fuse, self._layer, w.embedding, w.final_norm, w.config.norm_output, w.head, ids, w.rope,
+            w.config.layer, self._cache,
         )  # fmt: skip
 
     def features(self, num_rows: int) -> Features:
@@ -171,7 +170,7 @@ class TorchHead(FollowingHead):
             pieces.append(trail_of(sequence).take())
             sequence.head_length = sequence.length
         batch = rows.build([sequence.pages for sequence in sequences], PAGE_SIZE, self._device)
-        outputs = self._forward(self._fused(torch.cat(pieces)), batch)
+        outputs = self._ops.read_features(self._as_chains, joined_rows(pieces), batch)
         for sequence, end in zip(sequences, ends, strict=True):
             trail_of(sequence).output = outputs[end - 1 : end]
 
@@ -181,7 +180,7 @@ class TorchHead(FollowingHead):
         for number, draft in enumerate(drafts):
             inputs += self._add_nodes(rows, number, draft)
         batch = rows.build([own_sequence(draft.sequence).pages for draft in drafts], PAGE_SIZE, self._device)
-        outputs = self._forward(torch.cat(inputs), batch)
+        outputs = self._ops.read_tokens(self._as_chains, torch.cat(inputs), batch)
         logits = self._logits(outputs)
         found, at = [], 0
         for draft in drafts:
@@ -213,24 +212,6 @@ class TorchHead(FollowingHead):
             assert output is not None
             inputs.append(output)
         return inputs
-
-    # -- the forward pass ---------------------------------------------------------------------------------------------
-
-    def _fused(self, features: torch.Tensor) -> torch.Tensor:
-        """[rows, features] -> [rows, hidden]"""
-        ops, w = self._ops, self._weights
-        if w.feature_norms:
-            parts = features.chunk(len(w.feature_norms), dim=1)
-            normed = [ops.norm(part.contiguous(), norm) for part, norm in zip(parts, w.feature_norms, strict=True)]
-            features = torch.cat(normed, dim=1)
-        return ops.linear(features.contiguous(), w.fuse)
-
-    def _forward(self, hidden: torch.Tensor, batch: Batch) -> torch.Tensor:
-        """[rows, hidden], of the tokens in the batch and what stands before them."""
-        ops, w, config, x = self._ops, self._weights, self._weights.config, hidden.clone()
-        token = ops.lookup(w.embedding, batch.tokens)
-        ops.head_layer(token, x, self._layer, LayerStep(w.rope, batch, config.layer, self._cache))
-        return ops.norm(x, w.final_norm) if config.norm_output else x
 
     def _logits(self, outputs: torch.Tensor) -> list[Logits]:
         w = self._weights

@@ -173,6 +173,8 @@ class DraftLayer:
 class ChainHead:
     """A draft head that reads its own choices."""
 
+    feature_norms: tuple[Norm, ...]  # of equal parts of the features, in their order; none: they are read as they are
+    fuse: Linear  # features to hidden
     layer: DraftLayer
     embedding: Linear
     final_norm: Norm
@@ -339,6 +341,19 @@ class SmallSteps(ABC, Generic[B]):
         self.rope_write(qkv, batch, config, step.rope, own.qk_norm, cache)
         self.linear_add(self.attend(qkv, batch, config, cache), own.output, x)
         self.linear_add(self.swiglu(self.linear(self.norm(x, own.mlp_norm), own.gate_up)), own.down, x)
+
+    def read_features(self, head: ChainHead, features: torch.Tensor, batch: B) -> torch.Tensor:
+        """The head's outputs [rows, hidden] for tokens of the text, each after the target's features before it."""
+        if head.feature_norms:
+            parts = zip(features.chunk(len(head.feature_norms), dim=1), head.feature_norms, strict=True)
+            features = torch.cat([self.norm(part.contiguous(), norm) for part, norm in parts], dim=1)
+        return self.read_tokens(head, self.linear(features.contiguous(), head.fuse), batch)
+
+    def read_tokens(self, head: ChainHead, x: torch.Tensor, batch: B) -> torch.Tensor:
+        """The same, where `x` [rows, hidden] stands before the tokens. It is written to."""
+        token = self.lookup(head.embedding, batch.tokens)
+        self.head_layer(token, x, head.layer, LayerStep(head.rope, batch, head.config, head.cache))
+        return self.norm(x, head.final_norm) if head.norm_output else x
 
     def draft_chains(
         self, head: ChainHead, x: torch.Tensor, batch: B, choices: Sequence[ChainChoice]

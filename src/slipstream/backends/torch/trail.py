@@ -7,6 +7,10 @@ from collections.abc import Sequence
 import torch
 
 
+def joined_rows(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
+
+
 class Trail:
     """Features of one sequence, in the order of the text: one row for each token that the target kept."""
 
@@ -19,7 +23,7 @@ class Trail:
 
     @property
     def num_unread(self) -> int:
-        return sum(map(len, self._kept))
+        return sum(rows.shape[0] for rows in self._kept)
 
     def score(self, features: torch.Tensor) -> None:
         self._scored = features
@@ -35,7 +39,7 @@ class Trail:
 
     def take(self) -> torch.Tensor:
         """[tokens, features] all that was kept; it is then empty."""
-        taken = self._kept[0] if len(self._kept) == 1 else torch.cat(self._kept)
+        taken = joined_rows(self._kept)
         self._kept, self._last = [], taken[-1:]
         return taken
 

@@ -173,13 +173,13 @@ static void norm_rows(const float *x, const float *gain, float eps, long rows, c
     }
 }
 
-static long normed_floats(long rows, long inputs) { return (rows * inputs + 15) / 16 * 16; }
+static long padded(long floats) { return (floats + 15) / 16 * 16; }
 
-long slip_project_floats(long rows, long inputs) { return normed_floats(rows, inputs) + acts_floats(rows, inputs); }
+long slip_project_floats(long rows, long inputs) { return padded(rows * inputs) + acts_floats(rows, inputs); }
 
 /* y[rows, outputs] = norm(x) W' (+ bias). room: slip_project_floats. */
 void slip_project(const struct linear *w, const float *gain, float eps, const float *x, long rows, float *y, float *room) {
-    struct acts a = acts_in(room + normed_floats(rows, w->inputs), rows, w->inputs);
+    struct acts a = acts_in(room + padded(rows * w->inputs), rows, w->inputs);
 #pragma omp parallel num_threads(num_threads)
     {
         norm_rows(x, gain, eps, rows, w, room, &a);
@@ -280,6 +280,9 @@ void slip_head_layer(const struct layer *l, const float *token_norm, int from_no
 /* ---- a draft head that goes on by itself ---- */
 
 struct head {
+    const struct linear *fuse;    /* features to what the layer reads */
+    const float *feature_gains;   /* of the norms of equal parts of the features, one after another; or null */
+    int64_t feature_norms;        /* how many there are */
     const struct layer *layer;
     const struct linear *embedding, *logits;
     const float *token_norm, *final_norm;
@@ -351,6 +354,34 @@ static int64_t chosen(const struct head *h, const float *logits, struct choice *
     by->chance *= own;
     *chance = (float)own;
     return h->token_ids[best];
+}
+
+/* The floats of room that `slip_read_features` takes. */
+long slip_read_floats(const struct head *h, long rows, long max_keys) {
+    long layer = slip_layer_floats(h->layer, rows, max_keys), acts = acts_floats(rows, h->fuse->inputs);
+    return padded(rows * h->fuse->inputs) + padded(rows * h->fuse->outputs) + (layer > acts ? layer : acts);
+}
+
+/* x[rows, width]: the head's outputs for tokens[rows] of the text, each after the target's features[rows, ...] before it. */
+void slip_read_features(const struct head *h, const struct batch *batch, const int64_t *tokens, const float *features, float *x,
+                        long max_keys, float *scratch) {
+    long rows = batch->rows, inputs = h->fuse->inputs, width = h->fuse->outputs, parts = h->feature_norms;
+    float *normed = scratch, *token = normed + padded(rows * inputs), *room = token + padded(rows * width);
+    struct acts a = acts_in(room, rows, inputs);
+#pragma omp parallel num_threads(num_threads)
+    {
+#pragma omp for schedule(static)
+        for (long r = 0; r < rows; r++) {
+            const float *row = features + r * inputs;
+            for (long k = 0, n = parts ? inputs / parts : 0; k < parts; k++)
+                rms_norm_row(row + k * n, h->feature_gains + k * n, h->layer->eps, n, normed + r * inputs + k * n);
+            if (h->fuse->is_quantised) quantise_groups(&a, r, 0, inputs / GROUP, parts ? normed + r * inputs : row);
+        }
+        linear_share(h->fuse, parts ? normed : features, &a, rows, 0, x);
+    }
+    slip_embed(h->embedding, tokens, rows, token);
+    slip_head_layer(h->layer, h->token_norm, h->from_norm, batch, token, x, max_keys, room);
+    if (h->norm_output) slip_rms_norm(x, h->final_norm, h->layer->eps, rows, width, x);
 }
 
 /* The floats of room that `slip_draft_chains` takes. */

@@ -39,6 +39,7 @@ _SIGNATURES: dict[str, list[type]] = {
     "slip_rope_write": [_POINTER, _POINTER, _POINTER],
     "slip_attend": [_POINTER, _POINTER, _POINTER, _LONG, _POINTER, _POINTER],
     "slip_layers": [_POINTER, _LONG, _POINTER, _POINTER, _LONG, _POINTER, _POINTER],
+    "slip_read_features": [_POINTER, _POINTER, _POINTER, _POINTER, _POINTER, _LONG, _POINTER],
     "slip_head_layer": [_POINTER, _POINTER, _INT, _POINTER, _POINTER, _POINTER, _LONG, _POINTER],
 }
 _COUNTS: dict[str, list[type]] = {  # those that return a number
@@ -46,6 +47,7 @@ _COUNTS: dict[str, list[type]] = {  # those that return a number
     "slip_project_floats": [_LONG, _LONG],
     "slip_attend_floats": [_LONG],
     "slip_layer_floats": [_POINTER, _LONG, _LONG],
+    "slip_read_floats": [_POINTER, _LONG, _LONG],
     "slip_chains_floats": [_POINTER, _LONG, _LONG],
     "slip_draft_chains": [_POINTER, _POINTER, _LONG, _POINTER, _POINTER, _LONG, _POINTER, _POINTER, _POINTER],
 }

@@ -78,6 +78,8 @@ class _CHead(ctypes.Structure):
     """`struct head` of layer.c."""
 
     _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("fuse", "feature_gains")),
+        ("feature_norms", ctypes.c_int64),
         *((name, ctypes.c_void_p) for name in ("layer", "embedding", "logits")),
         *((name, ctypes.c_void_p) for name in ("token_norm", "final_norm", "token_ids")),
         *((name, ctypes.c_int32) for name in ("from_norm", "norm_output")),
@@ -222,6 +224,14 @@ class NativeOps(SmallSteps[Batch]):
         gain, batch = layer.token_norm.gain.data_ptr(), self._c_batch(step.batch)
         self._lib.slip_head_layer(c_layer, gain, layer.from_norm, batch, token.data_ptr(), x.data_ptr(), max_keys, room)
 
+    def read_features(self, head: ChainHead, features: torch.Tensor, batch: Batch) -> torch.Tensor:
+        rows, max_keys, c_head = batch.num_rows, _whole_blocks(batch.max_keys), self._c_head(head)
+        x, c_batch, features = torch.empty(rows, head.fuse.outputs), self._c_batch(batch), features.contiguous()
+        room = self._room(self._lib.slip_read_floats(c_head, rows, max_keys))
+        addresses = (tensor.data_ptr() for tensor in (batch.tokens, features, x))
+        self._lib.slip_read_features(c_head, c_batch, *addresses, max_keys, room)
+        return x
+
     def draft_chains(
         self, head: ChainHead, x: torch.Tensor, batch: Batch, choices: Sequence[ChainChoice]
     ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -283,12 +293,14 @@ class NativeOps(SmallSteps[Batch]):
     def _c_head(self, head: ChainHead) -> int:
         """The C view of a draft head, made once."""
         if self._head is None or self._head[0] is not head:
-            own = head.layer
+            own, gains = head.layer, torch.cat([norm.gain for norm in head.feature_norms] or [torch.empty(0)])
             view = _CHead(
+                _native(head.fuse).address, gains.data_ptr(), len(head.feature_norms),
                 self._c_layer(own.layer, head.rope, head.config, head.cache), _native(head.embedding).address,
                 _native(head.logits).address, own.token_norm.gain.data_ptr(), head.final_norm.gain.data_ptr(),
                 head.token_ids.data_ptr(), own.from_norm, head.norm_output,
             )  # fmt: skip
+            view.kept = gains  # the address is of no use without it
             self._head = (head, view)
         return ctypes.addressof(self._head[1])
 
