@@ -108,8 +108,8 @@ class KVPool:
     def _longest_prefix(self, tokens: list[int]) -> tuple[PooledSequence | None, int]:
         best, longest, wanted = None, 0, tokens[:-1]
         for sequence in (*self._remembered.values(), *self._open.values()):
-            if sequence.tokens[:1] != wanted[:1]:
-                continue
+            if sequence.tokens[: longest + 1] != wanted[: longest + 1]:
+                continue  # it shares no more than the best
             shared = common_prefix(sequence.tokens, wanted)
             if shared > longest:
                 best, longest = sequence, shared
