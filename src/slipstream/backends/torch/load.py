@@ -202,8 +202,9 @@ def _choose_kernels(decoder: Decoder[DeviceRows], ops: TritonOps, pool: KVPool, 
     from slipstream.backends.torch.cuda.tilings import WIDE
 
     config, measure = decoder.config, partial(_measure_tilings, decoder, ops, pool, device)
-    layer = f"{config.hidden_size}x{config.num_heads * config.head_dim}x{config.intermediate_size}"
-    model = f"{config.num_layers} layers of {layer} {ops.activation_dtype}"
+    first, norms = decoder.layers[0], "with" if config.qk_norm else "no"
+    sizes = f"{first.qkv.outputs}x{config.hidden_size}x{config.intermediate_size} {first.gate_up.data.dtype}"
+    model = f"{config.num_layers} layers of {sizes}, {norms} norms of heads, cache {pool.keys.dtype}"
     ops.tilings.choose_streamed(model, partial(measure, [1]), partial(_seconds_of_step, decoder, pool, device))
     measure(WIDE)  # as many rows as streams and drafts have
 

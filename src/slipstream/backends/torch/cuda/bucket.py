@@ -6,6 +6,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -115,11 +116,14 @@ class TargetBucket(Bucket):
 
 
 @contextmanager
-def captured_graph() -> Iterator[torch.cuda.CUDAGraph]:
-    """A graph of what is started inside. Runs nothing, and nothing may free memory of the GPU meanwhile."""
+def captured_graph(memory: Any = None) -> Iterator[torch.cuda.CUDAGraph]:
+    """A graph of what is started inside. Runs nothing, and nothing may free memory of the GPU meanwhile.
+
+    `memory`: a pool for graphs of which one runs at a time.
+    """
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with no_collection(), torch.cuda.graph(graph):
+    with no_collection(), torch.cuda.graph(graph, pool=memory):
         yield graph
 
 

@@ -27,7 +27,7 @@ MAX_STEPS = 128
 STEPS_OF_GRAPHS = (4, 2, 1)  # longer ones take longer to capture and save little
 
 
-@triton.jit
+@triton.jit(do_not_specialize=("capacity",))
 def hand_on_kernel(
     chosen,  # [2, capacity] int32, of the step that was
     capacity,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 import torch
@@ -30,7 +31,7 @@ from slipstream.core.sampling import Sampling
 
 _MAX_ROWS = 32  # of a stream: its next token and the draft
 _MAX_TILES = 64  # of a batch, and rows
-_CAPTURED_AT_LOAD = range(2, 10)  # rows of a stream; the others when they come the second time
+_CAPTURED = range(2, 10)  # rows of a stream alone for which there are graphs
 _TABLE = AHEAD + 2 * _MAX_ROWS  # tokens that may be chosen before the layout is sent again
 _SIZES = ("num_tiles", "num_read_tiles", "per_stream", "next_per_stream")
 _BUFFERS = (
@@ -214,20 +215,22 @@ class HeadRounds:
         self._context_length = context_length
         self._under_way: _Round | None = None
         self._last_draft: tuple[Sequence[PooledSequence], int] | None = None  # for whom, and how long
-        self._graphs: dict[tuple[int, bool], torch.cuda.CUDAGraph | None] = {}  # by rows and whether it is sampled
+        self._graphs: dict[tuple[int, bool], torch.cuda.CUDAGraph] = {}  # by rows and whether it is sampled
         self._table = torch.zeros(MAX_STREAMS, _TABLE, 2, dtype=torch.int64, device=device)
         self._at = torch.zeros(MAX_STREAMS, dtype=torch.int32, device=device)
         self._drafts = HostCopies((_MAX_ROWS, 2, MAX_STREAMS), device)
         self._chosen = HostCopies((_MAX_TILES,), device)
 
     def warm_up(self, target: Callable[[int], TargetBucket]) -> None:
-        """Compiles the kernels, on two rows without meaning, and captures the usual graphs. `target`: the bucket for so
-        many rows.
+        """Captures the graphs, after a draft of each length on rows without meaning: it compiles their kernels.
+        `target`: the bucket for so many rows.
         """
-        for sampled in (False, True):
-            self._draft(_Scored(target(2), 2), _Scored(target(2), 2), 1, sampled)
-            for rows in _CAPTURED_AT_LOAD:
-                self._graphs[rows, sampled] = self._captured(_Scored(target(rows), rows), sampled)
+        memory = torch.cuda.graph_pool_handle()  # of all of them: one runs at a time
+        for rows, sampled in product(_CAPTURED, (False, True)):
+            scored = _Scored(target(rows), rows)
+            self._draft(scored, scored, 1, sampled)
+            with captured_graph(memory) as self._graphs[rows, sampled]:
+                self._draft(scored, scored, 1, sampled)
 
     def forget(self) -> None:
         """Another forward pass uses the buffers."""
@@ -337,8 +340,9 @@ class HeadRounds:
             before = before.kept()
             following.bucket.batch.fill(_rows_of(parts, per_stream), ahead=AHEAD)
             following.bucket.chooser.ask([])
-        if is_alike and count == 1 and self._bucket(1).is_captured:
-            self._draft_in_graph(following, is_sampled)
+        graph = self._graphs.get((per_stream, is_sampled)) if is_alike and count == 1 else None
+        if graph:  # the host needs longer to start a dozen things than the device for all of them
+            graph.replay()
         else:
             self._draft(before, following, count, is_sampled)
         if is_sampled:
@@ -350,24 +354,6 @@ class HeadRounds:
         started = self._start(following, now.streams)
         started.draft = draft
         return started
-
-    def _draft_in_graph(self, scored: _Scored, sampled: bool) -> None:
-        """For one stream, whose rounds are so short that the host needs longer to start a dozen things than the device
-        for all of them.
-        """
-        key = (scored.per_stream, sampled)
-        if key in self._graphs and self._graphs[key] is None:
-            self._graphs[key] = self._captured(scored, sampled)
-        graph = self._graphs.setdefault(key, None)
-        if graph:
-            graph.replay()
-        else:  # the first time also compiles what the graph will have
-            self._draft(scored, scored, 1, sampled)
-
-    def _captured(self, scored: _Scored, sampled: bool) -> torch.cuda.CUDAGraph:
-        with captured_graph() as graph:
-            self._draft(scored, scored, 1, sampled)
-        return graph
 
     def _draft(self, before: _Scored, following: _Scored, count: int, sampled: bool) -> None:
         """What lies between two forward passes: accepts, reads what was accepted, drafts."""

@@ -175,14 +175,15 @@ class CudaRunner:
             assert isinstance(own, TritonOps)
             ops = own.for_head(config.layer)
             weights = load_head(checkpoint, config, replace(self._decoder, ops=ops), self._device)
-            self._head = CudaHead(checkpoint, weights, ops, self._pool, self._device)
+            head = CudaHead(checkpoint, weights, ops, self._pool, self._device)
             self._feature_layers = config.feature_layers
             self._run_ahead.forget()
             self._buckets, self._long, self._draft_loop = {}, None, DraftLoop(self.bucket, self._device)
             if self._device.type == "cuda":
                 self.warm_up(lambda share: None)
-                self._head.warm_up()
-                self._head.rounds.warm_up(self.bucket)
+                head.warm_up()
+                head.rounds.warm_up(self.bucket)
+            self._head = head
         if self._head.path != checkpoint.path:
             raise UsageError(f"the model has the head {self._head.path} already, and it can have one at a time")
         return self._head

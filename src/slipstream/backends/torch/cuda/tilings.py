@@ -113,7 +113,7 @@ class Tilings:
         self._keeps = True  # until the cache can't be written
 
     def of(self, kind: str, weight: Linear, rows: int) -> Tiling:
-        narrow = self._known.get(_key(kind, weight), self._candidates(kind, weight, 1)[0])
+        narrow = self._known.get(self._narrow_key(kind, weight), self._candidates(kind, weight, 1)[0])
         if rows <= NARROW_ROWS:
             return narrow
         wide = self._known.get(_key(kind, weight, rows, narrow.split), self._candidates(kind, weight, rows)[0])
@@ -126,7 +126,7 @@ class Tilings:
         """
         weight, is_narrow = weights[0], rows <= NARROW_ROWS
         narrow = self.of(kind, weight, 1)
-        key = _key(kind, weight) if is_narrow else _key(kind, weight, rows, narrow.split)
+        key = self._narrow_key(kind, weight) if is_narrow else _key(kind, weight, rows, narrow.split)
         candidates = self._candidates(kind, weight, rows)
         if len(candidates) == 1:
             return
@@ -148,21 +148,27 @@ class Tilings:
         tilings. Triton's have the first ones here: to find the best would take as long as all else at the first start.
         """
         if self.streams:
-            key = f"streamed, {model}"
+            key = f"{model} is faster streamed"
             found = self._remembered().get(key)
             if not isinstance(found, bool):
                 measure()
                 streamed = seconds_of_step()
                 self.streams = False
-                self._known.clear()
                 found = streamed <= seconds_of_step()
                 log.debug("%s: %s", key, found)
-                self._remember(key, found)
+                if streamed < float("inf"):
+                    self._remember(key, found)
             self.streams = found
         measure()
 
+    def _is_streamed(self, kind: str, weight: Linear) -> bool:
+        return self.streams and kind in STREAMED and weight.scale is None
+
+    def _narrow_key(self, kind: str, weight: Linear) -> str:
+        return _key(kind, weight) + (", streamed" if self._is_streamed(kind, weight) else "")
+
     def _candidates(self, kind: str, weight: Linear, rows: int) -> tuple[Tiling, ...]:
-        if rows <= NARROW_ROWS and kind in STREAMED and self.streams and weight.scale is None:
+        if rows <= NARROW_ROWS and self._is_streamed(kind, weight):
             most = 4 if weight.outputs <= _FEW_OUTPUTS else 2
             return tuple(tiling for tiling in STREAMED[kind] if tiling.split <= most)
         narrow, wide = (CANDIDATES, WIDE) if weight.scale is None else (FP8_CANDIDATES, FP8_WIDE)
