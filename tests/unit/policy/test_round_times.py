@@ -145,3 +145,9 @@ def test_a_rehearsal_tells_a_draft_from_its_steps():
     for _ in range(40):  # later ones correct the steps
         times.record(1, 4, 0.4 + 4 * 0.2, is_free=False)
     assert times.seconds(1, 4, 0) == pytest.approx(1.2, rel=0.05)
+
+
+def test_other_programs_at_load_do_not_make_drafts_dear():
+    times = DraftTimes()
+    times.rehearse([(1, 0.9), (4, 0.7), (1, 0.2), (4, 0.5), (1, 0.8), (4, 0.9), (1, 0.7), (4, 0.8)])
+    assert times.seconds(1, 1, 0) < 0.25
