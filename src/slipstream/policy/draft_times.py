@@ -31,6 +31,8 @@ class DraftTimes:
             step_s = max(0.0, by_steps[most] - by_steps[fewest]) / (most - fewest)
             self._call_s = max(0.0, by_steps[fewest] - fewest * step_s)
             self._steps.expect({1: step_s})
+            self._num_drafts += len(drafts)
+            return
         for steps, seconds in drafts:
             self.record(1, steps, seconds, is_free=False)
 
