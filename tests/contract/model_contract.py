@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slipstream.core.protocols import Model, ScoreRequest, prefill
+from slipstream.core.protocols import Model, ScoreRequest, Scores, prefill
 from slipstream.core.tree import EMPTY_TREE, ROOT, DraftTree, TreeBuilder
 from slipstream.errors import CapacityError
 
@@ -35,6 +35,20 @@ def root_siblings(rng: np.random.Generator, num_nodes: int, vocab: int) -> Draft
 
 def chain(rng: np.random.Generator, num_nodes: int, vocab: int) -> DraftTree:
     return DraftTree.chain(rng.integers(vocab, size=num_nodes).tolist())
+
+
+class ExpiringScores:
+    """Scores that can't be read after the model's next `score`: a backend may write over them then."""
+
+    def __init__(self, scores: Scores) -> None:
+        self._scores: Scores | None = scores
+
+    def __getattr__(self, name: str) -> Any:
+        assert self._scores is not None, "read after the next `score`"
+        return getattr(self._scores, name)
+
+    def expire(self) -> None:
+        self._scores = None
 
 
 SHAPES = {"chain": chain, "random": random_tree, "bushy": bushy_tree, "root-siblings": root_siblings}
@@ -64,6 +78,18 @@ class ModelContract:
         assert self.num_open(model) == 0
         yield
         assert self.num_open(model) == 0
+
+    @pytest.fixture(autouse=True)
+    def scores_expire(self, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+        score, last = model.score, []
+
+        def expiring(requests: Sequence[ScoreRequest]) -> list[Any]:
+            for scores in last:
+                scores.expire()
+            last[:] = [ExpiringScores(scores) for scores in score(requests)]
+            return last[:]
+
+        monkeypatch.setattr(model, "score", expiring)
 
     @pytest.fixture
     def rng(self, request: pytest.FixtureRequest) -> np.random.Generator:
@@ -294,8 +320,8 @@ class ModelContract:
         source = self.filled(model, prompt)
         branches = [source, source.fork(), source.fork()]
         scores = model.score([ScoreRequest(b, [i], chain(rng, i, 50)) for i, b in enumerate(branches)])
-        for i, score in enumerate(scores):
-            self.assert_same(model, score.row(ROOT), self.linear(model, [*prompt, i]))
+        for i, row in enumerate([score.row(ROOT) for score in scores]):
+            self.assert_same(model, row, self.linear(model, [*prompt, i]))
         for branch in branches:
             branch.close()
 
@@ -323,8 +349,9 @@ class ModelContract:
         decoding, starting = self.filled(model, prompt), model.open()
         requests = [ScoreRequest(decoding, [1], tree), ScoreRequest(starting, other)]
         drafted, started = model.score(requests)
-        self.assert_same(model, drafted.row(2), self.linear(model, [*prompt, 1, *tree.path_tokens(2)]))
-        self.assert_same(model, started.row(ROOT), self.linear(model, other))
+        rows = drafted.row(2), started.row(ROOT)
+        self.assert_same(model, rows[0], self.linear(model, [*prompt, 1, *tree.path_tokens(2)]))
+        self.assert_same(model, rows[1], self.linear(model, other))
         decoding.close()
         starting.close()
 
