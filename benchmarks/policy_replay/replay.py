@@ -23,7 +23,7 @@ from slipstream.core.generation import Generation
 from slipstream.core.policy import Policy, RoundOutcome
 from slipstream.core.rehearsal import RehearsedRound
 from slipstream.core.sampling import Sampling
-from slipstream.core.stream import Drafter, Limits
+from slipstream.core.stream import Drafter, Limits, RequestOptions
 from slipstream.policy import AutoPolicy
 
 MakePolicy = Callable[[], Policy]
@@ -139,7 +139,8 @@ def _rehearsed(case: Case, cost: DraftCost, depth: int | None) -> RehearsedRound
 def _start(engine: Engine, case: Case, number: int) -> _Playing:
     answer = number % len(case.answers)
     limits = Limits(case.answers[answer].num_tokens, ignore_eos=True)
-    return _Playing(number, engine.generate(prompt_of(answer), _GREEDY, limits))
+    options = RequestOptions(max_draft=case.drafts.longest if case.goes_on_alone else None)
+    return _Playing(number, engine.generate(prompt_of(answer), _GREEDY, limits, options=options))
 
 
 def _look(playing: list[_Playing], case: Case, now_s: float, speeds: Speeds) -> list[_Playing]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -177,6 +178,11 @@ class RecordedDrafts:
         self._answers = answers
         self._drafter = drafter
         self._trees: dict[tuple[int, int, int], DraftTree] = {}
+
+    @cached_property
+    def longest(self) -> int:
+        """Tokens of the longest proposal that was recorded."""
+        return max(len(proposal.confidence) for one in self._answers for proposal in one.proposals[self._drafter])
 
     def num_right(self, answer: int, known: int) -> int:
         return self._answers[answer].proposal(self._drafter, known).num_right

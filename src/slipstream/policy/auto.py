@@ -27,6 +27,7 @@ class AutoPolicy:
         self._known = Knowledge(max_draft)
         self._ledger = Ledger()
         self._follows_prompt = False  # the last round read a prompt, so the device could not start this one early
+        self._follows_repeated = False  # the last round had drafts with which the device goes on
         self._free: set[str] = set()  # names of drafters that take almost no time
         self._last_drafter = ""
         self._reason = Reason()
@@ -46,6 +47,18 @@ class AutoPolicy:
                 self._learn_times(one.outcome, is_plain=not one.depth)
         made = [one for one in rounds if drafter in one.outcome.draft_s]
         self.drafted(drafter, [(one.depth, self._draft_seconds(one.outcome, drafter)) for one in made])
+        for one in made:
+            if one.outcome.was_repeated:
+                self._learn_repeated(drafter, one.outcome)
+
+    def _draft_seconds(self, outcome: RoundOutcome, drafter: str) -> float:
+        """Of one drafter. In a round that the device started, the host sees the end of a draft alone: there it is what
+        the round took beyond its forward pass.
+        """
+        if not outcome.was_repeated:
+            return outcome.draft_s[drafter]
+        times = self._known.times
+        return max(0.0, outcome.total_s - times.seconds(outcome.rows) + times.head_start(outcome.num_streams))
 
     def drafted(self, drafter: str, drafts: Sequence[tuple[int, float]]) -> None:
         """Learns from steps and seconds of drafts for one stream that were no answer's."""
@@ -61,17 +74,21 @@ class AutoPolicy:
     # -- learning from a round --------------------------------------------------------------------------------------
 
     def record(self, outcome: RoundOutcome) -> None:
-        plan = outcome.plan
+        plan, repeats = outcome.plan, None
         if isinstance(plan, AutoPlan):
+            repeats = plan.repeats
             drafting_s = self._usual_drafting_s(plan, outcome)
             self._charge(plan, outcome, drafting_s)
             self._learn_acceptance(plan, outcome)
             self._learn_drafting(plan, outcome)
             self._reason = reason_for(plan, outcome.num_drafted, drafting_s, self._known.times, self._reason)
         if not outcome.has_prefill:
-            self._learn_times(outcome, is_plain=not outcome.num_drafted)
             self._ledger.add(outcome)
-        self._follows_prompt = outcome.has_prefill
+            if repeats:
+                self._learn_repeated(repeats, outcome)
+            elif not self._follows_repeated:  # the first round of another kind takes longer than those after it
+                self._learn_times(outcome, is_plain=not outcome.num_drafted)
+        self._follows_prompt, self._follows_repeated = outcome.has_prefill, repeats is not None
 
     def _learn_acceptance(self, plan: AutoPlan, outcome: RoundOutcome) -> None:
         """A free drafter that proposed nothing cost nothing; a costly one that proposed nothing counts as wrong."""
@@ -107,19 +124,11 @@ class AutoPolicy:
             drafter.rounds_since = 0 if name in asked else drafter.rounds_since + 1
             if name in asked:
                 is_free = name in self._free
-                num_steps = 1 if is_free else plan.offers.depth_of(name)  # depth makes no difference to a free drafter
-                drafter.times.record(asked[name], num_steps, self._draft_seconds(outcome, name), is_free=is_free)
-                if not outcome.was_announced:
+                if name != plan.repeats:
+                    num_steps = 1 if is_free else plan.offers.depth_of(name)  # no matter how long what is free is
+                    drafter.times.record(asked[name], num_steps, outcome.draft_s[name], is_free=is_free)
+                if is_free and not outcome.was_announced:
                     drafter.add_worth(self._saved_rounds(plan, outcome, name))
-
-    def _draft_seconds(self, outcome: RoundOutcome, drafter: str) -> float:
-        """Of one drafter. In a round that the device started, the host sees the end of a draft alone: there it is what
-        the round took beyond its forward pass.
-        """
-        if not outcome.was_repeated:
-            return outcome.draft_s[drafter]
-        times = self._known.times
-        return max(0.0, outcome.total_s - times.seconds(outcome.rows) + times.head_start(outcome.num_streams))
 
     def _saved_rounds(self, plan: AutoPlan, outcome: RoundOutcome, drafter: str) -> float:
         """Plain rounds saved by this drafter's tokens, less the time of their rows."""
@@ -131,9 +140,8 @@ class AutoPolicy:
     def _usual_drafting_s(self, plan: AutoPlan, outcome: RoundOutcome) -> float:
         """The usual time of such drafts. One draft that had to compile kernels must not reduce drafting later."""
         usual_s = 0.0
-        for name in outcome.draft_s:
-            seconds = self._draft_seconds(outcome, name)
-            if name not in self._free:
+        for name, seconds in outcome.draft_s.items():
+            if name not in self._free and name != plan.repeats:
                 times = self._known.drafters[name].times
                 seconds = min(seconds, times.seconds(len(plan.view.streams), plan.offers.depth_of(name), 0))
             usual_s += seconds
@@ -142,26 +150,41 @@ class AutoPolicy:
     def _charge(self, plan: AutoPlan, outcome: RoundOutcome, drafting_s: float) -> None:
         """Charges the budget with the time beyond a plain round, as the cost model has it, less the tokens gained."""
         num_streams, times = len(plan.view.streams), self._known.times
-        if outcome.was_announced or not outcome.draft_s:
+        if plan.repeats and outcome.num_drafted:
+            extra_s = self._usual_repeated_s(plan.repeats, outcome) - plan.plain.seconds
+        elif outcome.was_announced or not outcome.draft_s:
             extra_s = times.asking(num_streams) if outcome.draft_s else 0.0
         else:
             extra_s = times.seconds(num_streams + outcome.num_drafted) + drafting_s - plan.plain.seconds
-            could_not = outcome.has_prefill or self._follows_prompt  # the device could not have started it early
-            if could_not or outcome.was_repeated:
+            if outcome.has_prefill or self._follows_prompt:  # the device could not have started it early
                 extra_s -= times.head_start(num_streams)
         self._known.budget.record(outcome.num_accepted / num_streams - extra_s / plan.plain.seconds)
 
+    def _usual_repeated_s(self, drafter: str, outcome: RoundOutcome) -> float:
+        """The usual time of such a round with drafts that the device goes on with. The first of them is charged with
+        what going back to plain rounds will take.
+        """
+        known, num_streams = self._known, outcome.num_streams
+        repeated, parts_s = known.drafters[drafter].repeated, self._parts_s(drafter, outcome)
+        change_s = 0.0 if outcome.was_repeated else repeated.begin_s + known.times.head_start(num_streams)
+        return parts_s * repeated.share(num_streams, 0) + change_s
+
+    def _parts_s(self, drafter: str, outcome: RoundOutcome) -> float:
+        return self._known.repeated_s(drafter, outcome.num_streams, outcome.rows // outcome.num_streams - 1)
+
+    def _learn_repeated(self, drafter: str, outcome: RoundOutcome) -> None:
+        """From a round with drafts that the device goes on with, whoever started it."""
+        if outcome.rows > outcome.num_streams:
+            repeated = self._known.drafters[drafter].repeated
+            learn = repeated.record if outcome.was_repeated else repeated.record_first
+            learn(outcome.num_streams, outcome.total_s, self._parts_s(drafter, outcome))
+
     def _learn_times(self, outcome: RoundOutcome, is_plain: bool) -> None:
-        times, num_streams = self._known.times, outcome.num_streams
+        times = self._known.times
         if outcome.was_announced:
-            times.record_ahead(num_streams, outcome.total_s, bool(outcome.draft_s))
-            return
-        drafting_s = outcome.drafting_s
-        if outcome.was_repeated:
-            steps, drafters = outcome.rows // num_streams - 1, self._known.drafters
-            drafting_s = sum(drafters[name].times.seconds(num_streams, steps, 0) for name in outcome.draft_s)
-            drafting_s -= times.head_start(num_streams)
-        times.record(outcome.rows, outcome.total_s - drafting_s, is_plain=is_plain)
+            times.record_ahead(outcome.num_streams, outcome.total_s, bool(outcome.draft_s))
+        else:
+            times.record(outcome.rows, outcome.total_s - outcome.drafting_s, is_plain=is_plain)
 
     def explain(self) -> PolicyReport:
         known = self._known

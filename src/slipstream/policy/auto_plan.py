@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from slipstream.core.policy import Ask, RoundView, fit
-from slipstream.core.stream import is_repeated, nodes_of_a_step, stops_early
+from slipstream.core.stream import Drafter, is_repeated, nodes_of_a_step, stops_early
 from slipstream.core.tree import EMPTY_TREE, DraftTree
 from slipstream.policy.acceptance import Chance
-from slipstream.policy.constants import CAUTION, LOSS_SHARE
+from slipstream.policy.constants import CAUTION, HOLD, LOSS_SHARE, MEMORY
 from slipstream.policy.groups import DrafterGroup, DraftOption, group_by_drafter
-from slipstream.policy.knowledge import Knowledge
+from slipstream.policy.knowledge import Decision, Knowledge
 from slipstream.policy.objective import RoundOption, best_prefix
 from slipstream.policy.offers import Offers
 
@@ -24,6 +24,7 @@ class AutoPlan:
         self.chosen = self.plain
         self.likeliest: float | None = None  # the highest probability of any drafted token, if one was considered
         self.shortest_s = 0.0  # what a round with one token of a costly draft would take, if one was considered
+        self.repeats: str | None = None  # the drafter with whose drafts the device goes on, if they are asked for
         self._known = known
         self._drafting_s = 0.0
         self._pays = False  # a costly draft is expected to pay off, so the next round will have one too
@@ -82,12 +83,15 @@ class AutoPlan:
     def _ask_costly(self, group: DrafterGroup) -> list[Ask]:
         view, drafter = self.view, group.drafter
         draft = None if group.is_cut_later or view.is_announced else self._worthwhile_draft(group)
-        goes_on = view.can_run_ahead and is_repeated(drafter)
+        goes_on, known = self._goes_on(drafter), self._known.drafters[drafter.name]
         under_way = view.draft_under_way if goes_on else 0
+        is_for_all = goes_on and draft is not None and len(draft.members) == len(view.streams)
         if under_way:
             self._whole = drafter.name
-        if draft and self._pays and goes_on and len(draft.members) == len(view.streams):
+        if draft and self._pays and is_for_all:
             self._whole, self._next_draft = drafter.name, draft.round
+        if under_way or (is_for_all and known.repeated.has_seen(len(view.streams))):
+            self.repeats = drafter.name if known.times.is_known else None
         if under_way:  # its time is spent: what was just decided is the draft after it
             return [Ask(view.streams[i], drafter, min(under_way, view.rooms[i])) for i in group.members]
         if draft is None:
@@ -96,6 +100,17 @@ class AutoPlan:
         if stops_early(drafter):
             depth, least = group.longest, self._least_chance(group, draft)
         return [Ask(view.streams[i], drafter, min(depth * width, view.rooms[i]), least) for i in draft.members]
+
+    def _goes_on(self, drafter: Drafter) -> bool:
+        """Whether the device starts the next round with this drafter's drafts by itself."""
+        return self.view.can_run_ahead and is_repeated(drafter)
+
+    def _begin_rounds(self, drafter: Drafter) -> float:
+        """Plain rounds lost by beginning with rounds that the device goes on with, and by going back to plain ones."""
+        if not self._goes_on(drafter) or self.view.draft_under_way:
+            return 0.0
+        begin_s = self._known.drafters[drafter.name].repeated.begin_s
+        return (begin_s + self._known.times.head_start(len(self.view.streams))) / self.plain.seconds if begin_s else 0.0
 
     def _least_chance(self, group: DrafterGroup, draft: DraftOption) -> float:
         """The chance from which one more token of a draft is worth its step and its row."""
@@ -106,9 +121,27 @@ class AutoPlan:
         return min(draft.round.rate * (row_s + step_s / len(draft.members)), 1.0)
 
     def _worthwhile_draft(self, group: DrafterGroup) -> DraftOption | None:
-        if group.drafter.name not in self._drafts:
-            self._drafts[group.drafter.name] = self._find_draft(group)
-        return self._drafts[group.drafter.name]
+        name = group.drafter.name
+        if name not in self._drafts:
+            draft = self._held_draft(group)
+            if draft is None:
+                draft = self._find_draft(group)
+                self._known.decision = Decision(name, draft.round, HOLD) if draft and self._pays else None
+            self._drafts[name] = draft
+        return self._drafts[name]
+
+    def _held_draft(self, group: DrafterGroup) -> DraftOption | None:
+        """What was decided in one of the rounds before, while the device goes on with the same streams, and gains."""
+        held, view = self._known.decision, self.view
+        if not held or not view.draft_under_way or held.drafter != group.drafter.name or not held.rounds_left:
+            return None
+        if len(group.members) < len(view.streams) or group.longest < held.round.size:
+            return None
+        if not self._known.budget.allows(0.0):
+            return None
+        held.rounds_left -= 1
+        self._pays = True
+        return DraftOption(group.members, held.round)
 
     def _find_draft(self, group: DrafterGroup) -> DraftOption | None:
         """The draft that pays off by the expected p; while the budget is overdrawn, by observations alone. A draft that
@@ -122,9 +155,9 @@ class AutoPlan:
         chances = known.chances(name, group.streams, group.longest)
         self._consider(chances[0].p)
         expected = self._best_draft(group, chances, 0.0, offered)
-        if expected and not known.budget.allows(0.0):
+        if expected and not known.budget.covers(self._begin_rounds(group.drafter)):
             seen = known.chances(name, group.streams, group.longest, prior=0.0)
-            expected = expected if self._best_draft(group, seen, 0.0, offered) else None
+            expected = expected if self._best_draft(group, seen, 0.0, offered, fades=False) else None
             self._pays = expected is not None
             return expected
         if expected:
@@ -139,14 +172,20 @@ class AutoPlan:
         return trial if known.budget.allows(lost_rounds) else None
 
     def _best_draft(
-        self, group: DrafterGroup, chances: Sequence[Chance], z: float, offered: RoundOption
+        self, group: DrafterGroup, chances: Sequence[Chance], z: float, offered: RoundOption, *, fades: bool = True
     ) -> DraftOption | None:
-        """The best depth, with each p at its quantile `z`. None if no draft is better than the current offers."""
+        """The best depth, with each p at its quantile `z`. None if no draft is better than the current offers. `fades`:
+        what rounds took that the device started by itself counts less, the longer ago it was.
+        """
         times, num_streams = self._known.drafters[group.drafter.name].times, len(self.view.streams)
         everybody, width, gains = len(group.members), nodes_of_a_step(group.drafter), self.offers.gains()
         step_s = 0.0 if group.drafter.is_free else times.step(everybody)
-        goes_on = self.view.can_run_ahead and is_repeated(group.drafter)  # with such rounds, as with plain ones
-        head_start_s = self._known.times.head_start(num_streams) if goes_on else self._head_start_s
+        head_start_s, share, begin_s = self._head_start_s, 1.0, 0.0
+        if self._goes_on(group.drafter):  # with such rounds, as with plain ones
+            head_start_s = self._known.times.head_start(num_streams)
+            state = self._known.drafters[group.drafter.name]
+            share = state.repeated.share(num_streams, state.rounds_since if fades else 0)
+            begin_s = self._begin_rounds(group.drafter) * self.plain.seconds * (1 - MEMORY)  # of each that follows
         other_s = (
             self._drafting_s - head_start_s + times.seconds(everybody, int(group.drafter.is_free), group.num_unread)
         )
@@ -165,7 +204,7 @@ class AutoPlan:
                 gained = len(members) * gain + sum(tokens for _, tokens in others)
             if num_nodes > most_nodes:
                 break
-            round_s = seconds[num_nodes] + other_s + step_s * depth
+            round_s = share * (seconds[num_nodes] + other_s + step_s * depth) + begin_s
             self.shortest_s = round_s if depth == 1 else self.shortest_s
             if members and num_streams + gained > rate * round_s:
                 option = RoundOption(depth, num_streams + gained, round_s)

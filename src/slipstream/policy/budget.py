@@ -10,11 +10,17 @@ class LossBudget:
     ones.
 
     It is limited to plus and minus `CREDIT` plain rounds and starts full: old gains can't pay for new losses, and old
-    losses do not prevent new trials.
+    losses do not prevent new trials. What costs more at once, it is saved for.
     """
 
     def __init__(self) -> None:
         self._rounds = CREDIT
+        self._most = CREDIT
+
+    def covers(self, rounds: float) -> bool:
+        """Whether this many plain rounds may be lost. More than `CREDIT` are saved for from now on."""
+        self._most = max(CREDIT, rounds)
+        return rounds <= self._rounds + LOSS_SHARE  # what it costs changes a little from round to round
 
     def allows(self, rounds: float) -> bool:
         """Whether this many plain rounds may be lost."""
@@ -22,4 +28,4 @@ class LossBudget:
 
     def record(self, gained: float) -> None:
         """Records a round, and how many plain rounds it saved."""
-        self._rounds = max(-CREDIT, min(CREDIT, self._rounds + LOSS_SHARE + gained))
+        self._rounds = max(-CREDIT, min(self._most, self._rounds + LOSS_SHARE + gained))

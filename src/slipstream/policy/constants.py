@@ -10,6 +10,7 @@ PRIOR = 3.0  # accepted tokens, and as many rejected ones, that the earlier esti
 BUCKETS = 6  # of confidence, within which tokens count as equal: enough to tell 0.9 from 0.7, few enough to fill
 MEMORY = 0.98  # share of an observation that remains after the next: about 50 count
 RECENT = 0.9  # the same for what changes within an answer: about 10 count
+HOLD = 8  # rounds that the device starts by itself for which a decision holds: finding it takes the host time
 MAX_DRAFT = 16  # tokens of a stream's draft: at 0.95 each, half of such drafts are accepted whole
 FIRST_ROUNDS = 3  # of which the median is what the host takes; as many first drafts prepare what later ones find
 FOLLOW = 0.02  # by which t(n) moves with each round towards what it took: it follows a change of 20 % in ten rounds

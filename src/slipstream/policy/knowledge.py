@@ -11,6 +11,8 @@ from slipstream.policy.acceptance import Acceptance, AcceptanceRecord, Chance
 from slipstream.policy.budget import LossBudget
 from slipstream.policy.constants import MEMORY, PRIOR
 from slipstream.policy.draft_times import DraftTimes
+from slipstream.policy.objective import RoundOption
+from slipstream.policy.repeated_times import RepeatedTimes
 from slipstream.policy.round_times import RoundTimes
 
 
@@ -18,6 +20,7 @@ from slipstream.policy.round_times import RoundTimes
 class DrafterState:
     acceptance: Acceptance = field(default_factory=Acceptance)
     times: DraftTimes = field(default_factory=DraftTimes)
+    repeated: RepeatedTimes = field(default_factory=RepeatedTimes)
     worth: float = 0.0  # recent plain rounds saved per request
     rounds_since: int = 0  # it was asked
     recovery: float = 0.0  # how often, after a first token that was wrong or missing, the next draft's is right
@@ -38,13 +41,29 @@ class StreamState:
 
 
 @dataclass(slots=True)
+class Decision:
+    """What was found to pay off in rounds that the device starts by itself. It holds for some of them."""
+
+    drafter: str
+    round: RoundOption
+    rounds_left: int
+
+
+@dataclass(slots=True)
 class Knowledge:
     max_draft: int
     times: RoundTimes = field(default_factory=RoundTimes)
     budget: LossBudget = field(default_factory=LossBudget)
+    decision: Decision | None = None
     is_waiting: bool = False  # the device was not allowed to start the next round, because of a draft
     drafters: dict[str, DrafterState] = field(default_factory=lambda: defaultdict(DrafterState))
     streams: dict[int, StreamState] = field(default_factory=lambda: defaultdict(StreamState))
+
+    def repeated_s(self, drafter: str, num_streams: int, depth: int) -> float:
+        """What the parts of a round take that the device starts by itself: drafts of this depth, and a forward pass."""
+        times = self.times
+        drafting_s = self.drafters[drafter].times.seconds(num_streams, depth, 0)
+        return times.seconds(num_streams * (1 + depth)) + drafting_s - times.head_start(num_streams)
 
     def num_unread(self, drafter: str, stream: Stream) -> int:
         """Tokens that a drafter has to read before it drafts. It has read the prompt, and the stream as far as it was

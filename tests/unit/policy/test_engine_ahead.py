@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import accumulate
+from operator import and_
 
 import pytest
 
@@ -193,3 +196,95 @@ def test_the_length_of_a_draft_is_known_a_round_ahead(drafts: type[AlwaysRight] 
     assert answer.tokens == plain_tokens(device.logits, PROMPT, Sampling(), 300)
     assert device.num_discarded <= 1
     assert len(set(device.drafted) - {0}) > (1 if drafts is AlwaysRight else 0)
+
+
+class HeadDevice(FakeModel):
+    """Drafts and scores by itself, a round ahead of the host, which takes some time for each round too."""
+
+    FORWARD_S, CALL_S, STEP_S, BEGIN_S = 0.52e-3, 0.08e-3, 0.035e-3, 0.6e-3
+
+    def __init__(self, host_s: float) -> None:
+        super().__init__(max_rows=64)
+        self.info = replace(self.info, runs_ahead=True)
+        self.now = 0.0
+        self.host_s = host_s  # of a round with a draft
+        self.drafts: list[int] = []  # by round
+        self._under_way: tuple[int, float] | None = None  # what it drafted, and when it will have scored it
+
+    def clock(self) -> float:
+        return self.now
+
+    def score(self, requests: Sequence[ScoreRequest]) -> list[FakeScores]:
+        scores = super().score(requests)
+        [request] = requests
+        drafted, following = len(request.tree), request.next_draft
+        self.drafts.append(drafted)
+        self.now += self.host_s if drafted else 0.2e-3
+        if self._under_way is None or self._under_way[0] != drafted:
+            self.now += self.BEGIN_S if drafted else 0.1e-3
+            self._under_way = drafted, self.now + self.FORWARD_S
+        done = self._under_way[1]
+        self._under_way = None
+        if following is not None and bool(following) == bool(drafted):
+            draft_s = self.CALL_S + self.STEP_S * following if following else 0.0
+            self._under_way = following, max(done, self.now) + draft_s + self.FORWARD_S
+        self.now = max(self.now, done)
+        return scores
+
+    def wait_for_draft(self, steps: int) -> None:
+        if self._under_way and self._under_way[0]:
+            self.now = max(self.now, self._under_way[1] - self.FORWARD_S)
+        else:
+            self.now += 0.3e-3 + self.CALL_S + self.STEP_S * steps
+
+
+class HeadLike:
+    """Each token is right with the same chance, if the one before it was."""
+
+    name, is_free, is_repeated = "head", False, True
+
+    def __init__(self, device: HeadDevice, chance: float) -> None:
+        self._right = AlwaysRight(model=device)
+        self.begin, self.observe, self.end = self._right.begin, self._right.observe, self._right.end
+        self._device = device
+        self._chance = chance
+        self._random = random.Random(0)
+
+    def propose(self, streams: Sequence[Stream], budgets: Sequence[int]) -> list[DraftTree]:
+        self._device.wait_for_draft(max(budgets))
+        return [self._spoilt(tree) for tree in self._right.propose(streams, budgets)]
+
+    def _spoilt(self, tree: DraftTree) -> DraftTree:
+        is_right = list(accumulate((self._random.random() < self._chance for _ in tree.tokens), and_))
+        tokens = [token if right else (token + 1) % 32 for token, right in zip(tree.tokens, is_right, strict=True)]
+        return DraftTree.chain(tokens, [self._chance] * len(tokens))
+
+
+def with_head(policy: AutoPolicy | FixedPolicy | None, host_s: float = 0.2e-3, chance: float = 0.0) -> HeadDevice:
+    """Ten answers. Rounds are rehearsed without what the policy takes of the host."""
+    device = HeadDevice(min(host_s, 0.35e-3))
+    head = HeadLike(device, chance)
+    if isinstance(policy, AutoPolicy):
+        policy.expect(dict.fromkeys((1, 2, 4, 8), HeadDevice.FORWARD_S) | {16: 1.05 * HeadDevice.FORWARD_S}, {})
+        policy.rehearsed("head", rehearse(device, letters(32), head, device.clock))
+    device.now, device.host_s, device.drafts = 0.0, host_s, []
+    engine = Engine(device, letters(32), head if policy else None, policy, clock=device.clock)
+    for _ in range(10):
+        engine.generate(PROMPT, Sampling(), Limits(max_tokens=150)).result()
+    return device
+
+
+@pytest.mark.parametrize("host_s", [0.2e-3, 0.5e-3, 0.75e-3, 0.9e-3])
+def test_what_the_host_takes_does_not_make_longer_drafts_seem_dear(host_s: float):
+    """A round takes as long as the host, if that is longer; a step more is no dearer for it."""
+    fixed, auto = with_head(FixedPolicy(4), host_s, 0.7), with_head(AutoPolicy(), host_s, 0.7)
+    assert auto.now < 1.03 * fixed.now
+    assert sum(auto.drafts) > 3 * len(auto.drafts)
+
+
+@pytest.mark.parametrize("host_s", [0.2e-3, 0.5e-3, 0.75e-3])
+@pytest.mark.parametrize("chance", [0.0, 0.1, 0.2, 0.3])
+def test_beginning_with_drafts_that_are_wrong_is_paid_for_before_it_is_tried_again(host_s: float, chance: float):
+    plain, auto = with_head(None), with_head(AutoPolicy(), host_s, chance)
+    assert any(auto.drafts)
+    assert auto.now < plain.now / 0.965
