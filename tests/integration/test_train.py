@@ -19,7 +19,7 @@ from contract import tiny_models
 from slipstream.backends import MachineOptions
 from slipstream.backends.llamacpp.options import LlamaCppOptions
 from slipstream.train.messages import Messenger
-from slipstream.train.run import distil, train_head
+from slipstream.train.run import run_training
 from slipstream.train.settings import DistilOptions, TrainOptions
 from unit.models.model_files import write_gguf
 
@@ -63,7 +63,7 @@ def test_a_killed_command_goes_on(target: Path, tmp_path: Path) -> None:
     assert process.returncode == 0, errors
     result = json.loads(said)
     assert result["is_finished"] and "going on at step" in errors
-    whole = train_head(TrainOptions(target=str(target), **HEAD), tmp_path / "whole", CPU, Messenger())
+    whole = run_training(TrainOptions(target=str(target), **HEAD), tmp_path / "whole", CPU, Messenger())
     assert result["accepted_length"] == whole.accepted_length
     assert result["num_tokens"] == whole.facts["num_tokens"]
     weights = [(folder / "model.safetensors").read_bytes() for folder in (output, tmp_path / "whole")]
@@ -80,7 +80,7 @@ def test_a_killed_distil_goes_on_to_the_same_files(tmp_path: Path) -> None:
     said, errors = process.communicate()
     assert process.returncode == 0, errors
     assert json.loads(said)["is_finished"] and "going on at step" in errors
-    whole = distil(DistilOptions(target=str(target), **settings), tmp_path / "whole" / "draft", CPU, Messenger())
+    whole = run_training(DistilOptions(target=str(target), **settings), tmp_path / "whole" / "draft", CPU, Messenger())
     assert json.loads(said)["accepted_length"] == whole.accepted_length
     for end in ("/model.safetensors", ".gguf"):
         assert Path(f"{output}{end}").read_bytes() == Path(f"{whole.folder}{end}").read_bytes()
@@ -92,7 +92,7 @@ def test_llama_cpp_drafts_with_a_distilled_file(tmp_path: Path) -> None:
     target = tmp_path / "target.gguf"
     write_gguf(target, metadata={"llama.context_length": 256})
     settings = {**TRAINING, "transcripts": _transcripts(tmp_path / "said.jsonl"), "layers": 1}
-    done = distil(DistilOptions(target=str(target), **settings), tmp_path / "draft", CPU, Messenger())
+    done = run_training(DistilOptions(target=str(target), **settings), tmp_path / "draft", CPU, Messenger())
     options = LlamaCppOptions(threads=1)
     plain = slipstream.load(target, drafter="none", options=options)
     engine = slipstream.load(target, draft=f"{done.folder}.gguf", drafter="model", policy="fixed(3)", options=options)

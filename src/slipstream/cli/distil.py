@@ -45,8 +45,8 @@ def distil(
 
       slipstream generate -m smollm2-135m -d smollm2-draft "Hello"
     """
-    from slipstream.tasks.distil import distil as run_distil
+    from slipstream.tasks.train import train
 
     with TerminalReporter("training") as reporter:
-        result = run_distil(options, output, machine=machine, reporter=reporter, command=opt.command_line())
+        result = train(options, output, machine=machine, reporter=reporter, command=opt.command_line())
     show(result, as_json)

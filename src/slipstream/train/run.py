@@ -216,19 +216,15 @@ class TrainingRun:
         }
 
 
-def train_head(
-    options: TrainOptions, output: Path, machine: MachineOptions, messenger: Messenger, command: str = ""
+def run_training(
+    options: TrainOptions | DistilOptions,
+    output: Path,
+    machine: MachineOptions,
+    messenger: Messenger,
+    command: str = "",
 ) -> TrainResult:
-    """Ctrl-C ends it with the best head so far."""
+    """Makes a head or a small draft model, as the options say. Ctrl-C ends it with the best so far."""
     target = open_checkpoint(options.target)
+    make: Any = HeadTrainee if isinstance(options, TrainOptions) else DraftTrainee
     with messenger.catching_interrupts():
-        return TrainingRun(options, target, HeadTrainee(options, target), output, machine, messenger, command).run()
-
-
-def distil(
-    options: DistilOptions, output: Path, machine: MachineOptions, messenger: Messenger, command: str = ""
-) -> TrainResult:
-    """Ctrl-C ends it with the best draft model so far."""
-    target = open_checkpoint(options.target)
-    with messenger.catching_interrupts():
-        return TrainingRun(options, target, DraftTrainee(options, target), output, machine, messenger, command).run()
+        return TrainingRun(options, target, make(options, target), output, machine, messenger, command).run()

@@ -28,7 +28,7 @@ from slipstream.train.draft_module import DraftModule, first_layers
 from slipstream.train.draft_trainee import DraftTrainee, TrainedDraft
 from slipstream.train.forward import load_target
 from slipstream.train.messages import Messenger
-from slipstream.train.run import TrainResult, distil
+from slipstream.train.run import TrainResult, run_training
 from slipstream.train.settings import DistilOptions
 from slipstream.train.shards import Role, Text
 
@@ -66,7 +66,7 @@ def options(target: Path, tmp_path_factory: pytest.TempPathFactory) -> DistilOpt
 
 @pytest.fixture(scope="module")
 def made(options: DistilOptions, tmp_path_factory: pytest.TempPathFactory) -> TrainResult:
-    return distil(options, tmp_path_factory.mktemp("made") / "draft", CPU, Messenger(), "slipstream distil")
+    return run_training(options, tmp_path_factory.mktemp("made") / "draft", CPU, Messenger(), "slipstream distil")
 
 
 def logits_of(module: DraftModule, tokens: torch.Tensor) -> torch.Tensor:
@@ -167,9 +167,9 @@ def test_a_run_that_broke_off_ends_with_the_same_weights(
             raise CrashError
 
     with pytest.raises(CrashError):
-        distil(options, tmp_path / "draft", CPU, Messenger(crash), "slipstream distil")
+        run_training(options, tmp_path / "draft", CPU, Messenger(crash), "slipstream distil")
     said: list[str] = []
-    again = distil(options, tmp_path / "draft", CPU, Messenger(said.append), "slipstream distil")
+    again = run_training(options, tmp_path / "draft", CPU, Messenger(said.append), "slipstream distil")
     assert "going on at step 19" in said and again.accepted_length == made.accepted_length
     for name in ("draft/model.safetensors", "draft.gguf"):
         assert (tmp_path / name).read_bytes() == (made.folder.parent / name).read_bytes()
@@ -188,21 +188,21 @@ def test_what_can_not_be_is_refused(
     options: DistilOptions, made: TrainResult, changes: dict[str, int], message: str
 ) -> None:
     with pytest.raises(UsageError, match=message):
-        distil(replace(options, **changes), made.folder, CPU, Messenger())
+        run_training(replace(options, **changes), made.folder, CPU, Messenger())
 
 
 def test_what_does_not_fit_is_refused_before_anything_is_written(options: DistilOptions, tmp_path: Path) -> None:
     with pytest.raises(CapacityError, match=r"too little memory.* or use fewer --layers"):
-        distil(replace(options, batch_tokens=1_000_000_000), tmp_path / "draft", CPU, Messenger())
+        run_training(replace(options, batch_tokens=1_000_000_000), tmp_path / "draft", CPU, Messenger())
     assert not any(tmp_path.iterdir())
 
 
 def test_files_of_others_are_left_alone(options: DistilOptions, tmp_path: Path) -> None:
     (tmp_path / "draft.gguf").write_text("mine")
     with pytest.raises(UsageError, match=r"draft\.gguf exists, and no training of it"):
-        distil(options, tmp_path / "draft", CPU, Messenger())
+        run_training(options, tmp_path / "draft", CPU, Messenger())
     with pytest.raises(UsageError, match=r"expected a folder.* Leave out \.gguf"):
-        distil(options, tmp_path / "draft.gguf", CPU, Messenger())
+        run_training(options, tmp_path / "draft.gguf", CPU, Messenger())
     assert (tmp_path / "draft.gguf").read_text() == "mine"
 
 
@@ -221,7 +221,7 @@ def test_a_target_that_gives_no_numbers_is_named(target: Path, options: DistilOp
     (shards / "recipe.json").write_text(json.dumps(recipe))
     broken = replace(options, target=str(tmp_path / "broken"), texts=shards)
     with pytest.raises(SlipstreamError, match=r"weights of .*broken are damaged"):
-        distil(broken, tmp_path / "draft", CPU, Messenger())
+        run_training(broken, tmp_path / "draft", CPU, Messenger())
 
 
 def test_a_target_that_gguf_can_not_hold_is_told_before_training(tiny_folders: dict[str, Path]) -> None:

@@ -18,7 +18,7 @@ from slipstream.loading import load
 from slipstream.models.safetensors_file import read_file_header
 from slipstream.train.loop import rate_at
 from slipstream.train.messages import Messenger
-from slipstream.train.run import TrainResult, train_head
+from slipstream.train.run import TrainResult, run_training
 from slipstream.train.run_state import RunState
 from slipstream.train.settings import TrainOptions
 
@@ -41,7 +41,7 @@ def whole(options: TrainOptions, tmp_path_factory: pytest.TempPathFactory) -> Tr
 
 
 def train(options: TrainOptions, output: Path, messenger: Messenger | None = None) -> TrainResult:
-    return train_head(options, output, CPU, messenger or Messenger(), "slipstream train --target tiny")
+    return run_training(options, output, CPU, messenger or Messenger(), "slipstream train --target tiny")
 
 
 def records(result: TrainResult) -> list[dict[str, float]]:
