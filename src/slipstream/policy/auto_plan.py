@@ -284,14 +284,19 @@ class AutoPlan:
         This round already gives the first offered token, so the gain is in the tokens after it, and in what is offered
         instead where it is wrong. The host also has to wait for the round after the next.
         """
-        times = self._known.times
+        known, times = self._known, self._known.times
         if self._pays or not times.is_ahead_known:
             return times.is_ahead_known
         back_s = times.seconds(len(self.view.streams)) + self._drafting_s - self.plain.seconds
         chances = self.offers.expected_next(-CAUTION, self.view.max_nodes) if self.offers else []
         if self._best_prefix(self.plain, chances, 0, back_s).size:
             return True
-        return any(self._worthwhile_draft(group) for group in self._groups if not group.is_cut_later)
+        if self.view.is_announced and known.plain_rounds_left:
+            known.plain_rounds_left -= 1
+            return False
+        is_worth = any(self._worthwhile_draft(group) for group in self._groups if not group.is_cut_later)
+        known.plain_rounds_left = 0 if is_worth else HOLD
+        return is_worth
 
     def _consider(self, chance: float) -> None:
         self.likeliest = max(self.likeliest or 0.0, chance)

@@ -55,6 +55,7 @@ class Knowledge:
     times: RoundTimes = field(default_factory=RoundTimes)
     budget: LossBudget = field(default_factory=LossBudget)
     decision: Decision | None = None
+    plain_rounds_left: int = 0  # that the device starts by itself, for which no costly drafter is looked into
     is_waiting: bool = False  # the device was not allowed to start the next round, because of a draft
     drafters: dict[str, DrafterState] = field(default_factory=lambda: defaultdict(DrafterState))
     streams: dict[int, StreamState] = field(default_factory=lambda: defaultdict(StreamState))

@@ -16,14 +16,11 @@ class Trail:
 
     def __init__(self) -> None:
         self._kept: list[torch.Tensor] = []
+        self.num_unread = 0  # rows of it
         self._last: torch.Tensor | None = None  # of what was taken
         self._scored: torch.Tensor | None = None  # rows of the last forward pass: pending tokens, then nodes
         self.output: torch.Tensor | None = None  # [1, hidden] of the head, after the last token it read
         self.drafted: list[torch.Tensor] = []  # the same, after each node of the draft in progress
-
-    @property
-    def num_unread(self) -> int:
-        return sum(rows.shape[0] for rows in self._kept)
 
     def score(self, features: torch.Tensor) -> None:
         self._scored = features
@@ -35,18 +32,20 @@ class Trail:
             self._kept.append(self._scored[: num_pending + len(path)])
         else:
             self._kept.append(self._scored[[*range(num_pending), *(num_pending + node for node in path)]])
+        self.num_unread += num_pending + len(path)
         self._scored = None
 
     def take(self) -> torch.Tensor:
         """[tokens, features] all that was kept; it is then empty."""
         taken = joined_rows(self._kept)
-        self._kept, self._last = [], taken[-1:]
+        self._kept, self.num_unread, self._last = [], 0, taken[-1:]
         return taken
 
     def read_again(self) -> None:
         """Puts back the last row that was taken."""
         assert self._last is not None
-        self._kept = [self._last]
+        self._kept, self.num_unread = [self._last], 1
 
     def forget(self) -> None:
-        self._kept, self._last, self._scored, self.output, self.drafted = [], None, None, None, []
+        self._kept, self.num_unread, self._last = [], 0, None
+        self._scored, self.output, self.drafted = None, None, []
