@@ -6,7 +6,7 @@ VLLM_VENV ?= .venv-vllm
 VLLM_VERSION := 0.32.0
 AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 
-.PHONY: help demo demo-llamacpp serve install browser test test-llamacpp test-vllm check lint types pytest fuzz stress format bench-cpu bench-policy clean
+.PHONY: help demo demo-llamacpp serve install browser emulator test test-llamacpp test-vllm check lint types pytest fuzz stress format bench-cpu bench-policy clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 17
@@ -31,7 +31,11 @@ browser:  ## Chromium, which the tests of the server's page use (Debian or Ubunt
 	command -v chromium || command -v google-chrome || $(AS_ROOT) sh -c \
 	  'apt-get update -q -o Acquire::Retries=3 && apt-get install -q -y -o Acquire::Retries=3 --no-install-recommends chromium'
 
-check: browser test test-llamacpp  ## what CI runs
+emulator:  ## a compiler and an emulator of ARM processors, for the tests of kernels that this processor can't run
+	command -v qemu-aarch64 && command -v aarch64-linux-gnu-gcc || $(AS_ROOT) sh -c \
+	  'apt-get update -q -o Acquire::Retries=3 && apt-get install -q -y -o Acquire::Retries=3 --no-install-recommends qemu-user gcc-aarch64-linux-gnu libc6-dev-arm64-cross'
+
+check: browser emulator test test-llamacpp  ## what CI runs
 
 lint: $(VENV)/.test-installed
 	$(BIN)/ruff check .

@@ -8,6 +8,16 @@ struct linear {
     int32_t is_quantised; /* whether any of its parts is */
 };
 
+/* The rows that a product reads. Those of scales of 16 inputs are quicker one by one. */
+static struct acts acts_for(const struct linear *w, float *room, long rows) {
+    int in_pairs = PAIRS && rows >= PAIRED_ROWS;
+    for (long i = 0; i < w->num_parts && in_pairs; i++) {
+        int kind = w->parts[i].layout - FLOAT_LAYOUTS;
+        in_pairs = kind < 0 || quants[kind].scale != BYTES16;
+    }
+    return acts_in(room, rows, w->inputs, in_pairs);
+}
+
 /* How outputs leave a product. */
 struct outcome {
     float *y; /* [rows, stride] */
@@ -95,7 +105,7 @@ long slip_acts_floats(long rows, long inputs) { return acts_floats(rows, inputs)
 
 /* y[rows, outputs] = x W' (+ bias), added to y where `add` is set. room: slip_acts_floats. */
 void slip_linear(const struct linear *w, const float *x, long rows, int add, float *y, float *room) {
-    struct acts a = acts_in(room, rows, w->inputs);
+    struct acts a = acts_for(w, room, rows);
 #pragma omp parallel num_threads(num_threads)
     {
         if (w->is_quantised) quantise_rows(&a, x, rows);
@@ -179,7 +189,7 @@ long slip_project_floats(long rows, long inputs) { return padded(rows * inputs) 
 
 /* y[rows, outputs] = norm(x) W' (+ bias). room: slip_project_floats. */
 void slip_project(const struct linear *w, const float *gain, float eps, const float *x, long rows, float *y, float *room) {
-    struct acts a = acts_in(room + padded(rows * w->inputs), rows, w->inputs);
+    struct acts a = acts_for(w, room + padded(rows * w->inputs), rows);
 #pragma omp parallel num_threads(num_threads)
     {
         norm_rows(x, gain, eps, rows, w, room, &a);
@@ -204,8 +214,8 @@ static void gate_rows(const float *gate_up, long rows, const struct linear *down
 static void after_norm(const struct layer *l, const struct batch *batch, const struct room *room, const struct acts *read,
                        long max_keys, float *x) {
     long rows = batch->rows;
-    struct acts heads = acts_in(room->acts, rows, l->output->inputs);
-    struct acts normed = acts_in(room->acts, rows, l->gate_up->inputs), inner = acts_in(room->acts, rows, l->down->inputs);
+    struct acts heads = acts_for(l->output, room->acts, rows);
+    struct acts normed = acts_for(l->gate_up, room->acts, rows), inner = acts_for(l->down, room->acts, rows);
     linear_share(l->qkv, room->normed, read, rows, 0, room->qkv);
 #pragma omp barrier
 #pragma omp for schedule(static)
@@ -243,11 +253,11 @@ void slip_layers(const struct layer *const *layers, long count, const struct bat
                  float *scratch, const struct features *f) {
     long rows = batch->rows, width = layers[0]->qkv->inputs;
     struct room room = room_of(layers[0], rows, max_keys, scratch);
-    struct acts read = acts_in(room.acts, rows, width);
 #pragma omp parallel num_threads(num_threads)
     {
         for (long i = 0; i < count; i++) {
             const struct layer *l = layers[i];
+            struct acts read = acts_for(l->qkv, room.acts, rows);
             keep_features(f, i, x, rows, width);
             norm_rows(x, l->attention_norm, l->eps, rows, l->qkv, room.normed, &read);
             after_norm(l, batch, &room, &read, max_keys, x);
@@ -262,7 +272,7 @@ void slip_head_layer(const struct layer *l, const float *token_norm, int from_no
                      const float *token, float *x, long max_keys, float *scratch) {
     long rows = batch->rows, both = l->qkv->inputs, width = both / 2;
     struct room room = room_of(l, rows, max_keys, scratch);
-    struct acts read = acts_in(room.acts, rows, both);
+    struct acts read = acts_for(l->qkv, room.acts, rows);
 #pragma omp parallel num_threads(num_threads)
     {
 #pragma omp for schedule(static)
@@ -367,7 +377,7 @@ void slip_read_features(const struct head *h, const struct batch *batch, const i
                         long max_keys, float *scratch) {
     long rows = batch->rows, inputs = h->fuse->inputs, width = h->fuse->outputs, parts = h->feature_norms;
     float *normed = scratch, *token = normed + padded(rows * inputs), *room = token + padded(rows * width);
-    struct acts a = acts_in(room, rows, inputs);
+    struct acts a = acts_for(h->fuse, room, rows);
 #pragma omp parallel num_threads(num_threads)
     {
 #pragma omp for schedule(static)
