@@ -291,11 +291,13 @@ class AutoPlan:
         chances = self.offers.expected_next(-CAUTION, self.view.max_nodes) if self.offers else []
         if self._best_prefix(self.plain, chances, 0, back_s).size:
             return True
+        costly = [group for group in self._groups if not group.is_cut_later]
         if self.view.is_announced and known.plain_rounds_left:
             known.plain_rounds_left -= 1
             return False
-        is_worth = any(self._worthwhile_draft(group) for group in self._groups if not group.is_cut_later)
-        known.plain_rounds_left = 0 if is_worth else HOLD
+        is_worth = any(map(self._worthwhile_draft, costly))
+        if not is_worth and any(self._goes_on(group.drafter) for group in costly):
+            known.plain_rounds_left = HOLD
         return is_worth
 
     def _consider(self, chance: float) -> None:
