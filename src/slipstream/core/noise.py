@@ -6,6 +6,7 @@ no state, so numbers are only computed for tokens that can win.
 
 from __future__ import annotations
 
+import math
 from enum import IntEnum
 
 import numpy as np
@@ -15,7 +16,9 @@ _GOLDEN = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
 _SHIFT_A, _SHIFT_B, _SHIFT_C = np.uint64(30), np.uint64(27), np.uint64(31)
 _MULTIPLY_A, _MULTIPLY_B = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_ONE = np.uint64(1)
 _TO_UNIT = 2.0**-32
+MOST_NOISE = 22.874  # that of the largest number, rounded up
 
 
 class Domain(IntEnum):
@@ -47,9 +50,13 @@ def stream_keys(seeds: npt.NDArray[np.uint64], positions: npt.NDArray[np.uint64]
 
 
 def _mixed(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    x = (x ^ (x >> _SHIFT_A)) * _MULTIPLY_A
-    x = (x ^ (x >> _SHIFT_B)) * _MULTIPLY_B
-    return x ^ (x >> _SHIFT_C)
+    """In place: for a whole vocabulary, new memory in each step takes longer than the step."""
+    shifted = np.empty_like(x)
+    for shift, multiply in ((_SHIFT_A, _MULTIPLY_A), (_SHIFT_B, _MULTIPLY_B), (_SHIFT_C, _ONE)):
+        np.right_shift(x, shift, out=shifted)
+        x ^= shifted
+        x *= multiply
+    return x
 
 
 def hash32(
@@ -57,9 +64,14 @@ def hash32(
 ) -> npt.NDArray[np.uint64]:
     """A 32-bit number for each token id, as uint64."""
     key = np.uint64(stream_key(seed, position, domain))
+    x = tokens.astype(np.uint64)
     with np.errstate(over="ignore"):
-        x = _mixed(key + (tokens.astype(np.uint64) + np.uint64(1)) * np.uint64(_GOLDEN))
-    return x >> np.uint64(32)
+        x += _ONE
+        x *= np.uint64(_GOLDEN)
+        x += key
+        x = _mixed(x)
+    x >>= np.uint64(32)
+    return x
 
 
 def gumbel_of(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
@@ -72,6 +84,11 @@ def gumbel(
     seed: int, position: int, tokens: npt.NDArray[np.int64], domain: Domain = Domain.TARGET
 ) -> npt.NDArray[np.float64]:
     return gumbel_of(hash32(seed, position, tokens, domain))
+
+
+def token_noise(seed: int, position: int, token: int, domain: Domain = Domain.TARGET) -> float:
+    """`gumbel` of one token."""
+    return -math.log(-math.log(uniform(seed, position, token, domain)))
 
 
 def uniform(seed: int, position: int, index: int, domain: Domain = Domain.ACCEPT) -> float:

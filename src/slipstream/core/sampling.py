@@ -11,10 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from slipstream.core.checks import real_number, whole_number, wrong_value
-from slipstream.core.noise import Domain, coupled_argmax
+from slipstream.core.noise import MOST_NOISE, Domain, coupled_argmax, token_noise
 from slipstream.errors import NonFiniteLogitsError
 
 Row = npt.NDArray[np.float32]  # [vocab] logits of one node
+Tokens = npt.NDArray[np.int64]
 LEAST_TEMPERATURE = 1e-6  # here noise only decides between nearly equal logits; lower values are greedy
 MOST_BIAS = 1e9  # far above any logit, far below the float32 limit; -1e9 is often used to forbid a token
 
@@ -160,28 +161,42 @@ class Candidates:
         return np.asarray(weights / weights.sum(), np.float64)
 
 
-def candidates(row: Row, sampling: Sampling) -> Candidates:
-    """The tokens that may be sampled. The temperature must not be 0."""
-    z = row.astype(np.float64) / sampling.temperature
-    left = Candidates(np.arange(len(row), dtype=np.int64), z)
-    if 0 < sampling.top_k < len(row):
-        left = left.only(np.sort(np.argpartition(z, -sampling.top_k)[-sampling.top_k :]))
+def candidates(row: Row, sampling: Sampling, least: float = -math.inf) -> Candidates:
+    """The tokens that may be sampled; those with a logit below `least` may be left out where nothing else excludes
+    tokens. The temperature must not be 0. Raises NonFiniteLogitsError.
+
+    Arrays as long as the vocabulary are few here: new memory takes longer than what is done with it.
+    """
+    peak, temperature = _finite(float(row.max())), sampling.temperature
+    tokens = np.sort(np.argpartition(row, -sampling.top_k)[-sampling.top_k :]) if _cuts(row, sampling.top_k) else None
     if sampling.top_p < 1:
-        left = left.only(_nucleus(left, sampling.top_p))
-    if sampling.min_p > 0:
-        left = left.only(left.z >= left.peak() + np.log(sampling.min_p))
-    return left
+        tokens = _nucleus(row, tokens, peak, sampling)
+    if tokens is None:
+        least = max(least, peak + temperature * math.log(sampling.min_p)) if sampling.min_p > 0 else least
+        tokens = np.flatnonzero(row >= np.nextafter(np.float32(least), np.float32(-np.inf)))
+    left = Candidates(tokens, row[tokens].astype(np.float64) / temperature)
+    return left.only(left.z >= left.peak() + math.log(sampling.min_p)) if sampling.min_p > 0 else left
 
 
-def _nucleus(left: Candidates, top_p: float) -> npt.NDArray[np.int64]:
+def _cuts(row: Row, top_k: int) -> bool:
+    return 0 < top_k < len(row)
+
+
+def _nucleus(row: Row, among: Tokens | None, peak: float, sampling: Sampling) -> Tokens:
     """The smallest set of most likely tokens whose sum reaches `top_p`, in the order of their ids."""
-    probabilities = left.probabilities()
+    logits = row if among is None else row[among]
+    shares = logits.astype(np.float64)
+    shares -= peak
+    shares /= sampling.temperature
+    np.exp(shares, out=shares)
+    total, top_p = shares.sum(), sampling.top_p
     # Tokens below this share cannot sum to 1 - top_p, so the nucleus lies in the rest: sort only that.
-    rest = np.flatnonzero(probabilities >= (1 - top_p) / len(probabilities))
-    order = rest[np.argsort(-probabilities[rest], kind="stable")]
-    reached = np.cumsum(probabilities[order])
+    rest = np.flatnonzero(shares >= total * (1 - top_p) / len(shares))
+    order = rest[np.argsort(-shares[rest], kind="stable")]
+    reached = np.cumsum(shares[order]) / total
     count = int(np.searchsorted(reached, top_p * (1 - 1e-12))) + 1
-    return np.sort(order[:count])
+    kept = np.sort(order[:count])
+    return kept if among is None else among[kept]
 
 
 def likeliest(row: Row) -> int:
@@ -208,9 +223,15 @@ def sample(row: Row, sampling: Sampling, position: int, domain: Domain = Domain.
         token = likeliest(row)
         _finite(row[token])
         return token
-    left = candidates(row, sampling)
-    left.peak()
+    left = candidates(row, sampling, _least_that_wins(row, sampling, position, domain))
     return coupled_argmax(left.z, left.tokens, sampling.seed, position, domain)
+
+
+def _least_that_wins(row: Row, sampling: Sampling, position: int, domain: Domain) -> float:
+    """A lower logit loses to the largest even with the most noise."""
+    best = int(row.argmax())
+    noise = token_noise(sampling.seed, position, best, domain)
+    return float(row[best]) + sampling.temperature * (noise - MOST_NOISE)
 
 
 def distribution(row: Row, sampling: Sampling) -> npt.NDArray[np.float64]:

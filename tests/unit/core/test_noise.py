@@ -8,7 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from slipstream.core.noise import Domain, coupled_argmax, gumbel, gumbel_of, hash32, stream_key, stream_keys, uniform
+from slipstream.core.noise import (
+    MOST_NOISE,
+    Domain,
+    coupled_argmax,
+    gumbel,
+    gumbel_of,
+    hash32,
+    stream_key,
+    stream_keys,
+    token_noise,
+    uniform,
+)
 
 TOKENS = np.arange(5000, dtype=np.int64)
 
@@ -17,6 +28,10 @@ def test_the_numbers_never_change():
     """Texts of a seed must be the same in every release: these are SplitMix64's."""
     assert hash32(0, 0, np.array([0, 1, 49151])).tolist() == [int(n) for n in _reference(0, 0, [0, 1, 49151], 0)]
     assert hash32(7, 3, np.array([5]), Domain.DRAFT).tolist() == [int(n) for n in _reference(7, 3, [5], 1)]
+
+
+def test_noise_of_one_token_is_that_among_all():
+    assert [token_noise(7, 3, token) for token in (0, 1, 4999)] == pytest.approx(gumbel(7, 3, TOKENS)[[0, 1, 4999]])
 
 
 def test_keys_of_many_streams_are_those_of_each():
@@ -81,6 +96,7 @@ def test_neighbouring_positions_seeds_and_domains_are_not_correlated():
 def test_gumbel_noise_has_the_gumbel_distribution_and_is_always_finite():
     assert stats.kstest(gumbel(5, 0, TOKENS), stats.gumbel_r.cdf).pvalue > 1e-3
     extremes = gumbel_of(np.array([0, 2**32 - 1], np.uint64))
+    assert extremes[1] < MOST_NOISE < extremes[1] + 0.001
     assert np.isfinite(extremes).all()
     assert extremes[0] < -3 < 20 < extremes[1]
 

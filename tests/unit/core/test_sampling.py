@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes import FakeScores
-from slipstream.core.noise import Domain
+from slipstream.core.noise import Domain, gumbel
 from slipstream.core.sampling import History, Sampling, candidates, distribution, draw, likeliest, processed, sample
 from slipstream.core.tree import ROOT, DraftTree
 from slipstream.core.verify import SamplingState
@@ -100,6 +100,16 @@ def test_a_sampled_token_is_one_of_the_candidates(filters):
         sampling = Sampling(temperature=1.3, seed=seed, **filters)
         row = random_row(seed)
         assert sample(row, sampling, position=seed) in candidates(row, sampling).tokens
+
+
+@pytest.mark.parametrize("temperature", [0.05, 0.8, 1.7, 30.0])
+def test_what_is_left_out_as_unreachable_never_wins(temperature):
+    """Among thousands of tokens, many of them too far below the best to win with any noise."""
+    tokens = np.arange(5000)
+    for seed in range(60):
+        row = random_row(seed, len(tokens), 8.0)
+        values = row.astype(np.float64) / temperature + gumbel(seed, seed % 5, tokens)
+        assert sample(row, Sampling(temperature=temperature, seed=seed), seed % 5) == int(values.argmax())
 
 
 def test_filters_never_change_the_winner_they_keep():
