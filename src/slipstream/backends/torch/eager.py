@@ -13,17 +13,23 @@ from slipstream.backends.torch.batch import Batch, SequenceRows, build_batch, no
 from slipstream.backends.torch.decoder import Decoder
 from slipstream.backends.torch.head import TorchHead, load_head
 from slipstream.backends.torch.kv_pool import PAGE_SIZE, KVPool
+from slipstream.backends.torch.ops import SmallSteps
 from slipstream.core.protocols import ExtendRequest, Extension, ScoreRequest, Scores
+from slipstream.core.tree import ROOT
 from slipstream.errors import UsageError
 from slipstream.models.head_files import HeadCheckpoint, check_head_for
 
 
 class EagerScores:
-    """Logits of one request. Rows: ROOT first, then the nodes. The host chooses."""
+    """Logits of one request. Rows: ROOT first, then the nodes."""
 
-    def __init__(self, logits: npt.NDArray[np.float32], first: int) -> None:
+    def __init__(
+        self, logits: npt.NDArray[np.float32], first: int, request: ScoreRequest, ops: SmallSteps[Batch]
+    ) -> None:
         self._logits = logits  # [rows of all requests, vocab]
         self._first = first  # of this one's rows
+        self._request = request
+        self._ops = ops
 
     def row(self, node: int) -> npt.NDArray[np.float32]:
         row: npt.NDArray[np.float32] = self._logits[self._first + node + 1]
@@ -33,7 +39,11 @@ class EagerScores:
         return int(self.row(node).argmax())
 
     def chosen(self, node: int) -> int | None:
-        return None
+        request = self._request
+        if request.sampling is None:
+            return None
+        depth = 0 if node == ROOT else request.tree.depths()[node]
+        return self._ops.chosen(self.row(node), request.sampling, request.position + depth)
 
 
 class EagerRunner:
@@ -43,7 +53,9 @@ class EagerRunner:
     max_rows: int | None = None
 
     def __init__(self, decoder: Decoder[Batch], pool: KVPool, device: torch.device) -> None:
+        assert isinstance(decoder.ops, SmallSteps)
         self._decoder = decoder
+        self._ops: SmallSteps[Batch] = decoder.ops
         self._pool = pool
         self._device = device
         self.head: TorchHead | None = None
@@ -56,14 +68,14 @@ class EagerRunner:
         logits = self._decoder.forward(batch, self._pool, features)
         note_features(parts, features.out if features else None)
         starts, rows = accumulate((len(r.tree) + 1 for r in requests), initial=0), logits.cpu().numpy()
-        return [EagerScores(rows, start) for start, _ in zip(starts, requests, strict=False)]
+        return [EagerScores(rows, start, request, self._ops) for start, request in zip(starts, requests, strict=False)]
 
     @torch.inference_mode()
     def attach_head(self, checkpoint: HeadCheckpoint) -> TorchHead:
         if self.head is None:
             config = check_head_for(checkpoint, self._decoder.config)
             weights = load_head(checkpoint, config, self._decoder, self._device)
-            self.head = TorchHead(checkpoint, weights, self._decoder.ops, self._pool, self._device)
+            self.head = TorchHead(checkpoint, weights, self._ops, self._pool, self._device)
         if self.head.path != checkpoint.path:
             raise UsageError(f"the model has the head {self.head.path} already, and it can have one at a time")
         return self.head

@@ -23,7 +23,6 @@ from slipstream.backends.torch.ops import (
     LayerCache,
     Linear,
     Norm,
-    Ops,
     QKNorm,
     RopeTable,
     SmallSteps,
@@ -98,11 +97,11 @@ class TorchHead(FollowingHead):
     ends_early = True
 
     def __init__(
-        self, checkpoint: HeadCheckpoint, weights: HeadWeights, ops: Ops[Batch], pool: KVPool, device: torch.device
-    ) -> None:
+        self, checkpoint: HeadCheckpoint, weights: HeadWeights, ops: SmallSteps[Batch], pool: KVPool,
+        device: torch.device,
+    ) -> None:  # fmt: skip
         super().__init__(checkpoint, weights, pool, device)
-        assert isinstance(ops, SmallSteps)
-        self._ops: SmallSteps[Batch] = ops
+        self._ops = ops
         w = weights
         layer = Layer(w.hidden_norm, w.qkv, w.qk_norm, w.output, w.mlp_norm, w.gate_up, w.down)
         self._layer = DraftLayer(layer, w.embedding_norm, w.config.norm_before_residual)

@@ -13,6 +13,8 @@ from typing import Generic, Protocol, TypeVar
 
 import torch
 
+from slipstream.core.protocols import Logits
+from slipstream.core.sampling import Sampling
 from slipstream.models.config import DecoderConfig
 from slipstream.models.quantised import Fp8Tensor, QuantisedTensor
 
@@ -362,3 +364,7 @@ class SmallSteps(ABC, Generic[B]):
         the rows of all steps but the first, step by step. Returns tokens and their chances, [steps, chains].
         """
         raise NotImplementedError("the host chooses each token here: read step by step")
+
+    def chosen(self, logits: Logits, sampling: Sampling, position: int) -> int | None:
+        """The token that one row of logits [vocab] chooses, as `Scores.chosen`."""
+        return None

@@ -309,6 +309,9 @@ struct choice {
     double chance;        /* of them together */
 };
 
+#define MOST_NOISE 22.874 /* that of the largest number, rounded up */
+#define REACHED 512       /* logits at a time that are searched for those which noise can make win */
+
 static uint64_t mixed(uint64_t x) {
     x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
     x = (x ^ x >> 27) * 0x94D049BB133111EBu;
@@ -318,12 +321,20 @@ static uint64_t mixed(uint64_t x) {
 static uint64_t number_of(uint64_t key, int64_t token) { return mixed(key + (token + 1) * 0x9E3779B97F4A7C15u) >> 32; }
 static double noise_of(uint64_t number) { return -log(-log(((double)number + 0.5) * 0x1p-32)); }
 
+/* The first of the largest: its value is found by lanes, then its place. */
 static long highest(const float *values, long count) {
-    long best = 0;
-    float top = values[0];
-    for (long i = 1; i < count; i++)
-        if (values[i] > top) top = values[i], best = i;
-    return best;
+    vec tops = splat(-INFINITY);
+    long i = 0, best = 0;
+    for (; i + WIDTH <= count; i += WIDTH) {
+        vec next = load(values + i);
+        ivec higher = next > tops;
+        tops = (vec)((higher & (ivec)next) | (~higher & (ivec)tops));
+    }
+    float top = -INFINITY;
+    for (long lane = 0; lane < WIDTH; lane++) top = tops[lane] > top ? tops[lane] : top;
+    for (; i < count; i++) top = values[i] > top ? values[i] : top;
+    while (best < count - 1 && values[best] != top) best++;
+    return values[best] == top ? best : 0;
 }
 
 static float sum_of_exp(const float *values, long count, float top) {
@@ -335,19 +346,26 @@ static float sum_of_exp(const float *values, long count, float top) {
     return sum;
 }
 
-/* Logits that are 8 below the best take noise that few numbers give: those of the others need no logarithm. */
+/* Logits that are 8 below the best take noise that few numbers give: those of the others need no logarithm. And below
+ * `least` no noise is enough. `ids`: the token of each logit; null: its place. `chance` is not a number if a logit is not. */
 static long drawn(const float *logits, long best, long count, const int64_t *ids, double temperature, uint64_t key,
                   double *chance) {
-    double top = logits[best] / temperature, noise = noise_of(number_of(key, ids[best]));
+    double top = logits[best] / temperature, noise = noise_of(number_of(key, ids ? ids[best] : best));
+    float least = nextafterf((float)(logits[best] + temperature * (noise - MOST_NOISE)), -INFINITY);
     double enough = exp(-exp(-(noise > -10.0 ? noise + 8.0 : -2.0))) * 0x1p32 - 2.0, most = -INFINITY, total = 0.0;
     long winner = best;
-    for (long i = 0; i < count; i++) {
-        uint64_t number = number_of(key, ids[i]);
-        double z = logits[i] / temperature;
-        if (z < top - 8.0 && number < enough) continue;
-        double value = z + noise_of(number);
-        if (value > most) winner = i, total = total * exp(most - value) + 1.0, most = value;
-        else total += exp(value - most);
+    for (long from = 0; from < count; from += REACHED) {
+        long size = count - from < REACHED ? count - from : REACHED, found = 0, reached[REACHED];
+        for (long i = from; i < from + size; i++) reached[found] = i, found += !(logits[i] < least);
+        for (long k = 0; k < found; k++) {
+            long i = reached[k];
+            uint64_t number = number_of(key, ids ? ids[i] : i);
+            double z = logits[i] / temperature;
+            if (z < top - 8.0 && number < enough) continue;
+            double value = z + noise_of(number);
+            if (value > most) winner = i, total = total * exp(most - value) + 1.0, most = value;
+            else total += exp(value - most);
+        }
     }
     *chance = 1.0 / total;
     return winner;
@@ -364,6 +382,15 @@ static int64_t chosen(const struct head *h, const float *logits, struct choice *
     by->chance *= own;
     *chance = (float)own;
     return h->token_ids[best];
+}
+
+/* The target's own token by the noise of `key`, or -1 where a logit is no number. */
+long slip_choose(const float *logits, long count, double temperature, uint64_t key) {
+    double chance;
+    long best = highest(logits, count);
+    if (!(fabsf(logits[best]) < INFINITY)) return -1;
+    long winner = drawn(logits, best, count, NULL, temperature, key, &chance);
+    return chance > 0.0 ? winner : -1;
 }
 
 /* The floats of room that `slip_read_features` takes. */

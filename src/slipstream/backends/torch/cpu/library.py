@@ -49,6 +49,7 @@ _COUNTS: dict[str, list[type]] = {  # those that return a number
     "slip_layer_floats": [_POINTER, _LONG, _LONG],
     "slip_read_floats": [_POINTER, _LONG, _LONG],
     "slip_chains_floats": [_POINTER, _LONG, _LONG],
+    "slip_choose": [_POINTER, _LONG, ctypes.c_double, ctypes.c_uint64],
     "slip_draft_chains": [_POINTER, _POINTER, _LONG, _POINTER, _POINTER, _LONG, _POINTER, _POINTER, _POINTER],
 }
 _SOURCES = ("kernels.c", "quantised.c", "layer.c")  # one after the other, as one file

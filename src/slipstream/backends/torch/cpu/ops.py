@@ -31,6 +31,9 @@ from slipstream.backends.torch.ops import (
     StackCache,
     Weight,
 )
+from slipstream.core.noise import stream_key
+from slipstream.core.protocols import Logits
+from slipstream.core.sampling import Sampling
 from slipstream.errors import UsageError
 from slipstream.models.config import DecoderConfig
 from slipstream.models.quantised import QuantisedTensor
@@ -249,6 +252,13 @@ class NativeOps(SmallSteps[Batch]):
             tokens.data_ptr(), chances.data_ptr(), room,
         )  # fmt: skip
         return tokens[:taken], chances[:taken]
+
+    def chosen(self, logits: Logits, sampling: Sampling, position: int) -> int | None:
+        """The host searches a row for the largest as fast, but is slow with noise for a whole vocabulary."""
+        if sampling.is_greedy or sampling.narrows or sampling.changes_logits:
+            return None
+        key = stream_key(sampling.seed, position)
+        return int(self._lib.slip_choose(logits.ctypes.data, len(logits), sampling.temperature, key))
 
     # -- what C reads -------------------------------------------------------------------------------------------------
 
