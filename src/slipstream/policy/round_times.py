@@ -45,6 +45,10 @@ class RoundTimes:
         """Whether times are known: from a curve measured at load, or from the first plain rounds."""
         return bool(self._points)
 
+    def rescale(self, share: float) -> None:
+        """All of it takes so much of what was expected."""
+        self._scale *= share
+
     def seconds(self, rows: int) -> float:
         """Never lower for more rows. 0 before anything is known."""
         return self._scale * (self._curve_to(rows)[rows] + self._host_s)

@@ -151,3 +151,19 @@ def test_other_programs_at_load_do_not_make_drafts_dear():
     times = DraftTimes()
     times.rehearse([(steps, 1.0 + 0.1 * steps + others) for others in (5.0, 0.0, 8.0, 7.0) for steps in (1, 4)])
     assert times.seconds(1, 4, 0) == pytest.approx(1.4)
+
+
+def test_a_draft_shorter_than_its_beginning_shows_that_load_was_disturbed():
+    times = DraftTimes()
+    times.rehearse([(steps, 10.0 + 1.0 * steps) for steps in (1, 4)])
+    times.record(1, 2, 1.2, is_free=False)
+    assert times.seconds(1, 2, 0) == pytest.approx(1.2)
+    times.record(1, 2, 1.5, is_free=False)  # from here on as ever
+    assert times.seconds(1, 2, 0) == pytest.approx(1.2, rel=0.05)
+
+
+def test_no_draft_at_all_says_nothing_of_what_drafts_take():
+    times = DraftTimes()
+    times.rehearse([(steps, 1.0 + 0.1 * steps) for steps in (1, 4)])
+    times.record(1, 0, 0.01, is_free=False)
+    assert times.seconds(1, 4, 0) == pytest.approx(1.4)
