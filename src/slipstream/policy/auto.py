@@ -115,18 +115,20 @@ class AutoPolicy:
         was_right[drafter] = is_right
 
     def _learn_drafting(self, plan: AutoPlan, outcome: RoundOutcome) -> None:
-        known, asked = self._known, Counter[str]()
+        known, asked, unread = self._known, Counter[str](), Counter[str]()
         for stream in plan.view.streams:
+            read_to = known.streams[stream.id].read_to
             for name in plan.offers.of_stream(stream):
                 asked[name] += 1
-                known.streams[stream.id].read_to[name] = len(stream.tokens)
+                unread[name] = max(unread[name], len(stream.tokens) - read_to.get(name, 0))
+                read_to[name] = len(stream.tokens)
         for name, drafter in known.drafters.items():
             drafter.rounds_since = 0 if name in asked else drafter.rounds_since + 1
             if name in asked:
                 is_free = name in self._free
+                num_steps = 1 if is_free else plan.offers.depth_of(name)  # no matter how long what is free is
                 if name != plan.repeats:
-                    num_steps = 1 if is_free else plan.offers.depth_of(name)  # no matter how long what is free is
-                    drafter.times.record(asked[name], num_steps, outcome.draft_s[name], is_free=is_free)
+                    drafter.times.record(asked[name], num_steps, outcome.draft_s[name], unread[name], is_free=is_free)
                 if is_free and not outcome.was_announced:
                     drafter.add_worth(self._saved_rounds(plan, outcome, name))
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from slipstream.policy.constants import FIRST_ROUNDS
+from slipstream.policy.constants import FIRST_ROUNDS, MAX_DRAFT
 from slipstream.policy.round_times import RoundTimes
 
 
@@ -15,6 +15,7 @@ class DraftTimes:
         self._steps = RoundTimes()  # by rows: one for each stream, more if there are tokens to read
         self._call_s = 0.0  # of a draft, besides its steps
         self._num_drafts = 0
+        self._is_rehearsed = False  # what a draft takes was measured at load
 
     def expect(self, forwards_s: Mapping[int, float]) -> None:
         """Sets the times of the draft model's forward passes measured at load, by rows."""
@@ -32,6 +33,7 @@ class DraftTimes:
             self._call_s = max(0.0, by_steps[fewest] - fewest * step_s)
             self._steps.expect({1: step_s})
             self._num_drafts += len(drafts)
+            self._is_rehearsed = True
             return
         for steps, seconds in drafts:
             self.record(1, steps, seconds, is_free=False)
@@ -50,8 +52,10 @@ class DraftTimes:
         reading_s = self._steps.seconds(num_streams + num_unread) - step_s if num_unread else 0.0
         return self._call_s + step_s * num_steps + reading_s
 
-    def record(self, num_streams: int, num_steps: int, seconds: float, *, is_free: bool) -> None:
-        """A model's first drafts are not counted, because they include compiling kernels and capturing graphs.
+    def record(self, num_streams: int, num_steps: int, seconds: float, num_unread: int = 0, *, is_free: bool) -> None:
+        """A model's first drafts are not counted, because they include compiling kernels and capturing graphs. Where
+        drafts were rehearsed, neither are those that had much to read first, a prompt or what was not drafted for: one
+        of them would make every step seem to take as long. `num_unread`: the most of a stream.
 
         What a draft takes besides its steps is less than the whole of it. Where it seems to be more, the machine was
         busy when that was measured: all of it is then as much shorter as this draft was."""
@@ -60,5 +64,6 @@ class DraftTimes:
             share = seconds / self.seconds(num_streams, num_steps, 0)
             self._call_s *= share
             self._steps.rescale(share)
-        if is_free or self._num_drafts > FIRST_ROUNDS:
+        reads_much = self._is_rehearsed and num_unread > MAX_DRAFT
+        if is_free or (self._num_drafts > FIRST_ROUNDS and not reads_much):
             self._steps.record(num_streams, max(0.0, seconds - self._call_s) / max(num_steps, 1))

@@ -167,3 +167,14 @@ def test_no_draft_at_all_says_nothing_of_what_drafts_take():
     times.rehearse([(steps, 1.0 + 0.1 * steps) for steps in (1, 4)])
     times.record(1, 0, 0.01, is_free=False)
     assert times.seconds(1, 4, 0) == pytest.approx(1.4)
+
+
+def test_a_first_draft_that_reads_a_prompt_does_not_make_steps_dear():
+    """A short prompt is read with the first draft: taken for a step, it kept a head from ever drafting again."""
+    times = DraftTimes()
+    times.rehearse([(steps, 1.0 + 0.4 * steps) for steps in (1, 4) for _ in range(5)])
+    times.record(1, 1, 10.0, num_unread=50, is_free=False)
+    assert times.seconds(1, 4, 0) == pytest.approx(2.6)
+    for _ in range(60):
+        times.record(1, 4, 3.4, num_unread=3, is_free=False)
+    assert times.seconds(1, 4, 0) == pytest.approx(3.4, rel=0.05)
