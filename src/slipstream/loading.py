@@ -39,9 +39,7 @@ if TYPE_CHECKING:
 _FIRST_SIZES = {False: (1, 4, 8, 2), True: (1, 4, 8, 2, 16, 32, 64, 128, 192, 256)}
 _MEASURING_S = 0.6
 _HEAD_STEPS = (1, 4)  # of the drafts of a head that are measured: what a step takes, and what a draft takes besides
-WITH_OWN_HEAD = (
-    "head"  # on an H200 1.75x of plain decoding by `auto`; behind suffix the host would have to be waited for
-)
+WITH_OWN_HEAD = "head"  # alone: behind suffix it is slower, on GPUs and on CPUs (benchmarks/results/2026-11-18-cpu.md)
 
 
 @runtime_checkable
@@ -63,12 +61,6 @@ class LoadedModel:
     tokenizer: Tokenizer
     own_head: Path | None = None  # the draft head that comes with it, where the backend can run it
     _row_costs: dict[int, float] = field(default_factory=dict, init=False, repr=False, compare=False)
-
-    @property
-    def uses_own_head(self) -> bool:
-        """Whether its head drafts unless told otherwise. On a CPU it gains no more over all than `suffix`, and loses on
-        some kinds of text (benchmarks/results/2026-11-17-heads.md)."""
-        return self.own_head is not None and self.model.info.device != "cpu"
 
     def row_costs(self) -> dict[int, float]:
         """Seconds of a forward by rows, measured once. Empty where the cache is full."""
@@ -132,7 +124,7 @@ def load(
 
     `drafter` is a spec (`none`, `ngram`, `suffix`, `model`, `early-exit`, `translate`, `chained:…`, see
     `slipstream.drafters`) or a Drafter. Left out, it is `model`, `translate` or `head` by what the draft is; without a
-    draft `suffix`, on a GPU the head that comes with the target where there is one. `options` are a
+    draft the head that comes with the target where there is one, else `suffix`. `options` are a
     backend's own (`TorchOptions`, `LlamaCppOptions`); the draft takes them too, unless it has options of its own, and
     where there are none each model goes to the backend that suits it. `max_stall_s`: see `Engine`. Raises ModelError,
     UsageError.
@@ -146,7 +138,7 @@ def load(
     if is_checked:  # together, before the first of them is read
         refuse_too_large(ModelToLoad(target, options), ModelToLoad(helper_spec, draft_options or options))  # type: ignore[arg-type]
     main = load_model(target, options, report, is_checked=is_checked)
-    if head_spec is None and draft is None and (names_head(drafter) if drafter else main.uses_own_head):
+    if head_spec is None and draft is None and (drafter is None or names_head(drafter)):
         head_spec = main.own_head
     head = _attach_head(main, head_spec) if head_spec is not None else None
     helper = None

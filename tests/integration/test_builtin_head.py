@@ -30,7 +30,9 @@ def test_named_without_a_folder_it_drafts_and_the_text_is_the_same(smollm2: slip
         assert drafted.stats.num_accepted > 20, drafter
 
 
-def test_on_a_cpu_it_is_used_only_if_asked_for(smollm2: slipstream.LoadedModel) -> None:
-    assert smollm2.own_head is not None and not smollm2.uses_own_head
-    drafter = slipstream.load(smollm2).drafter
-    assert drafter is not None and drafter.name == "suffix"
+def test_it_drafts_unless_told_otherwise(smollm2: slipstream.LoadedModel) -> None:
+    """Also after a short first prompt, which it reads together with its first draft."""
+    engine = slipstream.load(smollm2)
+    assert engine.drafter is not None and engine.drafter.name == "head"
+    answer = engine.generate([{"role": "user", "content": "Name the planets."}], max_tokens=100).result()
+    assert answer.stats.num_drafted > 10
