@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 _FIRST_SIZES = {False: (1, 4, 8, 2), True: (1, 4, 8, 2, 16, 32, 64, 128, 192, 256)}
 _MEASURING_S = 0.6
 _HEAD_STEPS = (1, 4)  # of the drafts of a head that are measured: what a step takes, and what a draft takes besides
-WITH_OWN_HEAD = "head"  # alone: behind suffix it is slower, on GPUs and on CPUs (benchmarks/results/2026-11-18-cpu.md)
 
 
 @runtime_checkable
@@ -61,6 +60,12 @@ class LoadedModel:
     tokenizer: Tokenizer
     own_head: Path | None = None  # the draft head that comes with it, where the backend can run it
     _row_costs: dict[int, float] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @property
+    def own_drafter(self) -> str:
+        """How its own head drafts unless told otherwise. A device that runs ahead would have to wait for `suffix`; on a
+        CPU text that is copied gains by it (benchmarks/results/2026-11-18-cpu.md)."""
+        return "head" if self.model.info.runs_ahead else "chained:suffix,head"
 
     def row_costs(self) -> dict[int, float]:
         """Seconds of a forward by rows, measured once. Empty where the cache is full."""
@@ -163,7 +168,7 @@ def load(
 def _default_drafter(target: LoadedModel, helper: LoadedModel | None, head: HeadModel | None, is_own: bool) -> str:
     """`is_own`: the head comes with the target."""
     if head:
-        return WITH_OWN_HEAD if is_own else "head"
+        return target.own_drafter if is_own else "head"
     return drafter_for(target, helper) if helper else "suffix"
 
 

@@ -30,9 +30,8 @@ def test_named_without_a_folder_it_drafts_and_the_text_is_the_same(smollm2: slip
         assert drafted.stats.num_accepted > 20, drafter
 
 
-def test_it_drafts_unless_told_otherwise(smollm2: slipstream.LoadedModel) -> None:
-    """Also after a short first prompt, which it reads together with its first draft."""
-    engine = slipstream.load(smollm2)
-    assert engine.drafter is not None and engine.drafter.name == "head"
-    answer = engine.generate([{"role": "user", "content": "Name the planets."}], max_tokens=100).result()
-    assert answer.stats.num_drafted > 10
+def test_it_drafts_behind_suffix_unless_told_otherwise(smollm2: slipstream.LoadedModel) -> None:
+    engine = slipstream.load(smollm2, policy="fixed(4)")
+    assert engine.drafter is not None and engine.drafter.name == "chained:suffix,head"
+    answer = engine.generate([{"role": "user", "content": "Why is the sky blue?"}], max_tokens=60).result()
+    assert answer.stats.num_accepted > 10

@@ -39,8 +39,8 @@ OPTIONS: dict[str, OptionSpec | None] = {
     "drafter": OptionSpec(
         "--drafter",
         "none (plain decoding), ngram, suffix, model, head, early-exit, translate, chained:A,B, or one of an installed "
-        "package. Options in brackets: 'model(p_min=0.3,n_parallel=3)'. Default: model with --draft, else suffix; on a "
-        "GPU head for a built-in model, which has a head of its own.",
+        "package. Options in brackets: 'model(p_min=0.3,n_parallel=3)'. Default: model with --draft, else suffix; for "
+        "the built-in model, which has a head of its own, chained:suffix,head, and head on a GPU.",
         "Speculation",
     ),
     "policy": OptionSpec(

@@ -168,7 +168,9 @@ def candidates(row: Row, sampling: Sampling, least: float = -math.inf) -> Candid
     Arrays as long as the vocabulary are few here: new memory takes longer than what is done with it.
     """
     peak, temperature = _finite(float(row.max())), sampling.temperature
-    tokens = np.sort(np.argpartition(row, -sampling.top_k)[-sampling.top_k :]) if _cuts(row, sampling.top_k) else None
+    tokens = None
+    if 0 < sampling.top_k < len(row):
+        tokens = np.sort(np.argpartition(row, -sampling.top_k)[-sampling.top_k :])
     if sampling.top_p < 1:
         tokens = _nucleus(row, tokens, peak, sampling)
     if tokens is None:
@@ -176,10 +178,6 @@ def candidates(row: Row, sampling: Sampling, least: float = -math.inf) -> Candid
         tokens = np.flatnonzero(row >= np.nextafter(np.float32(least), np.float32(-np.inf)))
     left = Candidates(tokens, row[tokens].astype(np.float64) / temperature)
     return left.only(left.z >= left.peak() + math.log(sampling.min_p)) if sampling.min_p > 0 else left
-
-
-def _cuts(row: Row, top_k: int) -> bool:
-    return 0 < top_k < len(row)
 
 
 def _nucleus(row: Row, among: Tokens | None, peak: float, sampling: Sampling) -> Tokens:

@@ -12,7 +12,7 @@ from slipstream.core.stream import Limits
 from slipstream.diagnosis.alternatives import alternatives
 from slipstream.engines import find_folder
 from slipstream.errors import SlipstreamError
-from slipstream.loading import WITH_OWN_HEAD, drafter_for
+from slipstream.loading import drafter_for
 from slipstream.measurement.engine_generator import EngineGenerator
 from slipstream.measurement.measure import BenchDescription, measure
 from slipstream.measurement.results import NOTHING_DRAFTED, PLAIN, BenchResult
@@ -89,7 +89,7 @@ def bench(
 def default_drafters(models: Models) -> list[str]:
     if models.draft:
         return [*FREE_DRAFTERS, drafter_for(models.target, models.draft)]
-    return [*FREE_DRAFTERS, *([WITH_OWN_HEAD] if models.target.own_head else [])]
+    return [*FREE_DRAFTERS, *([models.target.own_drafter] if models.target.own_head else [])]
 
 
 def bench_models(

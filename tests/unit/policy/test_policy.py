@@ -366,3 +366,14 @@ def test_a_slow_first_draft_is_no_reason_to_stay_off() -> None:
         w.step_s = 0.1 if w.num_asked < 3 else 0.001
         w.run(1)
     assert np.mean(w.drafted[200:]) > 1
+
+
+def test_a_first_draft_that_reads_the_prompt_is_no_reason_to_stay_off() -> None:
+    policy = AutoPolicy()
+    policy.drafted("costly", [(steps, 0.0005 * steps + 0.001) for steps in (1, 4) for _ in range(5)])
+    w = world(lambda rows: 0.007 + 0.0003 * rows, 0.8, COSTLY, policy=policy)
+    w.streams = [make_stream([1] * 50, drafter=COSTLY)]
+    for _ in range(100):
+        w.step_s = 0.0095 if not w.num_asked else 0.0008
+        w.run(1)
+    assert np.mean(w.drafted) > 1

@@ -444,13 +444,18 @@ static inline __attribute__((always_inline)) void score_keys(const float *q, con
     }
 }
 
+static inline float largest_of(vec v) {
+    float top = -INFINITY;
+    for (int i = 0; i < WIDTH; i++) top = v[i] > top ? v[i] : top;
+    return top;
+}
+
 /* Turns scores into weights exp(score - top), filled up with zeros to a whole vector; returns their sum. */
 static float soften(float *scores, long keys) {
     for (long j = keys; j % WIDTH; j++) scores[j] = -INFINITY;
     vec tops = splat(-INFINITY), total = {0};
     for (long j = 0; j < keys; j += WIDTH) tops = pick(load(scores + j) > tops, load(scores + j), tops);
-    float top = -INFINITY;
-    for (int i = 0; i < WIDTH; i++) top = tops[i] > top ? tops[i] : top;
+    float top = largest_of(tops);
     for (long j = 0; j < keys; j += WIDTH) {
         vec weight = exp_of(load(scores + j) - splat(top));
         for (int i = 0; j + WIDTH > keys && i < WIDTH; i++)

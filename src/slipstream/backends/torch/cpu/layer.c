@@ -321,17 +321,12 @@ static uint64_t mixed(uint64_t x) {
 static uint64_t number_of(uint64_t key, int64_t token) { return mixed(key + (token + 1) * 0x9E3779B97F4A7C15u) >> 32; }
 static double noise_of(uint64_t number) { return -log(-log(((double)number + 0.5) * 0x1p-32)); }
 
-/* The first of the largest: its value is found by lanes, then its place. */
+/* The place of the largest value, the first of equal ones; 0 where none is a number. */
 static long highest(const float *values, long count) {
     vec tops = splat(-INFINITY);
     long i = 0, best = 0;
-    for (; i + WIDTH <= count; i += WIDTH) {
-        vec next = load(values + i);
-        ivec higher = next > tops;
-        tops = (vec)((higher & (ivec)next) | (~higher & (ivec)tops));
-    }
-    float top = -INFINITY;
-    for (long lane = 0; lane < WIDTH; lane++) top = tops[lane] > top ? tops[lane] : top;
+    for (; i + WIDTH <= count; i += WIDTH) tops = pick(load(values + i) > tops, load(values + i), tops);
+    float top = largest_of(tops);
     for (; i < count; i++) top = values[i] > top ? values[i] : top;
     while (best < count - 1 && values[best] != top) best++;
     return values[best] == top ? best : 0;

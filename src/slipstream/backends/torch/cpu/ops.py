@@ -254,7 +254,7 @@ class NativeOps(SmallSteps[Batch]):
         return tokens[:taken], chances[:taken]
 
     def chosen(self, logits: Logits, sampling: Sampling, position: int) -> int | None:
-        """The host searches a row for the largest as fast, but is slow with noise for a whole vocabulary."""
+        """Greedy choices are as fast on the host; noise for a whole vocabulary is not."""
         if sampling.is_greedy or sampling.narrows or sampling.changes_logits:
             return None
         key = stream_key(sampling.seed, position)
