@@ -267,7 +267,7 @@ class Bench:
         def eager(decoder: Any, pool: KVPool) -> EagerRunner:
             return EagerRunner(decoder, pool, device)
 
-        truth = _model(_Setup("reference", device, "fp32", 4096, 4096, 512, 512), decoder, pool, eager)
+        truth = _model(_Setup("reference", device, "fp32", 4096, 4096, torch.float32, 512, 512), decoder, pool, eager)
         mine = self.model("llama-1b").model
         tree = DraftTree((11, 12, 13, 14, 15), (-1, 0, 1, 0, 3))
         worst = 0.0
