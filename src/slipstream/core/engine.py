@@ -35,6 +35,7 @@ log = logging.getLogger("slipstream")
 
 Messages = Sequence[Mapping[str, Any]]
 _INHERIT: Literal["inherit"] = "inherit"
+_BEYOND = 8  # tokens beyond the end of an answer that a draft may have: a device has graphs for as many
 _DRAFTER_PARTS = ("name", "is_free", "begin", "propose", "observe", "end")
 
 
@@ -67,11 +68,14 @@ class _Turn:
     def num_rows(self) -> int:
         return len(self.pending) + len(self.tree)
 
-    def request(self, next_draft: int | None) -> ScoreRequest:
-        """Where nothing is chosen, how to choose is left open. `next_draft`: of a stream that has a drafter."""
+    def request(self, next_draft: int | None, is_alone: bool) -> ScoreRequest:
+        """Where nothing is chosen, how to choose is left open. `next_draft`: of a stream that has a drafter.
+        `is_alone`: no other stream waits for a round that is started in vain, because the answer ended in this one.
+        """
         stream = self.stream
-        following = next_draft if stream.drafter else 0
-        is_known = following is not None and not self.is_prefill and stream.goes_on(len(self.tree))
+        following = next_draft and stream.drafted_at_most(next_draft) if stream.drafter else 0
+        num_tokens = 1 if is_alone else len(self.tree) + 1
+        is_known = following is not None and not self.is_prefill and stream.goes_on(num_tokens)
         return ScoreRequest(
             self.sequence,
             self.pending,
@@ -265,7 +269,7 @@ class Engine:
             turn.tree = tree
             turn.offers = draft.offers.get(turn.stream.id, ())
         scoring = self._clock()
-        requests = [turn.request(draft.next_draft) for turn in turns]
+        requests = [turn.request(draft.next_draft, is_alone=len(turns) == 1) for turn in turns]
         for turn in turns:
             if (constraint := turn.stream.options.constraint) and turn.chooses:
                 constraint.prepare(turn.stream.answer, turn.tree)
@@ -326,14 +330,15 @@ class Engine:
         streams = [t.stream for t in turns if not t.is_prefill]
         info, num_rows = self.target.info, sum(len(t.pending) for t in turns)
         max_rows = info.max_rows if len(streams) < len(turns) else info.decoding_rows or info.max_rows
+        under_way = self._draft_under_way(turns)
         return RoundView(
             streams,
-            [self._room(s) for s in streams],
+            [self._room(s, under_way) for s in streams],
             max_nodes=max(0, max_rows - num_rows),
             is_announced=self._is_announced and len(streams) == len(turns),
             can_run_ahead=info.runs_ahead,
             reads_prompts=len(streams) < len(turns),
-            draft_under_way=self._draft_under_way(turns),
+            draft_under_way=under_way,
         )
 
     def _draft_under_way(self, turns: list[_Turn]) -> int:
@@ -377,12 +382,19 @@ class Engine:
     def _explained(self, error: NonFiniteLogitsError) -> NonFiniteLogitsError:
         return NonFiniteLogitsError(f"{self.target.info.name} gave no usable logits, {error}: {self.target.diagnose()}")
 
-    def _room(self, stream: Stream) -> int:
-        """Tokens that may be drafted: neither context nor answer can overflow, the target's own token counted."""
+    def _room(self, stream: Stream, under_way: int) -> int:
+        """Tokens that may be drafted: neither context nor answer can overflow, the target's own token counted. What the
+        device has under way may be longer than what is left of the answer, which then ends in it.
+        """
         if not stream.drafter:
             return 0
-        room = max(0, stream.max_answer_tokens - stream.num_answer_tokens - 1)
-        return room if stream.options.max_draft is None else min(room, stream.options.max_draft)
+        room = stream.drafted_at_most(max(0, stream.max_answer_tokens - stream.num_answer_tokens - 1))
+        return max(room, min(under_way, self._reserve(stream) - len(stream.tokens)))
+
+    def _reserve(self, stream: Stream) -> int:
+        """Tokens that a stream may have in the cache."""
+        info, own = self.target.info, stream.prompt_length + stream.max_answer_tokens
+        return min(own + _BEYOND, info.context_length) if info.runs_ahead else own
 
     def _receive(self, observation: Observation) -> int:
         """Hands the new tokens to the stream until it is done; returns how many it took."""
@@ -428,7 +440,7 @@ class Engine:
         """Lets waiting streams in, in order, while there is room. One that can never fit fails alone."""
         while self._waiting and len(self._active) < self._max_streams:
             stream = self._waiting[0]
-            reserve = stream.prompt_length + stream.max_answer_tokens
+            reserve = self._reserve(stream)
             try:
                 if not self.target.can_open(reserve):
                     raise CapacityError(

@@ -157,11 +157,15 @@ class Stream:
         self._sampling_state.position = len(self.tokens) - self.prompt_length
         return self._sampling_state
 
-    def goes_on(self, num_drafted: int) -> bool:
-        """Whether, as far as can be known, a token will follow after a round with such a draft, and it and those before
-        it are just the target's choice."""
+    def goes_on(self, num_tokens: int) -> bool:
+        """Whether, as far as can be known, a token will follow after so many, and it and those before it are just the
+        target's choice."""
         room = self.max_answer_tokens + self.prompt_length - len(self.tokens)
-        return room > num_drafted + 1 and not self.needs_logits and self.verifier.couples
+        return room > num_tokens and not self.needs_logits and self.verifier.couples
+
+    def drafted_at_most(self, count: int) -> int:
+        """So many tokens, or as many as the request lets a round draft."""
+        return count if self.options.max_draft is None else min(count, self.options.max_draft)
 
     def receive(
         self,

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
-import numpy as np
 import torch
 import triton
 import triton.language as tl
@@ -217,6 +216,8 @@ class HeadRounds:
         self._last_draft: tuple[Sequence[PooledSequence], int] | None = None  # for whom, and how long
         self._graphs: dict[tuple[int, bool], torch.cuda.CUDAGraph] = {}  # by rows and whether it is sampled
         self._table = torch.zeros(MAX_STREAMS, _TABLE, 2, dtype=torch.int64, device=device)
+        pinned = device.type == "cuda"
+        self._table_hosts = [torch.zeros(self._table.shape, dtype=torch.int64, pin_memory=pinned) for _ in range(2)]
         self._at = torch.zeros(MAX_STREAMS, dtype=torch.int32, device=device)
         self._drafts = HostCopies((_MAX_ROWS, 2, MAX_STREAMS), device)
         self._chosen = HostCopies((_MAX_TILES,), device)
@@ -322,8 +323,10 @@ class HeadRounds:
 
     def _send_table(self, requests: Sequence[ScoreRequest]) -> None:
         choices = [RowChoice(r.sampling, r.position + i) for r in requests if r.sampling for i in range(_TABLE)]
-        table = settings_of(choices).reshape(len(requests), _TABLE, 2)
-        self._table[: len(requests)].copy_(torch.from_numpy(np.ascontiguousarray(table)))
+        self._table_hosts.reverse()  # the other one may still be on its way
+        host = self._table_hosts[0][: len(requests)]
+        host.numpy()[:] = settings_of(choices).reshape(host.shape)
+        self._table[: len(requests)].copy_(host, non_blocking=True)
         self._at.zero_()
 
     def _start(self, scored: _Scored, streams: _RoundStreams) -> _Round:
