@@ -8,7 +8,7 @@ from slipstream.core.policy import Ask, RoundView, fit
 from slipstream.core.stream import Drafter, is_repeated, nodes_of_a_step, stops_early
 from slipstream.core.tree import EMPTY_TREE, DraftTree
 from slipstream.policy.acceptance import Chance
-from slipstream.policy.constants import CAUTION, HOLD, LOSS_SHARE, MEMORY
+from slipstream.policy.constants import CAUTION, HOLD, LOSS_SHARE, MEMORY, PRIOR
 from slipstream.policy.groups import DrafterGroup, DraftOption, group_by_drafter
 from slipstream.policy.knowledge import Decision, Knowledge
 from slipstream.policy.objective import RoundOption, best_prefix
@@ -156,7 +156,8 @@ class AutoPlan:
         self._consider(chances[0].p)
         expected = self._best_draft(group, chances, 0.0, offered)
         if expected and not known.budget.covers(self._begin_rounds(group.drafter)):
-            seen = known.chances(name, group.streams, group.longest, prior=0.0)
+            prior = PRIOR / 2 if self._goes_on(group.drafter) else 0.0  # two wrong drafts would end all that was begun
+            seen = known.chances(name, group.streams, group.longest, seen_prior=prior)
             expected = expected if self._best_draft(group, seen, 0.0, offered, fades=False) else None
             self._pays = expected is not None
             return expected

@@ -311,3 +311,22 @@ def test_an_answer_that_ends_at_its_limit_has_drafts_to_the_end(policy: FixedPol
         assert answer.result().tokens == plain_tokens(device.logits, PROMPT, Sampling(), tokens)
         assert device.num_begun == 1 and len(device.drafts) < tokens - 5
         assert most is None or max(device.drafts) <= most
+
+
+class FirstWrong(HeadLike):
+    """Always right after two drafts."""
+
+    def _spoilt(self, tree: DraftTree) -> DraftTree:
+        drafts = [n for n in self._device.drafts if n]
+        self._chance = 0.0 if len(drafts) < 2 else 1.0
+        return super()._spoilt(tree)
+
+
+def test_two_wrong_drafts_do_not_end_what_was_begun():
+    device, policy = HeadDevice(0.2e-3), AutoPolicy(4)
+    policy.expect(dict.fromkeys((1, 2, 4, 8), HeadDevice.FORWARD_S), {})
+    policy.rehearsed("head", rehearse(device, letters(32), HeadLike(device, 0.0), device.clock))
+    device.drafts, device.num_begun = [], 0
+    engine = Engine(device, letters(32), FirstWrong(device, 0.0), policy, clock=device.clock)
+    engine.generate(PROMPT, Sampling(), Limits(max_tokens=100)).result()
+    assert len(device.drafts) < 60 and device.num_begun == 1
