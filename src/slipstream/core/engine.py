@@ -125,6 +125,7 @@ class Engine:
         self._pace = PromptPace(max_stall_s)
         self._drafters = DrafterGuard(target.info.vocab_size, clock)
         self._policy = PolicyGuard(self.policy, self._drafters, self.stats)
+        self._after_s = 0.0  # what the last round took after it was measured: accounts, the policy
         self._is_announced = False  # the device has started on the next round already, as a plain one
         self._repeated: list[tuple[int, int]] = []  # or it has as one with such drafts: streams, and tokens for each
 
@@ -245,13 +246,14 @@ class Engine:
         What goes wrong in it is raised to whoever reads the streams concerned, not here; Ctrl-C is.
         """
         with TURN.taken():
+            started = self._clock()
             self._release_finished()
             self._admit()
             if not self._active:
                 return False
             turns = self._schedule()
             try:
-                self._round(turns)
+                self._round(turns, started)
             except Exception as error:  # a round that broke off leaves none of its streams fit to go on
                 _end(turns, error)
             except BaseException as error:  # Ctrl-C is for the thread that it reached
@@ -261,8 +263,7 @@ class Engine:
                 self._release_finished()
             return True
 
-    def _round(self, turns: list[_Turn]) -> None:
-        started = self._clock()
+    def _round(self, turns: list[_Turn], started: float) -> None:
         view = self._view(turns)
         draft = self._policy.draft(view)
         for turn, tree in zip((t for t in turns if not t.is_prefill), draft.trees, strict=True):
@@ -281,12 +282,13 @@ class Engine:
         observations = self._commit(turns, scores)
         gains = [self._receive(o) for o in observations]
         self._drafters.observe(observations)
+        measured = self._clock()
         outcome = RoundOutcome(
             rows=num_rows,
             num_streams=len(turns),
             draft_s=draft.draft_s,
             score_s=score_s,
-            total_s=self._clock() - started,
+            total_s=measured - started + self._after_s,
             has_prefill=has_prefill,
             was_announced=view.is_announced,
             was_repeated=bool(self._repeated) and self._repeated == _drafts(turns),
@@ -301,6 +303,7 @@ class Engine:
         self._repeated = []
         if following.isdisjoint({0, None}) and all(_is_repeated(turn) for turn in turns):
             self._repeated = [(t.stream.id, r.next_draft or 0) for t, r in zip(turns, requests, strict=True)]
+        self._after_s = self._clock() - measured
 
     def _schedule(self) -> list[_Turn]:
         """Decoding streams first, then prompt chunks for as many rows as are left, and as don't hold up the others."""

@@ -62,7 +62,7 @@ class RoundOutcome:
     num_streams: int
     draft_s: Mapping[str, float]  # by the name of the drafter
     score_s: float
-    total_s: float
+    total_s: float  # from its start to that of the next, as far as it is the engine's time
     has_prefill: bool  # it included prompt chunks, so it does not measure decoding
     was_announced: bool  # a plain round that the device started before the host asked for it
     observations: Sequence[Observation] = ()

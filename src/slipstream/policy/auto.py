@@ -169,7 +169,7 @@ class AutoPolicy:
         known, num_streams = self._known, outcome.num_streams
         repeated, parts_s = known.drafters[drafter].repeated, self._parts_s(drafter, outcome)
         change_s = 0.0 if outcome.was_repeated else repeated.begin_s + known.times.head_start(num_streams)
-        return parts_s * repeated.share(num_streams, 0) + change_s
+        return parts_s + repeated.beyond(num_streams, 0) + change_s
 
     def _parts_s(self, drafter: str, outcome: RoundOutcome) -> float:
         return self._known.repeated_s(drafter, outcome.num_streams, outcome.rows // outcome.num_streams - 1)

@@ -156,8 +156,8 @@ class AutoPlan:
         self._consider(chances[0].p)
         expected = self._best_draft(group, chances, 0.0, offered)
         if expected and not known.budget.covers(self._begin_rounds(group.drafter)):
-            prior = PRIOR / 2 if self._goes_on(group.drafter) else 0.0  # two wrong drafts would end all that was begun
-            seen = known.chances(name, group.streams, group.longest, seen_prior=prior)
+            unknown = PRIOR / 2 if self._goes_on(group.drafter) else 0.0  # two wrong drafts would end what was begun
+            seen = known.chances(name, group.streams, group.longest, unknown)
             expected = expected if self._best_draft(group, seen, 0.0, offered, fades=False) else None
             self._pays = expected is not None
             return expected
@@ -181,15 +181,14 @@ class AutoPlan:
         times, num_streams = self._known.drafters[group.drafter.name].times, len(self.view.streams)
         everybody, width, gains = len(group.members), nodes_of_a_step(group.drafter), self.offers.gains()
         step_s = 0.0 if group.drafter.is_free else times.step(everybody)
-        head_start_s, share, begin_s = self._head_start_s, 1.0, 0.0
+        other_s = self._drafting_s + times.seconds(everybody, int(group.drafter.is_free), group.num_unread)
         if self._goes_on(group.drafter):  # with such rounds, as with plain ones
-            head_start_s = self._known.times.head_start(num_streams)
             state = self._known.drafters[group.drafter.name]
-            share = state.repeated.share(num_streams, state.rounds_since if fades else 0)
-            begin_s = self._begin_rounds(group.drafter) * self.plain.seconds * (1 - MEMORY)  # of each that follows
-        other_s = (
-            self._drafting_s - head_start_s + times.seconds(everybody, int(group.drafter.is_free), group.num_unread)
-        )
+            other_s += state.repeated.beyond(num_streams, state.rounds_since if fades else 0)
+            other_s += self._begin_rounds(group.drafter) * self.plain.seconds * (1 - MEMORY)  # of each that follows
+            other_s -= self._known.times.head_start(num_streams)
+        else:
+            other_s -= self._head_start_s
         most_nodes = min(
             self.view.max_nodes, len(chances) * everybody * width + sum(nodes for nodes, _ in gains.values())
         )
@@ -205,7 +204,7 @@ class AutoPlan:
                 gained = len(members) * gain + sum(tokens for _, tokens in others)
             if num_nodes > most_nodes:
                 break
-            round_s = share * (seconds[num_nodes] + other_s + step_s * depth) + begin_s
+            round_s = seconds[num_nodes] + other_s + step_s * depth
             self.shortest_s = round_s if depth == 1 else self.shortest_s
             if members and num_streams + gained > rate * round_s:
                 option = RoundOption(depth, num_streams + gained, round_s)

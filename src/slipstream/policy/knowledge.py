@@ -71,13 +71,11 @@ class Knowledge:
         when it was last asked; the last token is part of its first step."""
         return max(0, len(stream.tokens) - 1 - self.streams[stream.id].read_to.get(drafter, stream.prompt_length))
 
-    def chances(
-        self, drafter: str, streams: Sequence[Stream], depth: int, *, seen_prior: float | None = None
-    ) -> list[Chance]:
+    def chances(self, drafter: str, streams: Sequence[Stream], depth: int, seen: float | None = None) -> list[Chance]:
         """The probability that drafts for these streams are accepted to each depth. The longer the drafter was not
-        asked, the less its observations count. `seen_prior`: all of them count, and alone, but for so many tokens.
+        asked, the less its observations count. `seen`: they all count, and alone, but for so many unknown tokens.
         """
         state = self.drafters[drafter]
         recent = [self.streams[s.id].recent for s in streams]
-        left, prior = (MEMORY**state.rounds_since, 2 * PRIOR) if seen_prior is None else (1.0, seen_prior)
+        left, prior = (MEMORY**state.rounds_since, 2 * PRIOR) if seen is None else (1.0, seen)
         return state.acceptance.of_depths(depth, recent, left, prior)

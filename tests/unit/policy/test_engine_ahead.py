@@ -12,7 +12,7 @@ import pytest
 
 from fakes import AlwaysRight, AlwaysWrong, FakeModel, FakeScores, grow, letters, make_stream, plain_tokens
 from slipstream.core.engine import Engine
-from slipstream.core.policy import RoundView
+from slipstream.core.policy import RoundOutcome, RoundView
 from slipstream.core.protocols import ScoreRequest
 from slipstream.core.rehearsal import rehearse
 from slipstream.core.sampling import Sampling
@@ -330,3 +330,16 @@ def test_two_wrong_drafts_do_not_end_what_was_begun():
     engine = Engine(device, letters(32), FirstWrong(device, 0.0), policy, clock=device.clock)
     engine.generate(PROMPT, Sampling(), Limits(max_tokens=100)).result()
     assert len(device.drafts) < 60 and device.num_begun == 1
+
+
+def test_what_the_policy_takes_to_learn_is_part_of_a_round():
+    device, seen = HeadDevice(0.2e-3), []
+
+    class Slow(FixedPolicy):
+        def record(self, outcome: RoundOutcome) -> None:
+            device.now += 1.0
+            seen.append(outcome.total_s)
+
+    engine = Engine(device, letters(32), HeadLike(device, 0.5), Slow(2), clock=device.clock)
+    engine.generate(PROMPT, Sampling(), Limits(max_tokens=20)).result()
+    assert seen[0] < 1 and all(1 < total_s < 1.1 for total_s in seen[1:])
