@@ -70,8 +70,7 @@ class _Turn:
 
     def request(self, next_draft: int | None, is_alone: bool) -> ScoreRequest:
         """Where nothing is chosen, how to choose is left open. `next_draft`: of a stream that has a drafter.
-        `is_alone`: no other stream waits for a round that is started in vain, because the answer ended in this one.
-        """
+        `is_alone`: a round that is started in vain, because the answer ended in this one, holds up no other stream."""
         stream = self.stream
         following = next_draft and stream.drafted_at_most(next_draft) if stream.drafter else 0
         num_tokens = 1 if is_alone else len(self.tree) + 1
@@ -387,12 +386,11 @@ class Engine:
 
     def _room(self, stream: Stream, under_way: int) -> int:
         """Tokens that may be drafted: neither context nor answer can overflow, the target's own token counted. What the
-        device has under way may be longer than what is left of the answer, which then ends in it.
-        """
+        device has under way may be longer than what is left of the answer, which then ends in it."""
         if not stream.drafter:
             return 0
         room = stream.drafted_at_most(max(0, stream.max_answer_tokens - stream.num_answer_tokens - 1))
-        return max(room, min(under_way, self._reserve(stream) - len(stream.tokens)))
+        return max(room, min(under_way, self._reserve(stream) - len(stream.tokens))) if under_way else room
 
     def _reserve(self, stream: Stream) -> int:
         """Tokens that a stream may have in the cache."""

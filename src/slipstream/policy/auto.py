@@ -92,7 +92,7 @@ class AutoPolicy:
 
     def _learn_acceptance(self, plan: AutoPlan, outcome: RoundOutcome) -> None:
         """A free drafter that proposed nothing cost nothing; a costly one that proposed nothing counts as wrong."""
-        for o in outcome.observations:
+        for o in outcome.observations if plan.offers.was_asked else ():
             recent = self._known.streams[o.stream.id].recent
             for drafter in members_of(o.stream.drafter):
                 if drafter.is_free:
@@ -116,7 +116,7 @@ class AutoPolicy:
 
     def _learn_drafting(self, plan: AutoPlan, outcome: RoundOutcome) -> None:
         known, asked, unread = self._known, Counter[str](), Counter[str]()
-        for stream in plan.view.streams:
+        for stream in plan.view.streams if plan.offers.was_asked else ():
             read_to = known.streams[stream.id].read_to
             for name in plan.offers.of_stream(stream):
                 asked[name] += 1

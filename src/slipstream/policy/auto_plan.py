@@ -225,7 +225,8 @@ class AutoPlan:
                 return self._keep_whole(self._whole, uncut)
             self.offers.weigh(self._known)
         view, known = self.view, self._known
-        whole = fit([self.offers.whole(i) for i in range(len(view.streams))], view.max_nodes)
+        asked = range(len(view.streams)) if self.offers.was_asked else ()
+        whole = fit([self.offers.whole(i) for i in asked], view.max_nodes)
         num_whole = sum(map(len, whole))
         tokens, start_s = self.plain.tokens, self.plain.seconds
         if self._pays:  # the device waits for the next draft, whether this one is scored or not
@@ -235,12 +236,12 @@ class AutoPlan:
             start_s = known.times.seconds(len(view.streams) + num_whole) - self._head_start_s
         self.chosen = self._choose(RoundOption(0, tokens, start_s + self._drafting_s), num_whole)
         kept = [tree or self.offers.selected(i) for i, tree in enumerate(whole)]
-        for stream, tree in zip(view.streams, kept, strict=True):
-            if self.offers.of_stream(stream):
-                known.streams[stream.id].num_scored = len(tree)
+        for i in asked:
+            if self.offers.of_stream(view.streams[i]):
+                known.streams[view.streams[i].id].num_scored = len(kept[i])
         known.is_waiting = view.can_run_ahead and self._is_worth_waiting()
         self.next_draft = 0 if view.can_run_ahead and known.times.is_known and not known.is_waiting else None
-        return [EMPTY_TREE] * len(view.streams) if view.is_announced else kept
+        return [EMPTY_TREE] * len(view.streams) if view.is_announced or not asked else kept
 
     def _keep_whole(self, drafter: str, drafts: list[DraftTree]) -> list[DraftTree]:
         """Drafts that the device scores by itself. Which of their tokens are likely decides nothing then."""

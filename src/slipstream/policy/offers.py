@@ -23,8 +23,10 @@ class Offers:
         self._chances: list[Chance] = []  # of each
         self._recovery: list[float] = []  # by stream: the chance that a draft goes on rightly after a wrong one
         self._selected: dict[int, list[int]] = {}  # by stream: places in `_nodes`
+        self.was_asked = False  # any drafter: if not, there is nothing to choose from or to learn
 
     def add(self, stream: Stream, drafter: Drafter, tree: DraftTree) -> None:
+        self.was_asked = True
         self._trees[self._index[stream.id]][drafter.name] = tree
         self._weighed.pop((stream.id, drafter.name), None)
 

@@ -1,8 +1,7 @@
 """RepeatedTimes: rounds with one drafter's drafts that a device starts by itself.
 
-Such a round takes as long as its parts, less what it hides of the host's work: a forward pass, and a draft. The parts
-can't be told apart from the host, so what a round takes beyond them changes neither: it is kept for itself. To begin
-with such rounds takes the host some time, once.
+Such a round takes as long as a forward pass and a draft, less what it hides of the host's work. What it takes beyond
+these parts is kept for itself: it can't be told whose it is. To begin with such rounds takes the host some time, once.
 """
 
 from __future__ import annotations
