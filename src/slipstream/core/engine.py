@@ -390,12 +390,13 @@ class Engine:
         if not stream.drafter:
             return 0
         room = stream.drafted_at_most(max(0, stream.max_answer_tokens - stream.num_answer_tokens - 1))
-        return max(room, min(under_way, self._reserve(stream) - len(stream.tokens))) if under_way else room
+        return max(room, min(under_way, stream.reserve - len(stream.tokens))) if under_way else room
 
     def _reserve(self, stream: Stream) -> int:
-        """Tokens that a stream may have in the cache."""
+        """Tokens that a stream may have in the cache: its own, and a few of a draft if there is room for them."""
         info, own = self.target.info, stream.prompt_length + stream.max_answer_tokens
-        return min(own + _BEYOND, info.context_length) if info.runs_ahead else own
+        more = min(own + _BEYOND, info.context_length) if info.runs_ahead else own
+        return more if self.target.can_open(more) else own
 
     def _receive(self, observation: Observation) -> int:
         """Hands the new tokens to the stream until it is done; returns how many it took."""
@@ -441,7 +442,7 @@ class Engine:
         """Lets waiting streams in, in order, while there is room. One that can never fit fails alone."""
         while self._waiting and len(self._active) < self._max_streams:
             stream = self._waiting[0]
-            reserve = self._reserve(stream)
+            reserve = stream.reserve = self._reserve(stream)
             try:
                 if not self.target.can_open(reserve):
                     raise CapacityError(

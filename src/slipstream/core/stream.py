@@ -125,6 +125,7 @@ class Stream:
         self.needs_logits = options.num_logprobs is not None or options.constraint is not None
         self._uses_history = sampling.uses_history
         self.sequence: KVSequence | None = None  # set while the stream has a place in the target's cache
+        self.reserve = 0  # tokens that it may have there
         self.outbox: deque[Token] = deque()
         self._assembler = assembler
         self._clock = clock

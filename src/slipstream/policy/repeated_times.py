@@ -13,16 +13,11 @@ from slipstream.policy.round_times import size_of
 class RepeatedTimes:
     def __init__(self) -> None:
         self._beyond_s: dict[int, float] = {}  # what rounds take beyond their parts, by streams; below 0: less
-        self._begin_s = 0.0
+        self.begin_s = 0.0  # what the first of them takes beyond those that follow
 
     def beyond(self, num_streams: int, rounds_since: int) -> float:
         """What such rounds take beyond their parts. The longer there was none, the less is said of it."""
         return self._beyond_s.get(size_of(num_streams), 0.0) * MEMORY**rounds_since
-
-    @property
-    def begin_s(self) -> float:
-        """What the first of them takes beyond those that follow."""
-        return self._begin_s
 
     def has_seen(self, num_streams: int) -> bool:
         """Whether the device started rounds of so many streams by itself."""
@@ -36,4 +31,4 @@ class RepeatedTimes:
     def record_first(self, num_streams: int, seconds: float, parts_s: float) -> None:
         """Records a round that the host started."""
         begin_s = max(0.0, seconds - parts_s - self.beyond(num_streams, 0))
-        self._begin_s = RECENT * (self._begin_s or begin_s) + (1 - RECENT) * begin_s
+        self.begin_s = RECENT * (self.begin_s or begin_s) + (1 - RECENT) * begin_s
