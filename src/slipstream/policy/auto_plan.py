@@ -53,7 +53,7 @@ class AutoPlan:
         return []
 
     def receive(self, asks: Sequence[Ask], proposals: Sequence[DraftTree], draft_s: float) -> None:
-        self._drafting_s += draft_s
+        self._drafting_s = self._known.times.drafting(len(self.view.streams), self._drafting_s + draft_s)
         for ask, tree in zip(asks, proposals, strict=True):
             self.offers.add(ask.stream, ask.drafter, tree)
         if not self._whole:

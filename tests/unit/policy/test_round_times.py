@@ -104,6 +104,14 @@ def test_plain_rounds_that_the_device_started_are_a_share_of_those_that_are_wait
     assert times.asking(1) == 0.0
     times.record_ahead(1, 0.7, was_asked=True)
     assert times.asking(1) == pytest.approx(0.1)
+    assert (times.drafting(1, 0.05), times.drafting(1, 0.3)) == (pytest.approx(0.1), 0.3)
+
+
+def test_one_round_that_waited_for_other_programs_does_not_make_plain_decoding_slow():
+    times = measured({1: 1.0})
+    for seconds in (0.5, 0.5, 20.0, 0.5):
+        times.record_ahead(1, seconds, was_asked=False)
+    assert times.plain(1) == pytest.approx(0.55, rel=0.02)
 
 
 def test_a_plain_round_never_counts_as_slower_for_running_ahead():
