@@ -62,7 +62,8 @@ _OWN = {
     ),
     "norm_before_residual": opt.OptionSpec("--norm-before-residual", "Start from the normed features.", "Head"),
     "norm_output": opt.OptionSpec("--norm-output", "The next step reads the output after the last norm.", "Head"),
-    "begin_from_layer": opt.OptionSpec("--begin-from-layer", "Begin with the target's last layer.", "Head"),
+    "begin_with": opt.OptionSpec("--begin-with", "A head to train on; its shape and vocabulary are kept.", "Head"),
+    "bits": opt.OptionSpec("--bits", "Of stored weights: 16, 8 or 4. It is trained with them rounded so.", "Head"),
     "learning_rate": opt.OptionSpec("--learning-rate", "At its peak. Default: 0.006, of adamw 0.001.", "Training"),
     "draft_steps": opt.OptionSpec("--draft-steps", "Tokens drafted from each position.", "Training", {"min": 1}),
     "step_decay": opt.OptionSpec("--step-decay", "Weight of a drafted token against the one before it.", "Training"),
@@ -90,6 +91,8 @@ def train(
       slipstream train --target Qwen/Qwen2.5-Coder-0.5B-Instruct --tokens 1000000 --seconds 300 -o coder-head
 
       slipstream train --target smollm2-135m --prompts my-prompts.jsonl -o my-head
+
+      slipstream train --target smollm2-135m --begin-with my-head --bits 4 --seconds 120 -o my-small-head
     """
     from slipstream.tasks.train import train as run_train
 

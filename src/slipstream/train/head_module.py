@@ -14,7 +14,11 @@ from torch import nn
 
 from slipstream.models.checkpoint import Checkpoint
 from slipstream.models.config import DecoderConfig
+from slipstream.models.export_weights import floats
+from slipstream.models.group_codes import LARGEST, RANGES, Bits, is_quantisable
 from slipstream.models.head_config import HeadConfig
+from slipstream.models.head_files import HeadCheckpoint
+from slipstream.models.quantised import GROUP
 from slipstream.train.attention import KeysValues, draft_attention
 from slipstream.train.forward import Rope, TargetForward, rotated
 
@@ -32,15 +36,41 @@ class RmsNorm(nn.Module):
         return F.rms_norm(x.float(), self.weight.shape, self.weight, self.eps).to(x.dtype)
 
 
+class Product(nn.Linear):
+    """Multiplies with its weight as a file has it. `bits` None: floats."""
+
+    def __init__(self, inputs: int, outputs: int, bits: Bits | None) -> None:
+        super().__init__(inputs, outputs, bias=False)
+        self._bits = bits if is_quantisable((outputs, inputs)) else None
+
+    @property
+    def stored(self) -> torch.Tensor:
+        return self.weight if self._bits is None else as_codes_hold(self.weight, self._bits)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.linear(x, self.stored)
+
+
+def as_codes_hold(weight: torch.Tensor, bits: Bits) -> torch.Tensor:
+    """What `group_codes` writes of it. Gradients pass as if nothing were rounded: so training finds weights that codes
+    hold well."""
+    groups = weight.detach().view(len(weight), -1, GROUP)
+    farthest = groups.gather(-1, groups.abs().argmax(-1, keepdim=True))
+    scales = (farthest / LARGEST[bits]).half().float()
+    codes = (groups / torch.where(scales == 0, 1, scales)).round().clamp(*RANGES[bits])
+    held = (codes * scales).view(weight.shape)
+    return weight + (held - weight).detach()
+
+
 class HeadAttention(nn.Module):
-    def __init__(self, config: DecoderConfig) -> None:
+    def __init__(self, config: DecoderConfig, bits: Bits | None) -> None:
         super().__init__()
         self._config = config
         queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-        self.q_proj = nn.Linear(2 * config.hidden_size, queries, bias=False)
-        self.k_proj = nn.Linear(2 * config.hidden_size, keys, bias=False)
-        self.v_proj = nn.Linear(2 * config.hidden_size, keys, bias=False)
-        self.o_proj = nn.Linear(queries, config.hidden_size, bias=False)
+        self.q_proj = Product(2 * config.hidden_size, queries, bits)
+        self.k_proj = Product(2 * config.hidden_size, keys, bits)
+        self.v_proj = Product(2 * config.hidden_size, keys, bits)
+        self.o_proj = Product(queries, config.hidden_size, bits)
 
     def forward(self, x: torch.Tensor, rope: Rope, past: list[KeysValues]) -> torch.Tensor:
         """`x` [texts, length, 2 * hidden] by where drafts began; `past`: of the steps before it. Adds its own."""
@@ -60,28 +90,28 @@ class HeadAttention(nn.Module):
 
 
 class HeadMlp(nn.Module):
-    def __init__(self, config: DecoderConfig) -> None:
+    def __init__(self, config: DecoderConfig, bits: Bits | None) -> None:
         super().__init__()
-        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
-        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
-        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+        self.gate_proj = Product(config.hidden_size, config.intermediate_size, bits)
+        self.up_proj = Product(config.hidden_size, config.intermediate_size, bits)
+        self.down_proj = Product(config.intermediate_size, config.hidden_size, bits)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.as_tensor(self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x)))
 
 
 class HeadLayer(nn.Module):
-    def __init__(self, config: DecoderConfig) -> None:
+    def __init__(self, config: DecoderConfig, bits: Bits | None) -> None:
         super().__init__()
         self.input_layernorm = RmsNorm(config.hidden_size, config.norm_eps)
         self.hidden_norm = RmsNorm(config.hidden_size, config.norm_eps)
-        self.self_attn = HeadAttention(config)
+        self.self_attn = HeadAttention(config, bits)
         self.post_attention_layernorm = RmsNorm(config.hidden_size, config.norm_eps)
-        self.mlp = HeadMlp(config)
+        self.mlp = HeadMlp(config, bits)
 
 
 class HeadModule(nn.Module):
-    def __init__(self, config: HeadConfig) -> None:
+    def __init__(self, config: HeadConfig, bits: Bits | None = None) -> None:
         super().__init__()
         layer, eps = config.layer, config.layer.norm_eps
         self.config = config
@@ -89,10 +119,10 @@ class HeadModule(nn.Module):
             self.input_norm = RmsNorm(config.features_size, eps)
         elif config.feature_norm == "each":
             self.fc_norm = nn.ModuleList(RmsNorm(config.target_hidden_size, eps) for _ in config.feature_layers)
-        self.fc = nn.Linear(config.features_size, layer.hidden_size, bias=False)
-        self.layers = nn.ModuleList([HeadLayer(layer)])
+        self.fc = Product(config.features_size, layer.hidden_size, bits)
+        self.layers = nn.ModuleList([HeadLayer(layer, bits)])
         self.norm = RmsNorm(layer.hidden_size, eps)
-        self.lm_head = nn.Linear(layer.hidden_size, config.draft_vocab_size, bias=False)
+        self.lm_head = Product(layer.hidden_size, config.draft_vocab_size, bits)
 
     @property
     def layer(self) -> HeadLayer:
@@ -139,40 +169,17 @@ def head_config(
 
 
 @torch.no_grad()
-def begin_from(head: HeadModule, target: TargetForward, draft_ids: torch.Tensor, layer_too: bool = False) -> None:
-    """First weights: the target's rows of the draft vocabulary [draft vocabulary] and its last norm.
-
-    `layer_too`: also its last layer, on its last features. A tiny target's head learned more slowly from there than
-    from random weights (loss 2.77 against 2.65 after 50 steps): what that layer predicts is the token that is known.
-    """
+def begin_new(head: HeadModule, target: TargetForward, draft_ids: torch.Tensor) -> None:
+    """First weights: the target's last norm and its rows of the draft vocabulary. With its last layer too, a head
+    learned more slowly than with random weights (loss 2.77 against 2.65 after 50 steps)."""
     head.norm.weight.copy_(target.final_gain)
     head.lm_head.weight.copy_(target.output_weight[draft_ids])
-    if layer_too:
-        _copy_layer(head, target)
     _attend_to_own_token(head.layer.self_attn, head.config.layer)
 
 
-def _copy_layer(head: HeadModule, target: TargetForward) -> None:
-    config, last, layer = head.config.layer, target.last_layer, head.layer
-    hidden, keys = config.hidden_size, config.num_kv_heads * config.head_dim
-    attention, mlp = layer.self_attn, layer.mlp
-    q, k, v = torch.split(last.qkv.data, [config.num_heads * config.head_dim, keys, keys])
-    gate, up = last.gate_up.data.chunk(2)
-    for own, theirs in ((attention.q_proj, q), (attention.k_proj, k), (attention.v_proj, v)):
-        own.weight.normal_(0, _SPREAD)
-        own.weight[:, hidden:].copy_(theirs)
-    head.fc.weight.normal_(0, _SPREAD)
-    head.fc.weight[:, -hidden:] += torch.eye(hidden, device=head.fc.weight.device)
-    whole = {
-        attention.o_proj: last.output.data,
-        mlp.gate_proj: gate,
-        mlp.up_proj: up,
-        mlp.down_proj: last.down.data,
-    }
-    for own, theirs in whole.items():
-        own.weight.copy_(theirs)
-    layer.hidden_norm.weight.copy_(last.attention_norm.gain)
-    layer.post_attention_layernorm.weight.copy_(last.mlp_norm.gain)
+def begin_with(head: HeadModule, other: HeadCheckpoint) -> None:
+    """First weights: those of a head of the same shape."""
+    head.load_state_dict({name: torch.from_numpy(floats(other.tensor(name))) for name in head.state_dict()})
 
 
 def _attend_to_own_token(attention: HeadAttention, config: DecoderConfig) -> None:

@@ -10,20 +10,26 @@ from typing import Any
 import torch
 
 from slipstream.errors import UsageError
-from slipstream.models.checkpoint import Checkpoint
+from slipstream.models.checkpoint import Checkpoint, RawTensor
+from slipstream.models.group_codes import Bits
 from slipstream.models.head_config import HeadConfig, default_feature_layers
-from slipstream.models.head_export import HeadNotes, save_head
+from slipstream.models.head_export import HeadKind, HeadNotes, save_head
+from slipstream.models.head_files import HeadCheckpoint, check_finite, check_head_for, open_head
+from slipstream.models.head_layouts import head_tensors
+from slipstream.models.quantised import GROUP
+from slipstream.models.spec import locate
 from slipstream.train.card import head_card
 from slipstream.train.forward import TargetForward
-from slipstream.train.head_module import HeadModule, begin_from, head_config
+from slipstream.train.head_module import HeadModule, begin_new, begin_with, head_config
 from slipstream.train.memory import TraineeSize, head_parameters, head_size
 from slipstream.train.rollout import Rollout
-from slipstream.train.saving import in_bf16, replaced
+from slipstream.train.saving import replaced
 from slipstream.train.settings import TrainOptions
 from slipstream.train.shards import Text
 from slipstream.train.vocabulary import DraftVocabulary, choose_vocabulary
 
 _LEAST_LAYERS = 7  # of a target for which the usual feature layers are three
+_STORED_AS: dict[int, tuple[HeadKind, Bits | None]] = {16: ("bf16", None), 8: ("int8", 8), 4: ("int4", 4)}
 
 
 class HeadTrainee:
@@ -34,7 +40,10 @@ class HeadTrainee:
         self._options = options
         self._target = target
         self._vocabulary: DraftVocabulary | None = None
-        self.feature_layers = self._feature_layers()
+        if options.bits < 16 and target.config.hidden_size % GROUP:
+            raise UsageError(f"--bits {options.bits} needs a hidden size that is a multiple of {GROUP}; leave it at 16")
+        self._before = _opened(options.begin_with, target) if options.begin_with else None
+        self.feature_layers = self._before.config.feature_layers if self._before else self._feature_layers()
 
     def _feature_layers(self) -> tuple[int, ...]:
         count = self._target.config.num_layers
@@ -56,16 +65,20 @@ class HeadTrainee:
         return {}
 
     def read(self, texts: Sequence[Text]) -> str:
-        self._vocabulary = choose_vocabulary(
-            texts, self._options.draft_vocab, self._target.config.vocab_size, self._target.tokenizer.eos_ids
-        )
+        size, always = self._options.draft_vocab, list(self._target.tokenizer.eos_ids)
+        if self._before:
+            size, always = self._before.config.draft_vocab_size, self._before.token_ids().tolist()
+        self._vocabulary = choose_vocabulary(texts, size, self._target.config.vocab_size, always)
         num_ids, coverage = len(self._vocabulary.ids), self._vocabulary.coverage
         return f"the draft vocabulary of {num_ids:,} ids has {coverage:.1%} of the answer tokens"
 
     def begin(self, target: TargetForward, device: torch.device, num_kinds: int) -> Rollout:
         draft_ids = torch.from_numpy(self._known.ids).to(device)
-        head = HeadModule(self._config(len(draft_ids))).to(device)
-        begin_from(head, target, draft_ids, self._options.begin_from_layer)
+        head = HeadModule(self._config(len(draft_ids)), _STORED_AS[self._options.bits][1]).to(device)
+        if self._before:
+            begin_with(head, self._before)
+        else:
+            begin_new(head, target, draft_ids)
         return Rollout(head, target, draft_ids, num_kinds, self._options)
 
     def facts(self) -> dict[str, Any]:
@@ -76,18 +89,18 @@ class HeadTrainee:
             "draft_vocab": num_ids,
             "coverage": self._known.coverage,
             "draft_steps": self._options.draft_steps,
+            "bits": self._options.bits,
         }
 
     def outputs(self, folder: Path) -> list[Path]:
         return [folder]
 
     def save(self, folder: Path, tensors: Mapping[str, torch.Tensor], facts: Mapping[str, Any]) -> None:
-        """In bf16."""
-        raw = {name: in_bf16(tensor) for name, tensor in tensors.items()}
+        raw = {name: RawTensor("F32", tensor.detach().float().cpu().numpy()) for name, tensor in tensors.items()}
         notes = HeadNotes(training=facts, card=head_card(facts))
         ids = None if self._known.is_full else self._known.ids
         with replaced(folder) as scratch:
-            save_head(scratch, self._config(len(self._known.ids)), raw, ids, notes=notes)
+            save_head(scratch, self._config(len(self._known.ids)), raw, ids, _STORED_AS[self._options.bits][0], notes)
 
     @property
     def _known(self) -> DraftVocabulary:
@@ -96,9 +109,22 @@ class HeadTrainee:
 
     def _config(self, draft_vocab_size: int) -> HeadConfig:
         options = self._options
+        if self._before:
+            return replace(self._before.config, trained_context=options.length)
         return replace(
             head_config(self._target, self.feature_layers, draft_vocab_size, options.length),
             feature_norm=options.feature_norm,
             norm_before_residual=options.norm_before_residual,
             norm_output=options.norm_output,
         )
+
+
+def _opened(spec: str, target: Checkpoint) -> HeadCheckpoint:
+    """A head for this target. Raises ModelError, and UsageError for one that can't be trained."""
+    place = locate(spec)
+    head = open_head(place.path, place.name)
+    check_finite(head)
+    head = replace(head, config=check_head_for(head, target.config))
+    if other := set(head_tensors(head.config)) ^ set(HeadModule(head.config).state_dict()):
+        raise UsageError(f"--begin-with {spec}: a head with {sorted(other)[0]!r} can't be trained on")
+    return head

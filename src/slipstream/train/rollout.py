@@ -31,12 +31,11 @@ class Lesson:
 
 
 class Rollout:
-    begins_usable = False
-
     def __init__(
         self, head: HeadModule, target: TargetForward, draft_ids: torch.Tensor, num_kinds: int, options: TrainOptions
     ) -> None:
         self.module = self._head = head
+        self.begins_usable = options.begin_with is not None
         self.step_decay = options.step_decay
         self._steps = options.draft_steps
         self._target = target
@@ -83,7 +82,7 @@ class Rollout:
         """The weighted loss and which rows are right. What the target has outside of the draft vocabulary lowers a
         row's weight: there the head can't be right."""
         normed = self._head.norm(output)
-        loss, best = soft_cross_entropy(normed, self._head.lm_head.weight, lesson.shares.__getitem__, weights)
+        loss, best = soft_cross_entropy(normed, self._head.lm_head.stored, lesson.shares.__getitem__, weights)
         return loss, self._draft_ids[best] == lesson.choices
 
 

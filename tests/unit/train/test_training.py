@@ -164,3 +164,21 @@ def test_a_target_with_biases_and_a_tied_vocabulary_gets_a_head_that_drafts(tiny
     engine = load(target, draft=str(made.folder), policy=2, options=TorchOptions(device="cpu"))
     stats = engine.generate([1, 2, 3], max_tokens=12).result().stats
     assert made.is_finished and stats.num_drafted > 0 and stats.drafter_error is None
+
+
+def test_a_head_is_trained_on_with_its_vocabulary(options, whole, tmp_path):
+    result = train(replace(options, begin_with=str(whole.folder), steps=2, learning_rate=1e-4), tmp_path / "head")
+    first = next(record for record in records(result) if "accepted_length" in record)
+    assert first["step"] == 0 and abs(first["accepted_length"] - whole.accepted_length) < 0.02
+    maps = [
+        read_file_header(folder / "model.safetensors")["d2t"].read_integers()
+        for folder in (whole.folder, result.folder)
+    ]
+    assert np.array_equal(*maps)
+
+
+def test_a_head_that_can_not_be_trained_on_is_refused(options, tmp_path):
+    with pytest.raises(UsageError, match="multiple of 32"):
+        train(replace(options, bits=4), tmp_path / "head")
+    with pytest.raises(UsageError, match=r"--bits is 5; expected 16, 8, 4"):
+        replace(options, bits=5)
