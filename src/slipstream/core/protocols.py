@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from slipstream.core.sampling import Sampling
 from slipstream.core.tree import EMPTY_TREE, DraftTree
+from slipstream.errors import ContextFullError
 
 Logits = npt.NDArray[np.float32]
 DEFAULT_PROMPT_ROWS = 256  # enough for a CPU: bounds memory, and what other streams wait
@@ -237,3 +238,33 @@ def prefill(model: Model, sequence: KVSequence, tokens: Sequence[int]) -> None:
     for start in range(0, len(tokens), step):
         model.score([ScoreRequest(sequence, tokens[start : start + step])])
         sequence.commit()
+
+
+def check_requests(info: ModelInfo, requests: Sequence[ScoreRequest]) -> None:
+    """Raises ValueError or ContextFullError for requests that one forward pass can't take."""
+    rows = sum(request.num_rows for request in requests)
+    if rows > info.max_rows or any(not request.pending for request in requests):
+        raise ValueError(
+            f"a forward pass needs 1 to {info.max_rows} rows and a pending token for each request; got {rows} rows"
+        )
+    for request in requests:
+        check_token_ids(info, request.pending)
+        depth = 0
+        if request.tree:
+            check_token_ids(info, request.tree.tokens)
+            depth = max(request.tree.depths())
+        check_length(info, request.sequence, len(request.pending) + depth)
+
+
+def check_token_ids(info: ModelInfo, tokens: Sequence[int]) -> None:
+    """Raises ValueError. Kernels trust ids and positions: values out of range would read other memory."""
+    if not (info.can_read(min(tokens)) and info.can_read(max(tokens))):
+        most = (info.num_readable or info.vocab_size) - 1
+        raise ValueError(f"got token ids from {min(tokens)} to {max(tokens)}; expected 0 to {most}")
+
+
+def check_length(info: ModelInfo, sequence: KVSequence, count: int) -> None:
+    """Raises ContextFullError if `count` more tokens do not fit."""
+    length = sequence.length + count
+    if length > info.context_length:
+        raise ContextFullError(f"{length} tokens do not fit in a context of {info.context_length}")

@@ -12,9 +12,8 @@ from slipstream.backends.llamacpp.context import Context, Logits
 from slipstream.backends.llamacpp.forward import Forward, StreamRows
 from slipstream.backends.llamacpp.offload import OffloadReport
 from slipstream.backends.llamacpp.sequences import LlamaSequence, Sequences
-from slipstream.core.protocols import KVSequence, ModelInfo, ScoreRequest, Scores
+from slipstream.core.protocols import KVSequence, ModelInfo, ScoreRequest, Scores, check_requests
 from slipstream.core.sampling import likeliest
-from slipstream.errors import ContextFullError
 
 
 @dataclass(slots=True)
@@ -63,15 +62,9 @@ class LlamaCppModel:
         self._sequences.forget_closed()
 
     def score(self, requests: Sequence[ScoreRequest]) -> list[Scores]:
-        rows = sum(request.num_rows for request in requests)
-        if rows > self._info.max_rows or any(not request.pending for request in requests):
-            raise ValueError(
-                f"a forward pass needs 1 to {self._info.max_rows} rows and a pending token for each request; got "
-                f"{rows} rows"
-            )
+        check_requests(self._info, requests)
         parts = []
         for request in requests:
-            self._check(request)
             sequence = _own(request.sequence)
             sequence.begin_score()
             parts.append(StreamRows(sequence, tuple(request.pending), request.tree))
@@ -86,17 +79,6 @@ class LlamaCppModel:
     def close(self) -> None:
         """Frees the weights and the cache. Nothing may be scored afterwards."""
         self._context.close()
-
-    def _check(self, request: ScoreRequest) -> None:
-        tokens = [*request.pending, *request.tree.tokens]
-        if min(tokens) < 0 or max(tokens) >= self._info.vocab_size:
-            raise ValueError(
-                f"got token ids from {min(tokens)} to {max(tokens)}; expected 0 to {self._info.vocab_size - 1}"
-            )
-        depth = max(request.tree.depths(), default=0)
-        length = request.sequence.length + len(request.pending) + depth
-        if length > self._info.context_length:
-            raise ContextFullError(f"{length} tokens do not fit in a context of {self._info.context_length}")
 
 
 def _own(sequence: KVSequence) -> LlamaSequence:

@@ -18,9 +18,12 @@ from slipstream.core.protocols import (
     ModelInfo,
     ScoreRequest,
     Scores,
+    check_length,
+    check_requests,
+    check_token_ids,
 )
 from slipstream.core.tree import EMPTY_TREE
-from slipstream.errors import ContextFullError, UsageError
+from slipstream.errors import UsageError
 from slipstream.models.head_files import HeadCheckpoint
 
 
@@ -62,7 +65,6 @@ class TorchModel:
         nonfinite_weight: Callable[[], str | None],
     ) -> None:
         self._info = info
-        self._num_readable = info.num_readable or info.vocab_size
         self._pool = pool
         self._runner = runner
         self._cuts = cuts
@@ -89,19 +91,7 @@ class TorchModel:
 
     @torch.inference_mode()
     def score(self, requests: Sequence[ScoreRequest]) -> list[Scores]:
-        rows = sum(request.num_rows for request in requests)
-        if rows > self._info.max_rows or any(not request.pending for request in requests):
-            raise ValueError(
-                f"a forward pass needs 1 to {self._info.max_rows} rows and a pending token for each request; got "
-                f"{rows} rows"
-            )
-        for request in requests:
-            self._check(request.pending)
-            depth = 0
-            if request.tree:
-                self._check(request.tree.tokens)
-                depth = max(request.tree.depths())
-            self._check_length(request.sequence, len(request.pending) + depth)
+        check_requests(self._info, requests)
         parts = []
         for request in requests:
             sequence = _own(request.sequence)
@@ -114,8 +104,8 @@ class TorchModel:
         """As ExtendingModel says, where `info.extends`."""
         steps = max(request.steps for request in requests)
         for request in requests:
-            self._check(request.pending)
-            self._check_length(request.sequence, len(request.pending) + steps - 1)
+            check_token_ids(self._info, request.pending)
+            check_length(self._info, request.sequence, len(request.pending) + steps - 1)
         parts = []
         for request in requests:
             sequence = _own(request.sequence)
@@ -142,18 +132,6 @@ class TorchModel:
     def attach_head(self, checkpoint: HeadCheckpoint) -> HeadModel:
         """The head, ready to draft for this model's streams. Raises UsageError where the model has another one."""
         return self._runner.attach_head(checkpoint)
-
-    def _check(self, tokens: Sequence[int]) -> None:
-        """The kernels trust ids and positions: values out of range would read other memory."""
-        if min(tokens) < 0 or max(tokens) >= self._num_readable:
-            most = self._num_readable - 1
-            raise ValueError(f"got token ids from {min(tokens)} to {max(tokens)}; expected 0 to {most}")
-
-    def _check_length(self, sequence: KVSequence, count: int) -> None:
-        if sequence.length + count > self._info.context_length:
-            raise ContextFullError(
-                f"{sequence.length + count} tokens do not fit in a context of {self._info.context_length}"
-            )
 
     def first_layers(self, count: int) -> TorchModel:
         """A model with the first `count` layers of the same weights, with its own cache."""
