@@ -23,9 +23,6 @@ class TestNative(ModelContract):
     def model(cls, request: pytest.FixtureRequest, tiny_folders: dict[str, Path]) -> TorchModel:
         return tiny_models.load_native(tiny_folders[request.param])
 
-    def test_it_is_batch_invariant(self, model: TorchModel) -> None:
-        assert model.info.batch_invariant
-
 
 class TestNativeIn16Bits(ModelContract):
     num_seeds = 2
@@ -48,8 +45,7 @@ class TestQuantised(ModelContract):
         path = tiny_models.save_quantised(architecture, kind, tmp_path_factory.mktemp("quantised"))
         return tiny_models.load_native(path)
 
-    def test_it_is_batch_invariant_and_says_that_it_keeps_the_codes(self, model: TorchModel) -> None:
-        assert model.info.batch_invariant
+    def test_it_says_that_it_keeps_the_codes(self, model: TorchModel) -> None:
         assert model.info.dtype == "int8"
 
 
@@ -64,8 +60,7 @@ class TestCodedFolder(ModelContract):
         folder, _, _ = save_both(CASES[request.param], tmp_path_factory.mktemp("coded"))
         return tiny_models.load_native(folder)
 
-    def test_it_is_batch_invariant_and_says_that_it_keeps_the_codes(self, model: TorchModel) -> None:
-        assert model.info.batch_invariant
+    def test_it_says_that_it_keeps_the_codes(self, model: TorchModel) -> None:
         assert model.info.dtype == "int8"
 
 
@@ -83,15 +78,13 @@ class TestCodedCache(ModelContract):
 
 
 class TestPlainTorch(ModelContract):
+    tolerance = 2e-4
     num_seeds = 1  # it is slow
 
     @pytest.fixture(scope="class", params=["llama3-scaled-tied", "mistral-window-8", "qwen3-qk-norm"])
     @classmethod
     def model(cls, request: pytest.FixtureRequest, tiny_folders: dict[str, Path]) -> TorchModel:
         return tiny_models.load_reference(tiny_folders[request.param])
-
-    def test_it_does_not_claim_to_be_batch_invariant(self, model: TorchModel) -> None:
-        assert not model.info.batch_invariant
 
 
 class TestPlainTorchExact(ModelContract):
@@ -101,9 +94,6 @@ class TestPlainTorchExact(ModelContract):
     @classmethod
     def model(cls, request: pytest.FixtureRequest, tiny_folders: dict[str, Path]) -> TorchModel:
         return tiny_models.load_reference(tiny_folders[request.param], exact=True)
-
-    def test_it_is_batch_invariant(self, model: TorchModel) -> None:
-        assert model.info.batch_invariant
 
 
 class TestEarlyExit(ModelContract):
@@ -153,16 +143,6 @@ def test_the_whole_of_smollm2_keeps_the_heart_of_the_contract() -> None:
 @pytest.fixture(scope="module")
 def llama(tiny_folders: dict[str, Path]) -> TorchModel:
     return tiny_models.load_native(tiny_folders["llama2-mha"])
-
-
-@pytest.mark.parametrize("token", [-1, 131, 1 << 40])
-def test_token_ids_outside_the_vocabulary_are_refused(llama: TorchModel, token: int) -> None:
-    sequence = llama.open()
-    with pytest.raises(ValueError, match="0 to 130"):
-        llama.score([ScoreRequest(sequence, [3, token])])
-    with pytest.raises(ValueError, match="0 to 130"):
-        llama.score([ScoreRequest(sequence, [3], DraftTree.chain([4, token]))])
-    sequence.close()
 
 
 def test_positions_beyond_the_context_are_refused(tiny_folders: dict[str, Path]) -> None:
