@@ -55,10 +55,10 @@ FUZZ_SEED ?= 0
 FUZZ_BACKENDS ?= fake,torch
 
 fuzz: $(VENV)/.test-installed  ## random requests against plain decoding, for an hour (FUZZ_SECONDS, FUZZ_SEED, FUZZ_BACKENDS)
-	PYTHONPATH=tests:src $(BIN)/python -m fuzz --backend $(FUZZ_BACKENDS) --seconds $(FUZZ_SECONDS) --seed $(FUZZ_SEED)
+	PYTHONPATH=tests:tools:src $(BIN)/python -m fuzz --backend $(FUZZ_BACKENDS) --seconds $(FUZZ_SECONDS) --seed $(FUZZ_SEED)
 
 stress: $(VENV)/.test-installed  ## eight threads on one engine, 2,000 requests each, with cancels and failing consumers
-	PYTHONPATH=tests:src $(BIN)/python -m fuzz stress --threads 8 --requests 2000 --backend torch
+	PYTHONPATH=tests:tools:src $(BIN)/python -m fuzz stress --threads 8 --requests 2000 --backend torch
 
 format: $(VENV)/.test-installed  ## put the code into shape
 	$(BIN)/ruff check --fix .

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+import small_models
 from slipstream.backends.llamacpp.load import load_model
 from slipstream.backends.llamacpp.model import LlamaCppModel
 from slipstream.backends.llamacpp.options import LlamaCppOptions
@@ -35,7 +36,7 @@ def write(architecture: str, folder: Path, **metadata: object) -> Path:
 def write_mamba(folder: Path) -> Path:
     """A recurrent model: its memory is a state of all it has read."""
     path, rng, hidden, inner, state, rank = folder / "mamba.gguf", np.random.default_rng(0), 64, 128, 16, 4
-    shapes: dict[str, tuple[int, ...]] = {"token_embd.weight": (model_files.VOCAB_SIZE, hidden)}
+    shapes: dict[str, tuple[int, ...]] = {"token_embd.weight": (small_models.VOCAB_SIZE, hidden)}
     for i in range(2):
         shapes |= {
             f"blk.{i}.ssm_in.weight": (2 * inner, hidden),

@@ -1,4 +1,4 @@
-"""The fuzz as a command: `PYTHONPATH=tests:src python -m fuzz --seconds 60 --backend fake,torch`."""
+"""The fuzz as a command: `PYTHONPATH=tests:tools:src python -m fuzz --seconds 60 --backend fake,torch`."""
 
 from __future__ import annotations
 

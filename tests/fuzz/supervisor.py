@@ -77,8 +77,9 @@ def _one_worker(options: WorkerOptions, first: int, count: int | None, ends: flo
 
 @contextmanager
 def _started(command: list[str]) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes]]]:
-    tests = Path(__file__).parents[1]
-    path = os.pathsep.join([str(tests), str(tests.parent / "src"), os.environ.get("PYTHONPATH", "")])
+    root = Path(__file__).parents[2]
+    own = [str(root / name) for name in ("tests", "tools", "src")]
+    path = os.pathsep.join([*own, os.environ.get("PYTHONPATH", "")])
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors,

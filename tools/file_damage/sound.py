@@ -12,47 +12,18 @@ from typing import Any
 
 import gguf
 import numpy as np
-import tokenizers
-from tokenizers import decoders, models, pre_tokenizers, trainers
 
+import small_models
 from file_damage.gguf_parts import ARRAY, FLOAT32, INT32, STRING, UINT32, Field, Gguf, Tensor
 
 CORPUS = Path(__file__).parents[2] / "tests" / "doctor_corpus"
-VOCAB, HIDDEN, INNER, HEADS, KV_HEADS, LAYERS, CONTEXT = 400, 64, 96, 4, 2, 2, 128
-SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-TEMPLATE = (
-    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
-_TEXT = [
-    "The quick brown fox jumps over the lazy dog. It's 12345 o'clock!\n\n",
-    "def main(argv):\n    return 0  # naïve façade, 日本語, 🎉 emoji\n",
-    "  spaces   and\ttabs\r\nand lines\n",
-] * 8
 # Architecture and how the matrices are stored; 32 numbers of Q8_0 are one block, which divides every row here.
 GGUF_KINDS = (
     ("llama", gguf.GGMLQuantizationType.F32),
     ("qwen2", gguf.GGMLQuantizationType.Q8_0),
     ("qwen3", gguf.GGMLQuantizationType.F16),
 )
-
-
-@functools.cache
-def tokenizer() -> tokenizers.Tokenizer:
-    """A trained byte-level BPE with three control tokens at the start."""
-    made = tokenizers.Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
-    )
-    made.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    made.train_from_iterator(
-        _TEXT,
-        trainers.BpeTrainer(
-            vocab_size=VOCAB - 8, special_tokens=SPECIALS, initial_alphabet=alphabet, show_progress=False
-        ),
-    )
-    return made
+tokenizer = functools.cache(small_models.byte_level_tokenizer)
 
 
 # -- GGUF -------------------------------------------------------------------------------------------------------------
@@ -69,7 +40,7 @@ def _sound_gguf(kind: int) -> Gguf:
     rng = np.random.default_rng(0)
     tensors = [
         _gguf_tensor(name, 0.3 * rng.standard_normal(shape).astype(np.float32) + ("norm" in name), storage)
-        for name, shape in _gguf_shapes(architecture).items()
+        for name, shape in small_models.gguf_shapes(architecture).items()
     ]
     return Gguf(_gguf_fields(architecture), tensors)
 
@@ -81,59 +52,23 @@ def _gguf_tensor(name: str, values: np.ndarray, storage: gguf.GGMLQuantizationTy
     return Tensor(name.encode(), list(values.shape[::-1]), int(storage), data)
 
 
-def _gguf_shapes(architecture: str) -> dict[str, tuple[int, ...]]:
-    kv = HIDDEN // HEADS * KV_HEADS
-    shapes: dict[str, tuple[int, ...]] = {"token_embd.weight": (VOCAB, HIDDEN), "output_norm.weight": (HIDDEN,)}
-    layer: dict[str, tuple[int, ...]] = {
-        "attn_norm.weight": (HIDDEN,),
-        "ffn_norm.weight": (HIDDEN,),
-        "attn_q.weight": (HIDDEN, HIDDEN),
-        "attn_k.weight": (kv, HIDDEN),
-        "attn_v.weight": (kv, HIDDEN),
-        "attn_output.weight": (HIDDEN, HIDDEN),
-        "ffn_gate.weight": (INNER, HIDDEN),
-        "ffn_up.weight": (INNER, HIDDEN),
-        "ffn_down.weight": (HIDDEN, INNER),
-    }
-    if architecture == "qwen2":
-        layer |= {"attn_q.bias": (HIDDEN,), "attn_k.bias": (kv,), "attn_v.bias": (kv,)}
-    if architecture == "qwen3":
-        layer |= {"attn_q_norm.weight": (16,), "attn_k_norm.weight": (16,)}
-    for i in range(LAYERS):
-        shapes |= {f"blk.{i}.{name}": shape for name, shape in layer.items()}
-    return shapes
-
-
 def _gguf_fields(architecture: str) -> list[Field]:
-    state = json.loads(tokenizer().to_str())
-    by_id = {token_id: text for text, token_id in tokenizer().get_vocab().items()}
-    tokens = [by_id.get(i, f"[PAD{i}]") for i in range(VOCAB)]
-    types = [3 if t in SPECIALS else 5 if t.startswith("[PAD") else 1 for t in tokens]
-    merges = [" ".join(pair) for pair in state["model"]["merges"]]
-    sizes = {
-        "block_count": LAYERS,
-        "context_length": CONTEXT,
-        "embedding_length": HIDDEN,
-        "feed_forward_length": INNER,
-        "attention.head_count": HEADS,
-        "attention.head_count_kv": KV_HEADS,
-        "rope.dimension_count": HIDDEN // HEADS,
-    }
+    vocabulary = small_models.gguf_vocabulary(tokenizer(), small_models.VOCAB_SIZE)
     return [
         _text("general.architecture", architecture),
         _text("general.name", "Small"),
         Field(b"general.alignment", UINT32, 32),
-        *(Field(f"{architecture}.{key}".encode(), UINT32, value) for key, value in sizes.items()),
+        *(Field(f"{architecture}.{key}".encode(), UINT32, value) for key, value in small_models.GGUF_SIZES.items()),
         Field(f"{architecture}.attention.layer_norm_rms_epsilon".encode(), FLOAT32, 1e-5),
         Field(f"{architecture}.rope.freq_base".encode(), FLOAT32, 10000.0),
         _text("tokenizer.ggml.model", "gpt2"),
         _text("tokenizer.ggml.pre", "smollm"),
-        Field(b"tokenizer.ggml.tokens", ARRAY, (STRING, [t.encode() for t in tokens])),
-        Field(b"tokenizer.ggml.token_type", ARRAY, (INT32, types)),
-        Field(b"tokenizer.ggml.merges", ARRAY, (STRING, [m.encode() for m in merges])),
+        Field(b"tokenizer.ggml.tokens", ARRAY, (STRING, [t.encode() for t in vocabulary["tokens"]])),
+        Field(b"tokenizer.ggml.token_type", ARRAY, (INT32, vocabulary["token_type"])),
+        Field(b"tokenizer.ggml.merges", ARRAY, (STRING, [m.encode() for m in vocabulary["merges"]])),
         Field(b"tokenizer.ggml.bos_token_id", UINT32, 1),
         Field(b"tokenizer.ggml.eos_token_id", UINT32, 2),
-        _text("tokenizer.chat_template", TEMPLATE),
+        _text("tokenizer.chat_template", small_models.TEMPLATE),
     ]
 
 
@@ -195,14 +130,13 @@ def _sound_folder() -> Folder:
     weight_map = {name: file for file, part in zip(files, parts, strict=True) for name in part}
     total = sum(len(shard.data) for shard in shards.values())
     index = {"metadata": {"total_size": total}, "weight_map": weight_map}
-    settings = {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>", "chat_template": TEMPLATE}
     return Folder(
         shards,
         {
             "config.json": _hf_config(),
             "generation_config.json": {"bos_token_id": 1, "eos_token_id": 2, "temperature": 0.7, "top_p": 0.9},
             "tokenizer.json": json.loads(tokenizer().to_str()),
-            "tokenizer_config.json": settings,
+            "tokenizer_config.json": dict(small_models.TOKENIZER_CONFIG),
             "model.safetensors.index.json": index,
         },
     )
@@ -220,48 +154,45 @@ def _shard(shapes: dict[str, tuple[int, ...]], rng: np.random.Generator) -> Shar
 
 
 def _hf_shapes() -> dict[str, tuple[int, ...]]:
-    kv = HIDDEN // HEADS * KV_HEADS
-    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (VOCAB, HIDDEN)}
-    for i in range(LAYERS):
+    sizes = small_models.SIZES
+    hidden, inner, vocab_size = sizes["hidden_size"], sizes["intermediate_size"], sizes["vocab_size"]
+    kv = small_models.HEAD_DIM * sizes["num_key_value_heads"]
+    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (vocab_size, hidden)}
+    for i in range(sizes["num_hidden_layers"]):
         layer: dict[str, tuple[int, ...]] = {
-            "input_layernorm": (HIDDEN,),
-            "post_attention_layernorm": (HIDDEN,),
-            "self_attn.q_proj": (HIDDEN, HIDDEN),
-            "self_attn.k_proj": (kv, HIDDEN),
-            "self_attn.v_proj": (kv, HIDDEN),
-            "self_attn.o_proj": (HIDDEN, HIDDEN),
-            "mlp.gate_proj": (INNER, HIDDEN),
-            "mlp.up_proj": (INNER, HIDDEN),
-            "mlp.down_proj": (HIDDEN, INNER),
+            "input_layernorm": (hidden,),
+            "post_attention_layernorm": (hidden,),
+            "self_attn.q_proj": (hidden, hidden),
+            "self_attn.k_proj": (kv, hidden),
+            "self_attn.v_proj": (kv, hidden),
+            "self_attn.o_proj": (hidden, hidden),
+            "mlp.gate_proj": (inner, hidden),
+            "mlp.up_proj": (inner, hidden),
+            "mlp.down_proj": (hidden, inner),
         }
         shapes |= {f"model.layers.{i}.{name}.weight": shape for name, shape in layer.items()}
-    return shapes | {"model.norm.weight": (HIDDEN,), "lm_head.weight": (VOCAB, HIDDEN)}
+    return shapes | {"model.norm.weight": (hidden,), "lm_head.weight": (vocab_size, hidden)}
 
 
 def _hf_config() -> dict[str, Any]:
-    return {
+    config = {
+        **small_models.SIZES,
         "architectures": ["LlamaForCausalLM"],
         "attention_bias": False,
         "bos_token_id": 1,
         "dtype": "float32",
         "eos_token_id": 2,
-        "head_dim": HIDDEN // HEADS,
+        "head_dim": small_models.HEAD_DIM,
         "hidden_act": "silu",
-        "hidden_size": HIDDEN,
-        "intermediate_size": INNER,
-        "max_position_embeddings": CONTEXT,
         "mlp_bias": False,
         "model_type": "llama",
-        "num_attention_heads": HEADS,
-        "num_hidden_layers": LAYERS,
-        "num_key_value_heads": KV_HEADS,
         "rms_norm_eps": 1e-6,
         "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"},
         "rope_scaling": None,
         "sliding_window": None,
         "tie_word_embeddings": False,
-        "vocab_size": VOCAB,
     }
+    return dict(sorted(config.items()))  # as transformers writes it
 
 
 # -- configurations and logs ------------------------------------------------------------------------------------------

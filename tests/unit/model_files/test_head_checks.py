@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+import small_models
 from slipstream.catalogue.model_scan import read_candidate
 from slipstream.diagnosis.examine import Case, examine
 from slipstream.findings import BlockedError
@@ -30,7 +31,9 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-LAYER = replace(HEAD.layer, vocab_size=model_files.VOCAB_SIZE, hidden_size=64, num_heads=4, num_kv_heads=2, head_dim=16)
+LAYER = replace(
+    HEAD.layer, vocab_size=small_models.VOCAB_SIZE, hidden_size=64, num_heads=4, num_kv_heads=2, head_dim=16
+)
 HEAD_HERE = replace(HEAD, layer=LAYER, target_hidden_size=64, target="example/Tiny-2M-Instruct")
 
 

@@ -8,6 +8,8 @@ import model_files
 import pytest
 import sentencepiece
 
+import small_models
+
 
 @pytest.fixture(scope="session")
 def llama_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -33,7 +35,7 @@ def sound_gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def spm_model() -> bytes:
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(model_files.CORPUS * 4),
+        sentence_iterator=iter(small_models.CORPUS * 4),
         model_writer=model,
         model_type="bpe",
         vocab_size=420,

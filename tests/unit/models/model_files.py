@@ -10,58 +10,21 @@ import gguf
 import numpy as np
 import tokenizers
 import transformers
-from tokenizers import decoders, models, pre_tokenizers, trainers
 
-CORPUS = [
-    "The quick brown fox jumps over the lazy dog. It's 12345 o'clock!\n\n",
-    "def main(argv):\n    return 0  # naïve façade, 日本語, 🎉 emoji\n",
-    "  spaces   and\ttabs\r\nand lines\n",
-] * 8
-SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-VOCAB_SIZE = 400
-TEMPLATE = (
-    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
-SIZES = {
-    "vocab_size": VOCAB_SIZE,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 128,
-}
-
-
-def byte_level_tokenizer() -> tokenizers.Tokenizer:
-    """A trained byte-level BPE with three control tokens at the start, like SmolLM2's."""
-    tokenizer = tokenizers.Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        vocab_size=VOCAB_SIZE - 8, special_tokens=SPECIALS, initial_alphabet=alphabet, show_progress=False
-    )
-    tokenizer.train_from_iterator(CORPUS, trainer)
-    return tokenizer
+import small_models
+from small_models import SIZES, TEMPLATE, byte_level_tokenizer
 
 
 def add_byte_level_metadata(
     writer: gguf.GGUFWriter, tokenizer: tokenizers.Tokenizer, rows: int, template: str | None = None
 ) -> None:
-    """The same tokenizer as GGUF metadata, padded to the rows of the embedding as llama.cpp's converter does."""
-    state = json.loads(tokenizer.to_str())
-    by_id = {token_id: text for text, token_id in tokenizer.get_vocab().items()}
-    tokens = [by_id.get(i, f"[PAD{i}]") for i in range(rows)]
-    types = [3 if t in SPECIALS else 5 if t.startswith("[PAD") else 1 for t in tokens]
+    """The same tokenizer as GGUF metadata."""
+    vocabulary = small_models.gguf_vocabulary(tokenizer, rows)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("smollm")
-    writer.add_token_list(tokens)
-    writer.add_token_types(types)
-    writer.add_token_merges([" ".join(pair) for pair in state["model"]["merges"]])
+    writer.add_token_list(vocabulary["tokens"])
+    writer.add_token_types(vocabulary["token_type"])
+    writer.add_token_merges(vocabulary["merges"])
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
     if template is not None:
@@ -71,7 +34,7 @@ def add_byte_level_metadata(
 def save_model(folder: Path, family: str, **options: object) -> transformers.PreTrainedModel:
     """A random model of a family, saved with its tokenizer. `max_shard_size` and config values may be given."""
     shard_size = options.pop("max_shard_size", "1GB")
-    config = getattr(transformers, f"{family}Config")(**(SIZES | {"head_dim": 16} | options))
+    config = getattr(transformers, f"{family}Config")(**(SIZES | {"head_dim": small_models.HEAD_DIM} | options))
     model = getattr(transformers, f"{family}ForCausalLM")(config)
     model.save_pretrained(folder, max_shard_size=shard_size)
     save_tokenizer(folder)
@@ -80,36 +43,12 @@ def save_model(folder: Path, family: str, **options: object) -> transformers.Pre
 
 def save_tokenizer(folder: Path) -> None:
     byte_level_tokenizer().save(str(folder / "tokenizer.json"))
-    settings = {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>", "chat_template": TEMPLATE}
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    (folder / "tokenizer_config.json").write_text(json.dumps(small_models.TOKENIZER_CONFIG))
 
 
 def gguf_tensors(architecture: str, rng: np.random.Generator, *, tied: bool = True) -> dict[str, np.ndarray]:
     """Random float32 tensors of SIZES, by GGUF name."""
-    hidden, inner, kv = SIZES["hidden_size"], SIZES["intermediate_size"], SIZES["hidden_size"] // 2
-    shapes: dict[str, tuple[int, ...]] = {
-        "token_embd.weight": (VOCAB_SIZE, hidden),
-        "output_norm.weight": (hidden,),
-    }
-    if not tied:
-        shapes["output.weight"] = (VOCAB_SIZE, hidden)
-    for i in range(SIZES["num_hidden_layers"]):
-        layer = {
-            "attn_norm.weight": (hidden,),
-            "ffn_norm.weight": (hidden,),
-            "attn_q.weight": (hidden, hidden),
-            "attn_k.weight": (kv, hidden),
-            "attn_v.weight": (kv, hidden),
-            "attn_output.weight": (hidden, hidden),
-            "ffn_gate.weight": (inner, hidden),
-            "ffn_up.weight": (inner, hidden),
-            "ffn_down.weight": (hidden, inner),
-        }
-        if architecture == "qwen2":
-            layer |= {"attn_q.bias": (hidden,), "attn_k.bias": (kv,), "attn_v.bias": (kv,)}
-        if architecture == "qwen3":
-            layer |= {"attn_q_norm.weight": (16,), "attn_k_norm.weight": (16,)}
-        shapes |= {f"blk.{i}.{name}": shape for name, shape in layer.items()}
+    shapes = small_models.gguf_shapes(architecture, tied=tied)
     return {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
 
 
@@ -144,17 +83,7 @@ def write_gguf(
 
 
 def _metadata(architecture: str, changes: dict[str, Any]) -> dict[str, Any]:
-    values = {
-        "block_count": SIZES["num_hidden_layers"],
-        "context_length": SIZES["max_position_embeddings"],
-        "embedding_length": SIZES["hidden_size"],
-        "feed_forward_length": SIZES["intermediate_size"],
-        "attention.head_count": SIZES["num_attention_heads"],
-        "attention.head_count_kv": SIZES["num_key_value_heads"],
-        "attention.layer_norm_rms_epsilon": 1e-5,
-        "rope.freq_base": 10000.0,
-        "rope.dimension_count": 16,
-    }
+    values = {**small_models.GGUF_SIZES, "attention.layer_norm_rms_epsilon": 1e-5, "rope.freq_base": 10000.0}
     values = {f"{architecture}.{key}": value for key, value in values.items()} | changes
     return {key: value for key, value in values.items() if value is not None}
 

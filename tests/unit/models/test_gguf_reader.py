@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from model_files import SIZES, gguf_tensors, interleave, write_gguf
 
+import small_models
 from slipstream.errors import DamagedModelError, ModelError, ModelNotFoundError, UnsupportedModelError
 from slipstream.models import open_checkpoint
 from slipstream.models.gguf_quant import to_raw_tensor
@@ -225,6 +226,6 @@ def test_flipped_bytes_and_cuts_never_surprise(sound_gguf: Path, tmp_path: Path,
 def test_the_tokenizer_of_a_file(sound_gguf: Path) -> None:
     tokenizer = open_checkpoint(sound_gguf).tokenizer
     reference = model_files.byte_level_tokenizer()
-    for text in model_files.CORPUS[:3]:
+    for text in small_models.CORPUS[:3]:
         assert tokenizer.encode(text) == reference.encode(text).ids
     assert tokenizer.vocab_size == reference.get_vocab_size() < 400

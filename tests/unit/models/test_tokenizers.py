@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from model_files import TEMPLATE
 from tokenizers import normalizers, pre_tokenizers
 
+import small_models
 from slipstream.errors import DamagedModelError, UnsupportedModelError, UsageError
 from slipstream.models import open_checkpoint
 from slipstream.models.export_tokenizer import save_tokenizer
@@ -25,7 +26,7 @@ from slipstream.models.vocabulary import same_strings
 
 PATH = Path("m.gguf")
 TEXTS = [
-    *model_files.CORPUS[:3],
+    *small_models.CORPUS[:3],
     "",
     " ",
     "  leading and trailing  ",
@@ -40,15 +41,12 @@ TEXTS = [
 
 
 def gguf_metadata(tokenizer: tokenizers.Tokenizer, **changes: object) -> dict[str, object]:
-    state = json.loads(tokenizer.to_str())
-    by_id = {i: text for text, i in tokenizer.get_vocab().items()}
-    tokens = [by_id[i] for i in range(len(by_id))]
+    vocabulary = small_models.gguf_vocabulary(tokenizer, tokenizer.get_vocab_size())
     values = {
+        **vocabulary,
         "model": "gpt2",
         "pre": "smollm",
-        "tokens": tokens,
-        "token_type": np.array([3 if t in model_files.SPECIALS else 1 for t in tokens]),
-        "merges": [" ".join(pair) for pair in state["model"]["merges"]],
+        "token_type": np.array(vocabulary["token_type"]),
         "bos_token_id": 1,
         "eos_token_id": 2,
     }
@@ -213,7 +211,7 @@ def test_a_broken_tokenizer_model(spm_model: bytes, tmp_path: Path, cut: int) ->
 def test_a_sentencepiece_model_that_rewrites_text_is_refused(tmp_path: Path) -> None:
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(model_files.CORPUS), model_writer=model, vocab_size=60, minloglevel=2
+        sentence_iterator=iter(small_models.CORPUS), model_writer=model, vocab_size=60, minloglevel=2
     )
     with pytest.raises(UnsupportedModelError, match="plain BPE"):
         spm_folder(model.getvalue(), tmp_path)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tokenizers
 
+import small_models
 from slipstream.engines import find_folder, folders
 from slipstream.errors import ModelNotFoundError, UsageError
 from slipstream.findings import Finding, blocks
@@ -343,7 +344,7 @@ def test_an_independent_count_of_the_differences(tmp_path: Path) -> None:
     ours, theirs = model_files.byte_level_tokenizer(), tokenizers.Tokenizer(tokenizers.models.BPE())
     theirs.pre_tokenizer, theirs.decoder = ours.pre_tokenizer, ours.decoder
     trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=380, special_tokens=model_files.SPECIALS, show_progress=False, initial_alphabet=list("abcdefgh")
+        vocab_size=380, special_tokens=small_models.SPECIALS, show_progress=False, initial_alphabet=list("abcdefgh")
     )
     theirs.train_from_iterator(["other words entirely, " * 50], trainer)
     for name, tokenizer in (("a", ours), ("b", theirs)):
