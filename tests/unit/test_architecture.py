@@ -126,7 +126,17 @@ def test_there_is_no_import_cycle():
     assert count_code.count(PACKAGE.parent)["import_cycles"] == []
 
 
-@pytest.mark.parametrize("module", ["slipstream", "slipstream.cli", "slipstream.core.engine", "slipstream.drafters"])
+@pytest.mark.parametrize(
+    "module",
+    [
+        "slipstream",
+        "slipstream.cli",
+        "slipstream.core.engine",
+        "slipstream.diagnosis.configs",
+        "slipstream.diagnosis.logs",
+        "slipstream.drafters",
+    ],
+)
 def test_importing_needs_no_torch(module):
     program = f"import sys, {module}; print(sorted({{'torch', 'transformers'}} & set(sys.modules)))"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
