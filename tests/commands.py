@@ -39,6 +39,16 @@ def run_here(*arguments: str, stdin: str = "", **environment: str) -> subprocess
     return subprocess.CompletedProcess(arguments, code, _written(out), _written(err))
 
 
+def refused(result: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
+    """One line that names the trouble, the right exit code, no traceback, nothing on stdout."""
+    assert result.returncode == code, result.stderr
+    assert "Traceback" not in result.stderr
+    assert result.stdout == ""
+    last = result.stderr.strip().splitlines()[-1]
+    for word in words:
+        assert word in last, last
+
+
 def _exit_code() -> int:
     try:
         main()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -37,3 +38,12 @@ def safe_path_is_put_back() -> Iterator[None]:
         os.environ.pop("PYTHONSAFEPATH", None)
     else:
         os.environ["PYTHONSAFEPATH"] = before
+
+
+@pytest.fixture
+def own_stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Empty stores and an empty cache, so that the machine's own models play no part."""
+    monkeypatch.setenv("SLIPSTREAM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path / "ollama"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    return tmp_path

@@ -18,6 +18,8 @@ import slipstream
 from slipstream.backends.torch import load as torch_backend
 from slipstream.backends.torch.model import TorchModel
 from slipstream.backends.torch.options import TorchOptions
+from slipstream.core.protocols import ScoreRequest
+from slipstream.core.tree import ROOT
 from slipstream.models import open_checkpoint
 from unit.models import model_files
 
@@ -110,6 +112,14 @@ def load_reference(spec: str | Path, **options: object) -> TorchModel:
     """In plain torch, as on a machine without a C compiler."""
     with mock.patch.object(torch_backend, "kernels", return_value=None):
         return torch_backend.load_model(open_checkpoint(spec), TorchOptions(device="cpu", **options))
+
+
+def last_row(model: TorchModel, tokens: list[int]) -> np.ndarray:
+    """[vocab] logits after `tokens`."""
+    sequence = model.open()
+    row = model.score([ScoreRequest(sequence, tokens)])[0].row(ROOT).copy()
+    sequence.close()
+    return row
 
 
 @functools.cache

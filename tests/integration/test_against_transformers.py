@@ -11,12 +11,13 @@ import transformers
 
 import slipstream
 from contract import tiny_models
+from head_oracle import to_torch
 from slipstream.backends.torch.model import TorchModel
 from slipstream.backends.torch.options import DTYPES
 from slipstream.core.protocols import ScoreRequest, prefill
 from slipstream.core.tree import ROOT, DraftTree
 from slipstream.models import open_checkpoint
-from slipstream.models.checkpoint import Checkpoint, RawTensor
+from slipstream.models.checkpoint import Checkpoint
 from slipstream.models.tensors import expected_tensors
 
 TOLERANCE = 2e-4
@@ -162,11 +163,6 @@ def test_sharded_weights_equal_those_in_one_file(
 # -- the built-in model -------------------------------------------------------------------------------------------
 
 
-def as_torch(raw: RawTensor) -> torch.Tensor:
-    tensor = torch.from_numpy(np.array(raw.data))
-    return tensor.view(torch.bfloat16).float() if raw.kind == "BF16" else tensor.float()
-
-
 def llama_of(checkpoint: Checkpoint) -> transformers.LlamaForCausalLM:
     """transformers' Llama with the checkpoint's own, dequantised weights."""
     c = checkpoint.config
@@ -187,7 +183,7 @@ def llama_of(checkpoint: Checkpoint) -> transformers.LlamaForCausalLM:
     )
     with torch.device("meta"):
         model = transformers.LlamaForCausalLM(config)
-    weights = {name: as_torch(checkpoint.tensor(name)) for name in expected_tensors(c)}
+    weights = {name: to_torch(checkpoint.tensor(name)) for name in expected_tensors(c)}
     if c.tied_head:
         weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
     model.load_state_dict(weights, assign=True)

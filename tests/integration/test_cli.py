@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 from gguf import GGUFWriter
 
-from commands import run_apart, run_here
+from commands import refused, run_apart, run_here
 from cpu_time import cpu_seconds
 
 pytestmark = pytest.mark.real_model
-
-
-def refused(result: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
-    """One line that names the trouble, the right exit code, no traceback, nothing on stdout."""
-    assert result.returncode == code, result.stderr
-    assert "Traceback" not in result.stderr
-    assert result.stdout == ""
-    last = result.stderr.strip().splitlines()[-1]
-    for word in words:
-        assert word in last, last
 
 
 def test_help_is_quick_and_imports_no_torch() -> None:

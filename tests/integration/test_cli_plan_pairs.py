@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import shlex
-import subprocess
 from pathlib import Path
 
 import pytest
 
 import tiny_gguf
-from commands import run_apart, run_here
+from commands import refused, run_apart, run_here
 from cpu_time import cpu_seconds
 from unit.models import model_files
 
@@ -29,13 +28,6 @@ def stores(tmp_path: Path) -> dict[str, str]:
         "OLLAMA_MODELS": str(tmp_path / "ollama"),
         "HF_HUB_CACHE": str(tmp_path / "hub"),
     }
-
-
-def refused(result: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
-    assert result.returncode == code, result.stderr
-    assert "Traceback" not in result.stderr and result.stdout == ""
-    for word in words:
-        assert word in result.stderr
 
 
 @pytest.mark.parametrize("command", ["plan", "pairs"])

@@ -12,18 +12,13 @@ import slipstream
 from contract import tiny_models
 from slipstream.backends.torch.model import TorchModel
 from slipstream.backends.torch.options import TorchOptions
-from slipstream.core.protocols import ScoreRequest
-from slipstream.core.tree import ROOT
 from slipstream.errors import DamagedModelError, ModelError
 from slipstream.load_checks import check_model
 from tiny_coded import CASES, WEIGHTS, Case, save_both
 
 
 def score(model: TorchModel) -> np.ndarray:
-    sequence = model.open()
-    row = model.score([ScoreRequest(sequence, [3, 4, 5, 40, 41, 300])])[0].row(ROOT).copy()
-    sequence.close()
-    return row
+    return tiny_models.last_row(model, [3, 4, 5, 40, 41, 300])
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))

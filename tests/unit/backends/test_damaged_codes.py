@@ -9,9 +9,6 @@ import numpy as np
 import pytest
 
 from contract import tiny_models
-from slipstream.backends.torch.model import TorchModel
-from slipstream.core.protocols import ScoreRequest
-from slipstream.core.tree import ROOT
 from slipstream.model_files.weights import check_files
 from slipstream.models.gguf_header import read_header
 
@@ -37,7 +34,7 @@ def test_scales_that_are_no_numbers_are_found_and_named(kind: str, tmp_path: Pat
     path = with_scales(tiny_models.save_quantised("llama", kind, tmp_path), kind, float("nan"))
     assert "weights-nonfinite" in {finding.id for finding in check_files(path)}
     model = tiny_models.load_native(path)
-    row = score(model)
+    row = tiny_models.last_row(model, [3, 4, 5])
     assert np.isnan(row).any()
     assert "model.layers.1.mlp.down_proj" in model.diagnose()
 
@@ -46,7 +43,7 @@ def test_scales_that_are_no_numbers_are_found_and_named(kind: str, tmp_path: Pat
 def test_huge_scales_run_to_the_end(kind: str, tmp_path: Path) -> None:
     path = with_scales(tiny_models.save_quantised("llama", kind, tmp_path), kind, 65504.0)
     model = tiny_models.load_native(path)
-    row = score(model)
+    row = tiny_models.last_row(model, [3, 4, 5])
     assert np.isfinite(row).all() or "overflowed in int8" in model.diagnose()
 
 
@@ -60,10 +57,3 @@ def test_a_file_without_its_last_block_is_cut(kind: str, tmp_path: Path) -> None
     cut = path.with_name("cut.gguf")
     cut.write_bytes(path.read_bytes()[: end - sizes[1]])
     assert "weights-truncated" in {finding.id for finding in check_files(cut)}
-
-
-def score(model: TorchModel) -> np.ndarray:
-    sequence = model.open()
-    row = model.score([ScoreRequest(sequence, [3, 4, 5])])[0].row(ROOT).copy()
-    sequence.close()
-    return row

@@ -6,7 +6,6 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-import huggingface_hub.constants
 import pytest
 
 import tiny_gguf
@@ -33,15 +32,7 @@ LLAMA3 = next(f for f in FAMILIES if f.name == "Llama 3.x")
 MISTRAL = next(f for f in FAMILIES if f.name.startswith("Mistral v0.1"))
 LLAMA2 = next(f for f in FAMILIES if f.name == "Llama 2")
 QWEN = next(f for f in FAMILIES if f.name == "Qwen2.5")
-
-
-@pytest.fixture(autouse=True)
-def own_stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Empty stores and an empty cache, so that the machine's own models play no part."""
-    monkeypatch.setenv("SLIPSTREAM_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path / "ollama"))
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("own_stores")
 
 
 @pytest.fixture

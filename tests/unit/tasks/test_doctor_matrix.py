@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import huggingface_hub.constants
 import pytest
 
 import doctor_matrix
@@ -13,6 +10,8 @@ from doctor_matrix import MACHINES, PairToTry, Said, contradictions
 
 SOME_MACHINES = ("laptop 8 GB", "RTX 3060", "4090 + 5090")
 
+pytestmark = pytest.mark.usefixtures("own_stores")
+
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> list[PairToTry]:
@@ -20,13 +19,6 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[PairToTry]:
     if fake_models.needs_room(folder):
         pytest.skip("this file system has no sparse files")
     return doctor_matrix.make_pairs(folder)
-
-
-@pytest.fixture(autouse=True)
-def empty_stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLIPSTREAM_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path / "ollama"))
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
 
 
 @pytest.mark.llamacpp  # the simulated machines have it, and loading asks this one

@@ -7,7 +7,6 @@ import os
 import sys
 from pathlib import Path
 
-import huggingface_hub.constants
 import pytest
 
 import tiny_gguf
@@ -20,13 +19,10 @@ OLD, NEW = "a" * 40, "b" * 40
 
 
 @pytest.fixture(autouse=True)
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Empty stores and an empty cache; returns the hub cache."""
-    monkeypatch.setenv("SLIPSTREAM_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path / "ollama"))
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.chdir(tmp_path)
-    return tmp_path / "hub"
+def hub(own_stores: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The hub cache among empty stores."""
+    monkeypatch.chdir(own_stores)
+    return own_stores / "hub"
 
 
 @pytest.fixture
