@@ -12,7 +12,7 @@ from slipstream.core.generator import Conversation
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
 from slipstream.engines.arguments import CommandLine
-from slipstream.engines.driver import check_settings
+from slipstream.engines.driver import EngineDefaults, check_settings
 from slipstream.engines.engine_types import (
     AnswerPiece,
     EngineSettings,
@@ -28,15 +28,11 @@ if TYPE_CHECKING:
     from slipstream.engines.client import Client
 
 
-class MadeUp:
+class MadeUp(EngineDefaults):
     name = "made-up"
     version = FLAGS.version
     default_port = 9999
     keeps_seeds = True
-    secret_flags = ()
-    takes = ()
-    combines = False
-    hints: Mapping[str, str] = {}
     methods = (Method("guess", like=("ngram", "suffix")),)
     readiness = START
 

@@ -113,6 +113,15 @@ class ExternalEngine(Protocol):
         ...
 
 
+class EngineDefaults:
+    """What is so for most engines: a driver states what is different."""
+
+    secret_flags: tuple[str, ...] = ()
+    takes: tuple[str, ...] = ()
+    combines = False
+    hints: Mapping[str, str] = {}
+
+
 @runtime_checkable
 class NamedModelEngine(Protocol):
     """An engine whose requests have to name the model that it serves."""

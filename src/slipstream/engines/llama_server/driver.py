@@ -14,7 +14,7 @@ from slipstream.core.generator import Conversation
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
 from slipstream.engines.arguments import CommandLine
-from slipstream.engines.driver import check_settings
+from slipstream.engines.driver import EngineDefaults, check_settings
 from slipstream.engines.engine_types import (
     AnswerPiece,
     EngineSettings,
@@ -44,15 +44,13 @@ _NGRAM_SIZE = 12  # the server's default of size-n
 _HUB_NAME = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(:(?P<tag>[^@:\s]+))?(@(?P<revision>\S+))?")
 
 
-class LlamaServer:
+class LlamaServer(EngineDefaults):
     name = "llama-server"
     version = FLAGS.version
     default_port = 8080
     keeps_seeds = True
     secret_flags = tuple(_SECRET_VARIABLES)
-    takes: tuple[str, ...] = ()
     combines = True
-    hints: Mapping[str, str] = {}
     methods = (
         Method("draft-simple", "required", like=("model",), lengths=(2, 3, 4, 6, 8), takes_p_min=True),
         Method("draft-eagle3", "required", takes_p_min=True),

@@ -12,7 +12,7 @@ from slipstream.core.generator import Conversation
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
 from slipstream.engines.arguments import CommandLine
-from slipstream.engines.driver import check_settings
+from slipstream.engines.driver import EngineDefaults, check_settings
 from slipstream.engines.engine_types import (
     AnswerPiece,
     EngineSettings,
@@ -44,14 +44,11 @@ _FAILED = "failed to initialize speculative decoding context"
 _DRAFT_LINE = re.compile(r"draft acceptance = [\d.]+ \(\s*(\d+) accepted /\s*(\d+) generated\)")
 
 
-class Ollama:
+class Ollama(EngineDefaults):
     name = "ollama"
     version = PARAMETERS.version
     default_port = 11434
     keeps_seeds = True
-    secret_flags = ()
-    takes: tuple[str, ...] = ()
-    combines = False
     hints: Mapping[str, str] = {
         "model": f"{_TAKES}. For an ordinary draft model: {_ELSEWHERE.format(model='MODEL', draft='DRAFT.gguf')} "
         "(MODEL can be ollama:NAME)"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from slipstream.core.generator import Conversation
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
+from slipstream.engines.driver import EngineDefaults
 from slipstream.engines.engine_types import (
     AnswerPiece,
     EngineSettings,
@@ -26,15 +27,11 @@ if TYPE_CHECKING:
     from slipstream.engines.client import Client
 
 
-class OpenAiServer:
+class OpenAiServer(EngineDefaults):
     name = "openai"
     version = "the API of 2026"
     default_port = 8000
     keeps_seeds = False
-    secret_flags: tuple[str, ...] = ()
-    takes: tuple[str, ...] = ()
-    combines = False
-    hints: Mapping[str, str] = {}
     methods: tuple[Method, ...] = ()
     readiness = StartLog(path="/v1/models")
 

@@ -14,7 +14,7 @@ from slipstream.core.generator import Conversation
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
 from slipstream.engines.arguments import CommandLine
-from slipstream.engines.driver import check_settings
+from slipstream.engines.driver import EngineDefaults, check_settings
 from slipstream.engines.engine_types import (
     AnswerPiece,
     EngineSettings,
@@ -37,15 +37,13 @@ _INSTALL = "pip install sglang, in its own environment"
 _SECRETS = "secrets.yml"
 
 
-class SgLang:
+class SgLang(EngineDefaults):
     name = "sglang"
     version = FLAGS.version
     default_port = 30000
     keeps_seeds = False
     secret_flags = ("--api-key", "--admin-api-key")
-    takes: tuple[str, ...] = ("tensor_parallel", "pipeline_parallel")
-    combines = False
-    hints: Mapping[str, str] = {}
+    takes = ("tensor_parallel", "pipeline_parallel")
     methods = tuple(way.method for way in METHODS)
     readiness = START
 

@@ -14,7 +14,7 @@ from slipstream.core.generator import Conversation
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
 from slipstream.engines.arguments import CommandLine
-from slipstream.engines.driver import check_settings
+from slipstream.engines.driver import EngineDefaults, check_settings
 from slipstream.engines.engine_types import (
     PLAIN,
     AnswerPiece,
@@ -36,15 +36,12 @@ _SECRET_VARIABLES = {"--api-key": "SLIPSTREAM_API_KEY"}
 _LENGTHS = (2, 4, 8)
 
 
-class SlipstreamServer:
+class SlipstreamServer(EngineDefaults):
     name = "slipstream"
     version = __version__
     default_port = 8000
     keeps_seeds = True
     secret_flags = tuple(_SECRET_VARIABLES)
-    takes: tuple[str, ...] = ()
-    combines = False
-    hints: Mapping[str, str] = {}
     methods = (
         Method("model", "required", lengths=_LENGTHS, takes_p_min=True),
         Method("translate", "required", lengths=_LENGTHS, takes_p_min=True),

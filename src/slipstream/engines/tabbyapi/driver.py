@@ -12,7 +12,7 @@ from slipstream.core.generator import Conversation
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
 from slipstream.engines.arguments import CommandLine
-from slipstream.engines.driver import check_settings
+from slipstream.engines.driver import EngineDefaults, check_settings
 from slipstream.engines.engine_types import (
     AnswerPiece,
     Argument,
@@ -47,15 +47,12 @@ _LOADED = "Model successfully loaded."
 _DYNAMIC = "_dynamic"  # methods that adapt the draft length to the acceptance
 
 
-class TabbyApi:
+class TabbyApi(EngineDefaults):
     name = "tabbyapi"
     version = SECTIONS["model"].version
     default_port = 5000
     keeps_seeds = True
-    secret_flags = ()
-    takes: tuple[str, ...] = ("tensor_parallel",)
-    combines = False
-    hints: Mapping[str, str] = {}
+    takes = ("tensor_parallel",)
     methods = (
         Method("model", "required", like=("model",), lengths=(2, 3, 4, 6, 8)),
         Method("ngram", like=("ngram", "suffix"), lengths=(2, 4, 8)),

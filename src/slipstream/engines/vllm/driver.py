@@ -17,7 +17,7 @@ from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
 from slipstream.engines.arguments import CommandLine
 from slipstream.engines.client import Client
-from slipstream.engines.driver import check_settings
+from slipstream.engines.driver import EngineDefaults, check_settings
 from slipstream.engines.engine_types import (
     AnswerPiece,
     EngineSettings,
@@ -46,15 +46,13 @@ NUM_ACCEPTED = "vllm:spec_decode_num_accepted_tokens_total"
 NUM_ACCEPTED_AT = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
 
 
-class Vllm:
+class Vllm(EngineDefaults):
     name = "vllm"
     version = VERSION
     default_port = 8000
     keeps_seeds = False
     secret_flags = tuple(_SECRET_VARIABLES)
-    takes: tuple[str, ...] = ("tensor_parallel", "pipeline_parallel", "nodes")
-    combines = False
-    hints: Mapping[str, str] = {}
+    takes = ("tensor_parallel", "pipeline_parallel", "nodes")
     methods = tuple(way.method for way in EXPORTED.values())
     readiness = START
 
