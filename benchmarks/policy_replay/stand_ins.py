@@ -18,6 +18,7 @@ from policy_replay.recording import RecordedAnswer
 from slipstream.core.protocols import ModelInfo, ScoreRequest
 from slipstream.core.stream import Observation, Stream
 from slipstream.core.tree import DraftTree
+from slipstream.measurement.replay import KnownPlace
 
 WRONG, RIGHT = 0, 1
 _FIRST_ID = 2  # of the first answer's prompt
@@ -46,31 +47,6 @@ class ChargedClock:
     @property
     def decoding_s(self) -> float:
         return self.now_s - self.prefill_s
-
-
-class Place:
-    """A stream's place in the target: only its length."""
-
-    __slots__ = ("_target", "length", "num_pending")
-
-    def __init__(self, target: Target) -> None:
-        self._target = target
-        self.length = 0
-        self.num_pending = 0
-
-    def commit(self, path: Sequence[int] = ()) -> None:
-        self.length += self.num_pending + len(path)
-
-    def rewind(self, length: int) -> None:
-        self.length = length
-
-    def fork(self) -> Place:
-        place = Place(self._target)
-        place.length = self.length
-        return place
-
-    def close(self) -> None:
-        pass
 
 
 class AllRight:
@@ -110,8 +86,8 @@ class Target:
         self._repeated: list[tuple[int, int]] = []  # places, and how long their next drafts are, that it is at
         self._drafting_s = 0.0  # of these drafts
 
-    def open(self, tokens: Sequence[int] = (), reserve: int = 0) -> Place:
-        return Place(self)
+    def open(self, tokens: Sequence[int] = (), reserve: int = 0) -> KnownPlace:
+        return KnownPlace()
 
     def can_open(self, reserve: int) -> bool:
         return True

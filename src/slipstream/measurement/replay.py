@@ -79,6 +79,8 @@ class KnownText:
 
 
 class KnownPlace:
+    """A stream's place in a model that knows the answer: only its length."""
+
     def __init__(self, length: int = 0) -> None:
         self.length = length
         self.num_pending = 0
