@@ -164,23 +164,12 @@ class Said:
     speedup: float | None = None
 
 
-def of_doctor(result: Diagnosis) -> Said:
+def of_findings(is_usable: bool, result: Diagnosis | PlanResult) -> Said:
+    """Of the doctor and `plan`, whose findings have the same rules."""
     ids = [finding.id for finding in result.findings if finding.severity == "blocks"]
     broken = any(rule.startswith("weights-") for rule in ids)
     return Said(
-        not result.is_blocked,
-        None if broken else not any(rule in MEMORY_RULES for rule in ids),
-        None if broken else not any(rule.startswith("vocabulary-") for rule in ids),
-        not broken,
-        result.prediction.speedup if result.prediction else None,
-    )
-
-
-def of_plan(result: PlanResult) -> Said:
-    ids = [finding.id for finding in result.findings if finding.severity == "blocks"]
-    broken = any(rule.startswith("weights-") for rule in ids)
-    return Said(
-        result.fits,
+        is_usable,
         None if broken else not any(rule in MEMORY_RULES for rule in ids),
         None if broken else not any(rule.startswith("vocabulary-") for rule in ids),
         not broken,
@@ -219,8 +208,9 @@ def of_loading(pair: PairToTry, here: Machine) -> Said | None:
 def ask_all(pair: PairToTry, here: Machine, context: int | None) -> dict[str, Said]:
     target, draft = str(pair.target), str(pair.draft)
     with simulated(here):
-        said = {"doctor": of_doctor(examine(Case(target, draft, pair.engine, context=context)))}
-        said["plan"] = of_plan(plan(PlanOptions(target=target, draft=draft, engine=pair.engine, context=context)))
+        examined = examine(Case(target, draft, pair.engine, context=context))
+        planned = plan(PlanOptions(target=target, draft=draft, engine=pair.engine, context=context))
+        said = {"doctor": of_findings(not examined.is_blocked, examined), "plan": of_findings(planned.fits, planned)}
         found = pairs(PairsOptions(target, (pair.draft,), context, engine=pair.engine))
         assert isinstance(found, RankedDrafts)
         said["pairs"] = of_pairs(next(entry for entry in found.ranked if entry.candidate.path == pair.draft))
