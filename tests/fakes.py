@@ -346,33 +346,33 @@ def target_tokens(model: FakeModel, stream: Stream, count: int, path: Sequence[i
 
 
 @dataclass
-class AlwaysRight(FakeDrafter):
+class KnowingDrafter(FakeDrafter):
+    """Knows the model that it drafts for."""
+
+    model: FakeModel = field(kw_only=True)
+
+
+@dataclass
+class AlwaysRight(KnowingDrafter):
     """Knows the model and its noise: every drafted token is accepted."""
 
-    model: FakeModel | None = None
-
     def propose_one(self, stream: Stream, budget: int) -> DraftTree:
-        assert self.model is not None
         return DraftTree.chain(target_tokens(self.model, stream, budget))
 
 
 @dataclass
-class AlwaysWrong(FakeDrafter):
+class AlwaysWrong(KnowingDrafter):
     """Knows the model, and proposes something else."""
 
-    model: FakeModel | None = None
-
     def propose_one(self, stream: Stream, budget: int) -> DraftTree:
-        assert self.model is not None
         right = target_tokens(self.model, stream, budget)
         return DraftTree.chain((token + 1) % self.model.info.vocab_size for token in right)
 
 
 @dataclass
-class Sometimes(FakeDrafter):
+class Sometimes(KnowingDrafter):
     """Right with probability `p` at each token, wrong otherwise; goes on after a wrong one."""
 
-    model: FakeModel | None = None
     p: float = 0.5
     seed: int = 0
 
@@ -380,7 +380,6 @@ class Sometimes(FakeDrafter):
         self._random = np.random.default_rng(self.seed)
 
     def propose_one(self, stream: Stream, budget: int) -> DraftTree:
-        assert self.model is not None
         path: list[int] = []
         for _ in range(budget):
             token = target_tokens(self.model, stream, 1, path)[0]
@@ -389,17 +388,15 @@ class Sometimes(FakeDrafter):
 
 
 @dataclass
-class RandomTrees(FakeDrafter):
+class RandomTrees(KnowingDrafter):
     """Trees of random shape whose nodes are right about every second time."""
 
-    model: FakeModel | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
         self._random = np.random.default_rng(self.seed)
 
     def propose_one(self, stream: Stream, budget: int) -> DraftTree:
-        assert self.model is not None
         builder = TreeBuilder()
         for _ in range(int(self._random.integers(0, budget + 1))):
             parent = int(self._random.integers(-1, len(builder)))
@@ -455,26 +452,22 @@ class Crashing:
 
 
 @dataclass
-class Oversized(FakeDrafter):
+class Oversized(KnowingDrafter):
     """Right, but proposes more than it was asked for."""
 
-    model: FakeModel | None = None
     extra: int = 7
 
     def propose_one(self, stream: Stream, budget: int) -> DraftTree:
-        assert self.model is not None
         return DraftTree.chain(target_tokens(self.model, stream, budget + self.extra))
 
 
 @dataclass
-class BadTokens(FakeDrafter):
+class BadTokens(KnowingDrafter):
     """Right at first, then an id that the target does not have."""
 
-    model: FakeModel | None = None
     bad: int = -3
     at: int = 1
 
     def propose_one(self, stream: Stream, budget: int) -> DraftTree:
-        assert self.model is not None
         tokens = target_tokens(self.model, stream, budget)
         return DraftTree.chain(self.bad if i == self.at else token for i, token in enumerate(tokens))

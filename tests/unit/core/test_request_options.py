@@ -28,7 +28,7 @@ def test_a_token_knows_who_drafted_it():
     tokens = list(engine().generate([1, 2], limits=LIMITS))
     assert [token.source is not None for token in tokens] == [token.drafted for token in tokens]
     drafted = [token for token in tokens if token.drafted]
-    assert drafted and {token.source.drafter for token in drafted if token.source} == {AlwaysRight().name}
+    assert drafted and {token.source.drafter for token in drafted if token.source} == {AlwaysRight.name}
 
 
 @pytest.mark.parametrize("most", [0, 1, 2])
