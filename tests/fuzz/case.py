@@ -39,7 +39,6 @@ class Case:
     policy: str
     plans: list[Plan]
     drafters: list[WatchedDrafter]
-    prophets: list[Prophet]
     broken: list[str]
     meddler: Meddler
     control: Request
@@ -98,8 +97,8 @@ class CaseMaker:
         spares = [[None, *(self._drafter() for _ in range(2))] for _ in engines]
         plans = [self._plan(engines, spares) for _ in range(self._rng.randint(1, 9))]
         case = Case(
-            self._seed, self._scenario, self._world, self._rng, engines, policy, plans, self._drafters, self._prophets,
-            self._broken, self._meddler, self._requests.control(),
+            self._seed, self._scenario, self._world, self._rng, engines, policy, plans, self._drafters, self._broken,
+            self._meddler, self._requests.control(),
         )  # fmt: skip
         for plan in plans:
             if isinstance(plan.request, Request) and plan.request.verifier == "matching":

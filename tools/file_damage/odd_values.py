@@ -6,7 +6,6 @@ import random
 from typing import Any
 
 ODD_NUMBERS = (0, 1, 2, 3, 7, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**40, 2**62, 2**63 - 1, 2**63, 2**64 - 1)
-NESTED_JSON = object()  # stands for a value that is too deep for json.dumps; text_damage writes it
 ODD_VALUES: tuple[Any, ...] = (
     None, True, False, 0, 1, -1, 3, 2**31, 2**63, -(2**63), 2**64, 10**30, 10**400, 0.5, -0.0, 1e-320, 1e308,
     float("nan"),

@@ -212,7 +212,7 @@ def _finite(logit: float) -> float:
     return logit
 
 
-def sample(row: Row, sampling: Sampling, position: int, domain: Domain = Domain.TARGET) -> int:
+def sample(row: Row, sampling: Sampling, position: int) -> int:
     """One token from processed logits: greedy, or coupled to the noise of (seed, position).
 
     Raises NonFiniteLogitsError.
@@ -221,14 +221,14 @@ def sample(row: Row, sampling: Sampling, position: int, domain: Domain = Domain.
         token = likeliest(row)
         _finite(row[token])
         return token
-    left = candidates(row, sampling, _least_that_wins(row, sampling, position, domain))
-    return coupled_argmax(left.z, left.tokens, sampling.seed, position, domain)
+    left = candidates(row, sampling, _least_that_wins(row, sampling, position))
+    return coupled_argmax(left.z, left.tokens, sampling.seed, position)
 
 
-def _least_that_wins(row: Row, sampling: Sampling, position: int, domain: Domain) -> float:
+def _least_that_wins(row: Row, sampling: Sampling, position: int) -> float:
     """A lower logit loses to the largest even with the most noise."""
     best = int(row.argmax())
-    noise = token_noise(sampling.seed, position, best, domain)
+    noise = token_noise(sampling.seed, position, best)
     return float(row[best]) + sampling.temperature * (noise - MOST_NOISE)
 
 

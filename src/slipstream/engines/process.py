@@ -108,11 +108,11 @@ class EngineProcess:
         self._child.returncode = 0  # Popen warns about a child that still runs when it is deleted; this is intended
 
 
-def stop_detached(pid: int, grace_s: float = GRACE_S) -> None:
+def stop_detached(pid: int) -> None:
     """Stops an engine that was started `detached`, by its guard's pid. Does nothing if it has already exited."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGTERM)
-        deadline = time.monotonic() + grace_s + 10
+        deadline = time.monotonic() + GRACE_S + 10
         while time.monotonic() < deadline:
             os.kill(pid, 0)
             time.sleep(0.05)

@@ -13,18 +13,18 @@ _ONE_SAMPLE = 0.1  # the width of a single sample, each way: what such machines 
 _FEW_SAMPLES = 0.05  # the least width of a few, each way, however close they lie
 
 
-def geometric_mean_interval(ratios: list[float], seed: int = 0) -> Interval:
+def geometric_mean_interval(ratios: list[float]) -> Interval:
     """The bootstrap of the geometric mean; few ratios have the width that `median_interval` gives them."""
     logs = np.log(np.maximum(np.array(ratios, np.float64), 1e-9))
     if len(logs) < _ENOUGH:
         few = median_interval(ratios)
         return Interval(float(np.exp(logs.mean())) if ratios else 0.0, few.low, few.high)
-    picks = np.random.default_rng(seed).integers(0, len(logs), (_RESAMPLES, len(logs)))
+    picks = np.random.default_rng(0).integers(0, len(logs), (_RESAMPLES, len(logs)))
     low, high = np.quantile(logs[picks].mean(axis=1), [(1 - _SHARE) / 2, (1 + _SHARE) / 2])
     return Interval(float(np.exp(logs.mean())), float(np.exp(low)), float(np.exp(high)))
 
 
-def median_interval(samples: list[float], seed: int = 0) -> Interval:
+def median_interval(samples: list[float]) -> Interval:
     """The percentile bootstrap of the median. Few samples give their range, widened by itself and by 5 % at least each
     way, by factors where they are all positive; one gives 10 % each way; none gives zeros."""
     if not samples:
@@ -38,6 +38,6 @@ def median_interval(samples: list[float], seed: int = 0) -> Interval:
         least = (_FEW_SAMPLES if len(values) > 1 else _ONE_SAMPLE) * abs(middle)
         spread = max(float(values.max() - values.min()), least)
         return Interval(middle, float(values.min()) - spread, float(values.max()) + spread)
-    picks = np.random.default_rng(seed).integers(0, len(values), (_RESAMPLES, len(values)))
+    picks = np.random.default_rng(0).integers(0, len(values), (_RESAMPLES, len(values)))
     low, high = np.quantile(np.median(values[picks], axis=1), [(1 - _SHARE) / 2, (1 + _SHARE) / 2])
     return Interval(middle, float(low), float(high))

@@ -170,12 +170,12 @@ MakeGenerator = Callable[[TuneCandidate], Generator]
 Replay = Callable[[TuneCandidate, Prompt, Answer], Stats]
 
 
-def grid(drafters: Sequence[str], drafts: Sequence[str], lengths: Sequence[int] = LENGTHS) -> list[TuneCandidate]:
+def grid(drafters: Sequence[str], drafts: Sequence[str]) -> list[TuneCandidate]:
     """Every drafter at every length and at `auto`, and plain decoding. Drafters that take a draft get each of them."""
     candidates = [OFF]
     for drafter in drafters:
         for draft in drafts if drafter.startswith(("model", "translate")) else (None,):
-            candidates += [TuneCandidate(drafter, f"fixed({n})", draft) for n in lengths]
+            candidates += [TuneCandidate(drafter, f"fixed({n})", draft) for n in LENGTHS]
             candidates.append(TuneCandidate(drafter, "auto", draft))
     return candidates
 

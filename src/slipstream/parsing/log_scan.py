@@ -44,22 +44,17 @@ Located = tuple[Hit, Callable[[str], Finding]]  # the place in the log, and a fu
 
 
 def hits(
-    text: str,
-    piece: str,
-    pattern: re.Pattern[str] | None,
-    reach: int = _REACH,
-    start: int = 0,
-    index: SignIndex | None = None,
+    text: str, piece: str, pattern: re.Pattern[str] | None, start: int = 0, index: SignIndex | None = None
 ) -> Iterator[Hit]:
     """The lines with `piece` that `pattern` matches (all of them without one), in the order of the log.
 
-    A pattern sees only `reach` characters of the line before and after the piece. Prompts and answers are skipped.
+    A pattern sees only `_REACH` characters of the line before and after the piece. Prompts and answers are skipped.
     `index`, of the same text, makes it fast to look for many pieces.
     """
     find = (index or text).find
     at, windows, misses = find(piece, start), 0, 0
     while at >= 0 and misses < _MAX_MISSES:
-        begin, end, cut = _line_around(text, at, reach)
+        begin, end, cut = _line_around(text, at)
         found = pattern.search(text, begin, end) if pattern else None
         if (found or not pattern) and not in_user_text(text, at):
             groups = {name: value or "" for name, value in found.groupdict().items()} if found else {}
@@ -87,7 +82,7 @@ def in_user_text(text: str, at: int) -> bool:
 
 def line_at(text: str, at: int) -> str:
     """The line at a position, without colour codes; for a very long line, the part near the position."""
-    start, end, _ = _line_around(text, at, _REACH)
+    start, end, _ = _line_around(text, at)
     return message_of(text[start:end])
 
 
@@ -100,12 +95,12 @@ def without_colours(text: str) -> str:
     return _COLOURS.sub("", text)
 
 
-def _line_around(text: str, at: int, reach: int) -> tuple[int, int, bool]:
+def _line_around(text: str, at: int) -> tuple[int, int, bool]:
     """The start and end of the line (or of the part in reach), and whether it continues after that."""
-    first = max(0, at - reach)
+    first, last = max(0, at - _REACH), at + _REACH
     start = max(text.rfind("\n", first, at), text.rfind("\r", first, at)) + 1 or first
-    ends = [end for end in (text.find("\n", at, at + reach), text.find("\r", at, at + reach)) if end >= 0]
-    return (start, min(ends), False) if ends else (start, min(len(text), at + reach), at + reach < len(text))
+    ends = [end for end in (text.find("\n", at, last), text.find("\r", at, last)) if end >= 0]
+    return (start, min(ends), False) if ends else (start, min(len(text), last), last < len(text))
 
 
 def quote(line: str) -> str:

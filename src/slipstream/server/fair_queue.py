@@ -20,10 +20,6 @@ class FairQueue(Generic[Item]):
     def __len__(self) -> int:
         return sum(map(len, self._waiting.values()))
 
-    @property
-    def num_running(self) -> int:
-        return self._running.total()
-
     def add(self, key: str, item: Item) -> None:
         self._waiting.setdefault(key, deque()).append(item)
 
