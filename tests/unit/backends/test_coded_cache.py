@@ -15,7 +15,7 @@ from slipstream.backends.torch.options import TorchOptions
 from slipstream.backends.torch.reference import ReferenceOps
 from slipstream.errors import UsageError
 from slipstream.models.config import DecoderConfig
-from unit.backends.test_native_ops import CONFIG, NUM_PAGES, PAGE_SIZE, make_batch, rope_table, rows_of
+from unit.backends.test_native_ops import CONFIG, NUM_PAGES, PAGE_SIZE, make_batch, rope_table
 
 
 @pytest.fixture(autouse=True)
@@ -101,7 +101,7 @@ def test_a_row_has_the_same_bits_in_any_company(config: DecoderConfig) -> None:
     batch, cache, qkv, ops = make_batch(), full_cache(config), rows_for(config), native()
     together = ops.attend(qkv, batch, config, cache)
     for r in range(batch.num_rows):
-        alone = ops.attend(qkv[r : r + 1].clone(), rows_of(batch, [r]), config, cache)
+        alone = ops.attend(qkv[r : r + 1].clone(), make_batch([r]), config, cache)
         assert torch.equal(alone[0], together[r])
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from slipstream.backends.torch.batch import Batch
+from slipstream.backends.torch.batch import Batch, RowLists
 from slipstream.backends.torch.cpu.library import kernels
 from slipstream.backends.torch.cpu.ops import NativeOps
 from slipstream.backends.torch.ops import LayerCache, Norm, QKNorm, RopeTable
@@ -37,10 +38,6 @@ def native_in(dtype: str) -> NativeOps:
     library = kernels()
     assert library is not None
     return NativeOps(library, DTYPES[dtype])
-
-
-def ints(values: list[int]) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.int32)
 
 
 def close(got: torch.Tensor, expected: torch.Tensor, atol: float = 1e-5) -> None:
@@ -161,48 +158,24 @@ def random_cache() -> LayerCache:
     return LayerCache(torch.randn(shape), torch.randn(shape))
 
 
-def make_batch() -> Batch:
+PAGES = ([7, 2, 11, 0], [5, 9, 1, 0])
+Row = tuple[int, int, int, list[int]]  # sequence, prefix, cell, extras
+ROWS: list[Row] = [
+    (0, 1, 20, []), (0, 2, 21, []), (0, 9, 22, []), (0, 17, 30, []), (0, 20, 33, [33]), (0, 20, 35, [34, 35]),
+    (0, 20, 36, [33, 36]), (0, 24, 40, []), (1, 8, 41, []), (1, 3, 42, []), (1, 16, 80, [80]), (1, 16, 3, [81, 50, 3]),
+]  # fmt: skip
+
+
+def make_batch(chosen: Sequence[int] = range(len(ROWS))) -> Batch:
     """Two sequences with pages out of order: prompt rows, rows in the middle, and draft rows with extras."""
-    pages = [[7, 2, 11, 0], [5, 9, 1, 0]]
-    prefix = [1, 2, 9, 17, 20, 20, 20, 24, 8, 3, 16, 16]
-    extras: list[list[int]] = [[], [], [], [], [33], [34, 35], [33, 36], [], [], [], [80], [81, 50, 3]]
-    sequence = [0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1]
-    ends = [0]
-    for extra in extras:
-        ends.append(ends[-1] + len(extra))
-    position = [p + len(e) - 1 for p, e in zip(prefix, extras, strict=True)]
-    return Batch(
-        tokens=torch.zeros(len(prefix), dtype=torch.int64),
-        position=ints(position),
-        cell=ints([20, 21, 22, 30, 33, 35, 36, 40, 41, 42, 80, 3]),
-        sequence=ints(sequence),
-        prefix=ints(prefix),
-        extra_from=ints(ends),
-        extra=ints([cell for extra in extras for cell in extra]),
-        pages=ints(pages[0] + pages[1]).view(2, 4),
-        logit_rows=torch.arange(len(prefix)),
-        page_size=PAGE_SIZE,
-        max_keys=max(position) + 1,
-    )
+    return batch_of([ROWS[r] for r in chosen])
 
 
-def rows_of(batch: Batch, rows: list[int]) -> Batch:
-    """The batch of these rows alone, in this order."""
-    extras = [batch.extra[batch.extra_from[r] : batch.extra_from[r + 1]].tolist() for r in rows]
-    ends = [0]
-    for extra in extras:
-        ends.append(ends[-1] + len(extra))
-    return replace(
-        batch,
-        tokens=batch.tokens[rows],
-        position=batch.position[rows],
-        cell=batch.cell[rows],
-        sequence=batch.sequence[rows],
-        prefix=batch.prefix[rows],
-        extra_from=ints(ends),
-        extra=ints([cell for extra in extras for cell in extra] or [0]),
-        max_keys=int(batch.position[rows].max()) + 1,
-    )
+def batch_of(chosen: Sequence[Row]) -> Batch:
+    rows = RowLists()
+    for sequence, prefix, cell, extras in chosen:
+        rows.add(0, prefix + len(extras) - 1, cell, sequence, prefix, extras)
+    return rows.build(PAGES, PAGE_SIZE, torch.device("cpu"))
 
 
 QKV_WIDTH = (CONFIG.num_heads + 2 * CONFIG.num_kv_heads) * CONFIG.head_dim
@@ -229,7 +202,7 @@ def test_rope_write_gives_a_row_the_same_bits_in_any_company(native: NativeOps) 
     native.rope_write(together, batch, CONFIG, rope, norm, cache)
     for r in range(batch.num_rows):
         alone = qkv[r : r + 1].clone()
-        native.rope_write(alone, rows_of(batch, [r]), CONFIG, rope, norm, random_cache())
+        native.rope_write(alone, make_batch([r]), CONFIG, rope, norm, random_cache())
         assert torch.equal(alone[0], together[r])
 
 
@@ -253,16 +226,15 @@ def test_attend_gives_a_row_the_same_bits_in_any_company_and_order(native: Nativ
     together = native.attend(qkv, batch, config, cache)
     orders = [[r] for r in range(batch.num_rows)] + [torch.randperm(batch.num_rows)[:n].tolist() for n in (2, 5, 12)]
     for rows in orders:
-        alone = native.attend(qkv[rows].contiguous(), rows_of(batch, rows), config, cache)
+        alone = native.attend(qkv[rows].contiguous(), make_batch(rows), config, cache)
         assert torch.equal(alone, together[rows])
 
 
 def test_attend_does_not_see_where_in_memory_the_keys_lie(native: NativeOps) -> None:
     """A draft's row keeps its bits when the draft is committed and its keys are moved."""
-    batch, cache = make_batch(), random_cache()
-    linear = rows_of(batch, [7])  # 24 keys on pages 7, 2, 11
+    linear, cache = make_batch([7]), random_cache()  # 24 keys on pages 7, 2, 11
     cells = [page * PAGE_SIZE + i for page in (7, 2, 11) for i in range(PAGE_SIZE)]
-    as_draft = replace(linear, prefix=ints([20]), extra_from=ints([0, 4]), extra=ints([3, 61, 90, 9]))
+    as_draft = batch_of([(0, 20, 40, [3, 61, 90, 9])])
     for copy, original in zip((3, 61, 90, 9), cells[20:], strict=True):
         cache.keys[copy], cache.values[copy] = cache.keys[original], cache.values[original]
     qkv = torch.randn(1, QKV_WIDTH)

@@ -17,27 +17,68 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Rows in request order: pending tokens, then draft nodes. Index tensors are int32 unless noted.
+    """Rows in request order: pending tokens, then draft nodes.
 
     A row sees positions [0, prefix) of its sequence, then the cells `extra[extra_from[r] : extra_from[r + 1]]`: the
     draft ancestors that do not lie in order right behind the prefix, itself last. A chain has no extras.
     """
 
     tokens: torch.Tensor  # [rows] int64
-    position: torch.Tensor  # [rows] rotary position
-    cell: torch.Tensor  # [rows] where key and value are written
-    sequence: torch.Tensor  # [rows] row of `pages`
-    prefix: torch.Tensor  # [rows]
-    extra_from: torch.Tensor  # [rows + 1]
-    extra: torch.Tensor  # [extras]
-    pages: torch.Tensor  # [sequences, max_pages]
     logit_rows: torch.Tensor  # [outputs] int64, rows whose logits are wanted
+    indices: torch.Tensor  # int32: those below, one after another; a tensor for each takes longer than a small step
+    num_sequences: int
+    max_pages: int
     page_size: int
     max_keys: int  # the most keys any row sees
 
     @property
     def num_rows(self) -> int:
         return self.tokens.shape[0]  # `len` of a tensor takes 5 us
+
+    def starts(self) -> tuple[int, ...]:
+        """Where position, cell, sequence, prefix, extra_from, extra and pages begin in `indices`."""
+        rows = self.num_rows
+        pages = self.indices.shape[0] - self.num_sequences * self.max_pages
+        return 0, rows, 2 * rows, 3 * rows, 4 * rows, 5 * rows + 1, pages
+
+    def _part(self, number: int) -> torch.Tensor:
+        ends = (*self.starts()[1:], self.indices.shape[0])
+        return self.indices[self.starts()[number] : ends[number]]
+
+    @property
+    def position(self) -> torch.Tensor:
+        """[rows] rotary position"""
+        return self._part(0)
+
+    @property
+    def cell(self) -> torch.Tensor:
+        """[rows] where key and value are written"""
+        return self._part(1)
+
+    @property
+    def sequence(self) -> torch.Tensor:
+        """[rows] row of `pages`"""
+        return self._part(2)
+
+    @property
+    def prefix(self) -> torch.Tensor:
+        """[rows]"""
+        return self._part(3)
+
+    @property
+    def extra_from(self) -> torch.Tensor:
+        """[rows + 1]"""
+        return self._part(4)
+
+    @property
+    def extra(self) -> torch.Tensor:
+        """[extras]"""
+        return self._part(5)
+
+    @property
+    def pages(self) -> torch.Tensor:
+        """[sequences, max_pages]"""
+        return self._part(6).view(self.num_sequences, self.max_pages)
 
 
 @dataclass(slots=True)
@@ -78,23 +119,21 @@ class RowLists:
 
     def build(self, pages_of: Sequence[Sequence[int]], page_size: int, device: torch.device) -> Batch:
         """`pages_of`: the pages of each sequence."""
-        pages = np.zeros((len(pages_of), max(map(len, pages_of))), np.int32)
-        for number, own in enumerate(pages_of):
-            pages[number, : len(own)] = own
+        max_pages = max(map(len, pages_of))
+        indices = [*self.position, *self.cell, *self.sequence, *self.prefix, *self.extra_from, *self.extra]
+        for own in pages_of:
+            indices += own
+            indices += [0] * (max_pages - len(own))
 
-        def ints(values: Sequence[int], dtype: type = np.int32) -> torch.Tensor:
+        def ints(values: Sequence[int], dtype: type) -> torch.Tensor:
             return torch.from_numpy(np.array(values, dtype)).to(device)  # `torch.tensor` takes 25 us
 
         return Batch(
             tokens=ints(self.tokens, np.int64),
-            position=ints(self.position),
-            cell=ints(self.cell),
-            sequence=ints(self.sequence),
-            prefix=ints(self.prefix),
-            extra_from=ints(self.extra_from),
-            extra=ints(self.extra or [0]),
-            pages=torch.from_numpy(pages).to(device),
             logit_rows=ints(self.logit_rows, np.int64),
+            indices=ints(indices, np.int32),
+            num_sequences=len(pages_of),
+            max_pages=max_pages,
             page_size=page_size,
             max_keys=max(self.position) + 1,
         )
@@ -131,6 +170,8 @@ def note_features(parts: Sequence[SequenceRows], features: torch.Tensor | None) 
     """Gives the sequences that a head follows the features of their rows, which stand one part after another."""
     if features is None:
         return
-    for part, own in zip(parts, torch.split(features, [part.num_rows for part in parts]), strict=True):
+    start = 0
+    for part in parts:
         if part.sequence.trail is not None:
-            part.sequence.trail.score(own)
+            part.sequence.trail.score(features[start : start + part.num_rows])
+        start += part.num_rows

@@ -17,7 +17,7 @@ class Trail:
     def __init__(self) -> None:
         self._kept: list[torch.Tensor] = []
         self.num_unread = 0  # rows of it
-        self._last: torch.Tensor | None = None  # of what was taken
+        self._taken: torch.Tensor | None = None  # what was read last
         self._scored: torch.Tensor | None = None  # rows of the last forward pass: pending tokens, then nodes
         self.output: torch.Tensor | None = None  # [1, hidden] of the head, after the last token it read
         self.drafted: list[torch.Tensor] = []  # the same, after each node of the draft in progress
@@ -37,15 +37,15 @@ class Trail:
 
     def take(self) -> torch.Tensor:
         """[tokens, features] all that was kept; it is then empty."""
-        taken = joined_rows(self._kept)
-        self._kept, self.num_unread, self._last = [], 0, taken[-1:]
+        self._taken = taken = joined_rows(self._kept)
+        self._kept, self.num_unread = [], 0
         return taken
 
     def read_again(self) -> None:
         """Puts back the last row that was taken."""
-        assert self._last is not None
-        self._kept, self.num_unread = [self._last], 1
+        assert self._taken is not None
+        self._kept, self.num_unread = [self._taken[-1:]], 1
 
     def forget(self) -> None:
-        self._kept, self.num_unread, self._last = [], 0, None
+        self._kept, self.num_unread, self._taken = [], 0, None
         self._scored, self.output, self.drafted = None, None, []

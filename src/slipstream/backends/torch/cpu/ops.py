@@ -38,14 +38,12 @@ from slipstream.errors import UsageError
 from slipstream.models.config import DecoderConfig
 from slipstream.models.quantised import QuantisedTensor
 
-_INDEX_FIELDS = ("position", "cell", "sequence", "prefix", "extra_from", "extra", "pages")
-
 
 class _CBatch(ctypes.Structure):
-    """`struct batch` of kernels.c."""
+    """`struct batch` of kernels.c, in the order of `Batch.starts`."""
 
     _fields_ = [
-        *((name, ctypes.c_void_p) for name in _INDEX_FIELDS),
+        *((n, ctypes.c_void_p) for n in ("position", "cell", "sequence", "prefix", "extra_from", "extra", "pages")),
         *((name, ctypes.c_int64) for name in ("rows", "max_pages", "page_size")),
     ]
 
@@ -271,11 +269,9 @@ class NativeOps(SmallSteps[Batch]):
     def _c_batch(self, batch: Batch) -> int:
         """The C view of a batch, made once for all layers of a forward."""
         if self._batch is None or self._batch[0] is not batch:
-            view = _CBatch(
-                *(getattr(batch, name).data_ptr() for name in _INDEX_FIELDS),
-                batch.num_rows, batch.pages.shape[1], batch.page_size,
-            )  # fmt: skip
-            self._batch = (batch, view)
+            address = batch.indices.data_ptr()
+            indices = (address + start * batch.indices.itemsize for start in batch.starts())
+            self._batch = (batch, _CBatch(*indices, batch.num_rows, batch.max_pages, batch.page_size))
         return ctypes.addressof(self._batch[1])
 
     def _c_stack(self, stack: Stack, cache: StackCache) -> ctypes.Array[ctypes.c_void_p]:
