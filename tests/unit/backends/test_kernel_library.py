@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -240,3 +241,16 @@ def test_a_folder_of_another_user_is_not_used(copying_compiler: Path, a_machine_
     os.chown(a_machine_that_has_built_nothing, 54321, -1)
     assert "belongs to another user" in load_in_a_process()
     assert len(copying_compiler.read_text().splitlines()) == 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="GCC's OpenMP")
+@pytest.mark.parametrize(("own", "expected"), [({}, r"[1-9]\d{3,4}"), ({"GOMP_SPINCOUNT": "7"}, "7")])
+def test_threads_leave_a_core_to_other_programs_soon(own: dict[str, str], expected: str) -> None:
+    """300,000 turns is the default. What is started later does not inherit the setting, and a user's own stands."""
+    program = "import os, slipstream.backends.torch, torch; print(os.environ.get('GOMP_SPINCOUNT'))"
+    result = subprocess.run(
+        [sys.executable, "-c", program], env={**os.environ, "OMP_DISPLAY_ENV": "verbose", **own}, capture_output=True,
+        text=True, timeout=120, check=True,
+    )  # fmt: skip
+    assert re.search(rf"GOMP_SPINCOUNT = '{expected}'", result.stderr), result.stderr
+    assert result.stdout.strip() == own.get("GOMP_SPINCOUNT", "None")

@@ -15,17 +15,22 @@ if TYPE_CHECKING:
     from slipstream.backends.torch.kv_pool import PooledSequence
 
 
+INDICES = ("position", "cell", "sequence", "prefix", "extra_from", "extra", "pages")
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """Rows in request order: pending tokens, then draft nodes.
 
-    A row sees positions [0, prefix) of its sequence, then the cells `extra[extra_from[r] : extra_from[r + 1]]`: the
-    draft ancestors that do not lie in order right behind the prefix, itself last. A chain has no extras.
+    A row has a rotary position, a cell where its key and value are written, and a sequence: a row of `pages`
+    [sequences, max_pages]. It sees positions [0, prefix) of that, then the cells
+    `extra[extra_from[r] : extra_from[r + 1]]`: the draft ancestors that do not lie in order right behind the prefix,
+    itself last. A chain has no extras.
     """
 
     tokens: torch.Tensor  # [rows] int64
     logit_rows: torch.Tensor  # [outputs] int64, rows whose logits are wanted
-    indices: torch.Tensor  # int32: those below, one after another; a tensor for each takes longer than a small step
+    indices: torch.Tensor  # int32: `INDICES`, one after another; a tensor for each takes longer than a small step
     num_sequences: int
     max_pages: int
     page_size: int
@@ -36,49 +41,16 @@ class Batch:
         return self.tokens.shape[0]  # `len` of a tensor takes 5 us
 
     def starts(self) -> tuple[int, ...]:
-        """Where position, cell, sequence, prefix, extra_from, extra and pages begin in `indices`."""
+        """Where each of `INDICES` begins."""
         rows = self.num_rows
         pages = self.indices.shape[0] - self.num_sequences * self.max_pages
         return 0, rows, 2 * rows, 3 * rows, 4 * rows, 5 * rows + 1, pages
 
-    def _part(self, number: int) -> torch.Tensor:
-        ends = (*self.starts()[1:], self.indices.shape[0])
-        return self.indices[self.starts()[number] : ends[number]]
-
-    @property
-    def position(self) -> torch.Tensor:
-        """[rows] rotary position"""
-        return self._part(0)
-
-    @property
-    def cell(self) -> torch.Tensor:
-        """[rows] where key and value are written"""
-        return self._part(1)
-
-    @property
-    def sequence(self) -> torch.Tensor:
-        """[rows] row of `pages`"""
-        return self._part(2)
-
-    @property
-    def prefix(self) -> torch.Tensor:
-        """[rows]"""
-        return self._part(3)
-
-    @property
-    def extra_from(self) -> torch.Tensor:
-        """[rows + 1]"""
-        return self._part(4)
-
-    @property
-    def extra(self) -> torch.Tensor:
-        """[extras]"""
-        return self._part(5)
-
-    @property
-    def pages(self) -> torch.Tensor:
-        """[sequences, max_pages]"""
-        return self._part(6).view(self.num_sequences, self.max_pages)
+    def of(self, name: str) -> torch.Tensor:
+        """One of `INDICES`."""
+        number, ends = INDICES.index(name), (*self.starts()[1:], self.indices.shape[0])
+        part = self.indices[self.starts()[number] : ends[number]]
+        return part.view(self.num_sequences, self.max_pages) if name == "pages" else part
 
 
 @dataclass(slots=True)

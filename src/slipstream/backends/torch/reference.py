@@ -85,11 +85,11 @@ class ReferenceOps(SmallSteps[Batch]):
         if norm is not None:
             q.copy_(self.norm(q, Norm(norm.query, config.norm_eps)))
             k.copy_(self.norm(k, Norm(norm.key, config.norm_eps)))
-        positions = batch.position.long()
+        positions = batch.of("position").long()
         cosine, sine = rope.cosine[positions].unsqueeze(1), rope.sine[positions].unsqueeze(1)
         for part in (q, k):
             part.copy_(_rotated(part, cosine, sine))
-        cells = batch.cell.long()
+        cells = batch.of("cell").long()
         write_cells(cache.keys, cells, k)
         write_cells(cache.values, cells, v)
 
@@ -116,10 +116,9 @@ def _rotated(part: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> to
 
 def _keys_of(batch: Batch, r: int, window: int | None) -> torch.Tensor:
     """Cells that row r sees, in the order of the text."""
-    prefix = int(batch.prefix[r])
-    positions = torch.arange(prefix, device=batch.pages.device)
-    pages = batch.pages[int(batch.sequence[r])].long()
+    positions = torch.arange(int(batch.of("prefix")[r]), device=batch.indices.device)
+    pages = batch.of("pages")[int(batch.of("sequence")[r])].long()
     cells = pages[positions // batch.page_size] * batch.page_size + positions % batch.page_size
-    extra = batch.extra[int(batch.extra_from[r]) : int(batch.extra_from[r + 1])].long()
-    cells = torch.cat((cells, extra))
+    first, end = batch.of("extra_from")[r : r + 2].tolist()
+    cells = torch.cat((cells, batch.of("extra")[first:end].long()))
     return cells if window is None else cells[-window:]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from slipstream.backends.torch.batch import Batch
+from slipstream.backends.torch.batch import INDICES, Batch
 from slipstream.backends.torch.coded_cache import is_coded
 from slipstream.backends.torch.cpu.weights import BLOCK, NativeLinear, NativePart, QuantPacker, pack_floats
 from slipstream.backends.torch.ops import (
@@ -40,10 +40,10 @@ from slipstream.models.quantised import QuantisedTensor
 
 
 class _CBatch(ctypes.Structure):
-    """`struct batch` of kernels.c, in the order of `Batch.starts`."""
+    """`struct batch` of kernels.c."""
 
     _fields_ = [
-        *((n, ctypes.c_void_p) for n in ("position", "cell", "sequence", "prefix", "extra_from", "extra", "pages")),
+        *((name, ctypes.c_void_p) for name in INDICES),
         *((name, ctypes.c_int64) for name in ("rows", "max_pages", "page_size")),
     ]
 
