@@ -1,4 +1,4 @@
-"""`slipstream quantise`: writes a model as a quantised GGUF file, or a draft head as a folder in 8 or 4 bits."""
+"""`slipstream quantise`: writes a model as a quantised GGUF file, or a draft head as a folder in 8 bits."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ def quantise(
     model: Annotated[str, typer.Argument(help=opt.MODEL_HELP)],
     file: Annotated[Path, typer.Argument(help="The GGUF file to create, of a head the folder; must not exist yet.")],
     to: Annotated[
-        str | None, typer.Option("--to", help="q4_0 (the default), q4_1, q5_0, q5_1 or q8_0; a head: q8_0 or q4_0.")
+        str | None, typer.Option("--to", help="q4_0 (the default), q4_1, q5_0, q5_1 or q8_0; a head: q8_0.")
     ] = None,
     as_json: opt.Json = False,
 ) -> None:
     """Write a model as a quantised GGUF file, which is smaller and faster, and answers a little differently.
 
     Embedding and output head are stored in 8 bits. For Q4_K_M and others use llama.cpp's llama-quantize. A draft head
-    (see slipstream train) becomes a folder in 8 bits: it drafts faster, and answers stay the same. In 4 bits fewer of
-    its drafts are right, unless it was trained for them (slipstream train --bits 4).
+    (see slipstream train) becomes a folder in 8 bits: it drafts faster, and answers stay the same.
 
     [bold]Examples[/bold]
 

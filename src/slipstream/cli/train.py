@@ -63,7 +63,6 @@ _OWN = {
     "norm_before_residual": opt.OptionSpec("--norm-before-residual", "Start from the normed features.", "Head"),
     "norm_output": opt.OptionSpec("--norm-output", "The next step reads the output after the last norm.", "Head"),
     "begin_with": opt.OptionSpec("--begin-with", "A head to train on; its shape and vocabulary are kept.", "Head"),
-    "bits": opt.OptionSpec("--bits", "Of stored weights: 16, 8 or 4. It is trained with them rounded so.", "Head"),
     "learning_rate": opt.OptionSpec("--learning-rate", "At its peak. Default: 0.006, of adamw 0.001.", "Training"),
     "draft_steps": opt.OptionSpec("--draft-steps", "Tokens drafted from each position.", "Training", {"min": 1}),
     "step_decay": opt.OptionSpec("--step-decay", "Weight of a drafted token against the one before it.", "Training"),
@@ -92,7 +91,7 @@ def train(
 
       slipstream train --target smollm2-135m --prompts my-prompts.jsonl -o my-head
 
-      slipstream train --target smollm2-135m --begin-with my-head --bits 4 --seconds 120 -o my-small-head
+      slipstream train --target smollm2-135m --begin-with my-head --prompts more-prompts.jsonl -o my-better-head
     """
     from slipstream.tasks.train import train as run_train
 

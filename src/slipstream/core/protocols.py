@@ -249,11 +249,9 @@ def check_requests(info: ModelInfo, requests: Sequence[ScoreRequest]) -> None:
         )
     for request in requests:
         check_token_ids(info, request.pending)
-        depth = 0
         if request.tree:
             check_token_ids(info, request.tree.tokens)
-            depth = max(request.tree.depths())
-        check_length(info, request.sequence, len(request.pending) + depth)
+        check_length(info, request.sequence, len(request.pending) + max(request.tree.depths(), default=0))
 
 
 def check_token_ids(info: ModelInfo, tokens: Sequence[int]) -> None:

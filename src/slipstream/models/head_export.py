@@ -19,16 +19,21 @@ from slipstream.models.checkpoint import RawTensor
 from slipstream.models.export import new_folder, write_json
 from slipstream.models.export_config import READ_BY, decoder_json
 from slipstream.models.export_weights import STORED_AS, Stored, StoredKind, TensorSpec, floats, write_tensors
-from slipstream.models.group_codes import Bits, config_json, is_quantisable, stored_parts
 from slipstream.models.head_config import HeadConfig
 from slipstream.models.head_files import check_finite, open_head
 from slipstream.models.head_layouts import ID_MAP, IN_DRAFT, OUTPUT_BIAS, OWN_KEY, head_tensors
+from slipstream.models.int8_groups import (
+    CODES,
+    SCALE_SUFFIX,
+    codes_and_scales,
+    config_json,
+    is_quantisable,
+    scales_shape,
+)
 
 LAYOUT_VERSION = "0.9.0"  # of the speculators package that the layout was checked with
 _SIDE_FILES_BYTES = 1 << 20
-HeadKind = StoredKind | Literal["int8", "int4"]  # products in so few bits, all else in 16
-_BITS: dict[str, Bits] = {"int8": 8, "int4": 4}
-_TYPES = {"int8": "I8", "int32": "I32", "int64": "I64", "float16": "F16"}  # numpy's names, and those of safetensors
+HeadKind = StoredKind | Literal["int8"]  # int8: products in 8 bits, all else in 16
 Contents = dict[str, tuple[TensorSpec, Callable[[], npt.NDArray[np.generic]]]]  # of the weights file
 
 
@@ -94,13 +99,13 @@ def head_json(config: HeadConfig, kind: HeadKind, notes: HeadNotes) -> dict[str,
         "dtype": _floats_of(kind).torch_name,
         "transformers_version": READ_BY,
         OWN_KEY: {key: value for key, value in own.items() if value is not None},
-        **({"quantization_config": config_json(_BITS[kind])} if kind in _BITS else {}),
+        **({"quantization_config": config_json()} if kind == "int8" else {}),
     }
 
 
 def _floats_of(kind: HeadKind) -> Stored:
     """How what is not quantised is stored."""
-    return STORED_AS[kind] if kind in STORED_AS else STORED_AS["bf16"]
+    return STORED_AS["bf16" if kind == "int8" else kind]
 
 
 def _layer_type(config: HeadConfig) -> str:
@@ -127,16 +132,16 @@ def _speculators_json(config: HeadConfig, notes: HeadNotes) -> dict[str, Any]:
 def _contents(
     config: HeadConfig, tensors: Mapping[str, RawTensor], token_ids: npt.NDArray[np.int64] | None, kind: HeadKind
 ) -> Contents:
-    if kind not in (*STORED_AS, *_BITS):
-        raise UsageError(f"weights can't be stored as {kind!r}; expected {', '.join((*STORED_AS, *_BITS))}")
+    if kind != "int8" and kind not in STORED_AS:
+        raise UsageError(f"weights can't be stored as {kind!r}; expected {', '.join(STORED_AS)}, int8")
     shapes, stored = head_tensors(config), _floats_of(kind)
     wrong = [name for name, shape in shapes.items() if name not in tensors or tensors[name].data.shape != shape]
     if wrong:
         raise UnsupportedModelError(f"the head can't be saved: its tensor {wrong[0]!r} is missing or has another shape")
     contents: Contents = {}
     for name, shape in shapes.items():
-        if kind in _BITS and is_quantisable(shape):
-            contents |= _quantised(name, tensors[name], _BITS[kind])
+        if kind == "int8" and is_quantisable(shape):
+            contents |= _quantised(name, tensors[name])
         else:
             contents[name] = (TensorSpec(stored.dtype, shape), partial(stored.convert, tensors[name]))
     if config.layer.qkv_bias:  # in this layout, heads that have a bias have one here too
@@ -145,10 +150,11 @@ def _contents(
     return contents | _id_map(config, token_ids)
 
 
-def _quantised(name: str, tensor: RawTensor, bits: Bits) -> Contents:
-    parts = stored_parts(name, floats(tensor), bits)
+def _quantised(name: str, tensor: RawTensor) -> Contents:
+    shape = tensor.data.shape
     return {
-        own: (TensorSpec(_TYPES[part.dtype.name], part.shape), partial(np.asarray, part)) for own, part in parts.items()
+        name: (TensorSpec(CODES, shape), lambda: codes_and_scales(floats(tensor))[0]),
+        name + SCALE_SUFFIX: (TensorSpec("F16", scales_shape(shape)), lambda: codes_and_scales(floats(tensor))[1]),
     }
 
 

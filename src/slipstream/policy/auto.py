@@ -147,7 +147,7 @@ class AutoPolicy:
                 times = self._known.drafters[name].times
                 seconds = min(seconds, times.seconds(len(plan.view.streams), plan.offers.depth_of(name), 0))
             usual_s += seconds
-        return self._known.times.drafting(len(plan.view.streams), usual_s) if outcome.draft_s else 0.0
+        return self._known.times.drafting(len(plan.view.streams), usual_s)
 
     def _charge(self, plan: AutoPlan, outcome: RoundOutcome, drafting_s: float) -> None:
         """Charges the budget with the time beyond a plain round, as the cost model has it, less the tokens gained."""
@@ -186,8 +186,8 @@ class AutoPolicy:
         if outcome.was_announced:
             times.record_ahead(outcome.num_streams, outcome.total_s, bool(outcome.draft_s))
         else:
-            drafting_s = times.drafting(outcome.num_streams, outcome.drafting_s) if outcome.draft_s else 0.0
-            times.record(outcome.rows, outcome.total_s - drafting_s, is_plain=is_plain)
+            scoring_s = outcome.total_s - times.drafting(outcome.num_streams, outcome.drafting_s)
+            times.record(outcome.rows, scoring_s, is_plain=is_plain)
 
     def explain(self) -> PolicyReport:
         known = self._known

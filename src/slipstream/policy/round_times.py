@@ -81,7 +81,7 @@ class RoundTimes:
     def drafting(self, num_streams: int, seconds: float) -> float:
         """What asking drafters takes of a round that waits for it, where drafting itself took `seconds`. For many
         streams most of it is the policy's own work: rounds show it that the device started by itself."""
-        return max(seconds, self.asking(num_streams))
+        return max(seconds, self.asking(num_streams)) if seconds else 0.0
 
     def record_ahead(self, num_streams: int, seconds: float, was_asked: bool) -> None:
         """Records a plain round that the device started by itself."""
@@ -170,8 +170,8 @@ class RoundTimes:
 
 
 def _follow(known: float | None, seen: float) -> float:
-    """The mean, since a round that comes late makes the next one short. One that waited for other programs counts as if
-    it had taken twice the usual time: else it would make plain decoding look slow for as long as drafts are made."""
+    """The mean: a round that comes late makes the next one short. One that waited for other programs counts as twice
+    the usual time, or plain decoding would look slow for as long as drafts are made."""
     return seen if known is None else RECENT * known + (1 - RECENT) * min(seen, 2 * known)
 
 

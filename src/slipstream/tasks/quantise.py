@@ -1,4 +1,4 @@
-"""Writes a model as a quantised GGUF file, or a draft head as a folder in 8 or 4 bits."""
+"""Writes a model as a quantised GGUF file, or a draft head as a folder in 8 bits."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 from slipstream.errors import UsageError
 from slipstream.model_files.head_checks import is_head
 from slipstream.models import open_checkpoint
-from slipstream.models.head_export import HeadKind
 from slipstream.models.head_files import open_head
 from slipstream.models.head_quantise import quantise_head
 from slipstream.models.quantise import QuantisedFile
@@ -15,13 +14,13 @@ from slipstream.models.quantise import quantise as quantise_checkpoint
 from slipstream.models.spec import locate
 from slipstream.tasks.reporter import SILENT, Reporter
 
-_HEAD_TYPES: dict[str, HeadKind] = {"q8_0": "int8", "q4_0": "int4"}
+HEAD_TYPE = "q8_0"
 
 
 def quantise(model: str, path: Path, kind: str | None = None, reporter: Reporter = SILENT) -> QuantisedFile:
     """`path` must not exist. `kind`: None is q4_0, of a head q8_0. Raises UsageError, ModelError."""
     if is_head(model):
-        return _head(model, path, kind or "q8_0", reporter)
+        return _head(model, path, kind or HEAD_TYPE, reporter)
     checkpoint = open_checkpoint(model)
     kind = kind or "q4_0"
     reporter.say(f"writing {checkpoint.name} to {path} as {kind}")
@@ -29,9 +28,9 @@ def quantise(model: str, path: Path, kind: str | None = None, reporter: Reporter
 
 
 def _head(spec: str, folder: Path, kind: str, reporter: Reporter) -> QuantisedFile:
-    if kind not in _HEAD_TYPES:
-        raise UsageError(f"--to {kind!r}; draft heads are quantised to {' or '.join(_HEAD_TYPES)}")
+    if kind != HEAD_TYPE:
+        raise UsageError(f"--to {kind!r}; draft heads are quantised to {HEAD_TYPE}")
     place = locate(spec)
     head = open_head(place.path, place.name)
     reporter.say(f"writing the head {head.name} to {folder} as {kind}")
-    return QuantisedFile(folder, kind, len(head.stored), quantise_head(head, folder, _HEAD_TYPES[kind]))
+    return QuantisedFile(folder, kind, len(head.stored), quantise_head(head, folder))

@@ -14,15 +14,10 @@ from torch import nn
 
 from slipstream.models.checkpoint import Checkpoint
 from slipstream.models.config import DecoderConfig
-from slipstream.models.export_weights import floats
-from slipstream.models.group_codes import LARGEST, RANGES, Bits, is_quantisable
 from slipstream.models.head_config import HeadConfig
-from slipstream.models.head_files import HeadCheckpoint
-from slipstream.models.quantised import GROUP
 from slipstream.train.attention import KeysValues, draft_attention
 from slipstream.train.forward import Rope, TargetForward, rotated
 
-_SPREAD = 0.02  # standard deviation of new weights, as decoders are usually begun with
 _OWN_SCORE = 5.0  # of a token with itself in attention, at first: about half the weight among a hundred and fifty
 
 
@@ -36,41 +31,15 @@ class RmsNorm(nn.Module):
         return F.rms_norm(x.float(), self.weight.shape, self.weight, self.eps).to(x.dtype)
 
 
-class Product(nn.Linear):
-    """Multiplies with its weight as a file has it. `bits` None: floats."""
-
-    def __init__(self, inputs: int, outputs: int, bits: Bits | None) -> None:
-        super().__init__(inputs, outputs, bias=False)
-        self._bits = bits if is_quantisable((outputs, inputs)) else None
-
-    @property
-    def stored(self) -> torch.Tensor:
-        return self.weight if self._bits is None else as_codes_hold(self.weight, self._bits)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return F.linear(x, self.stored)
-
-
-def as_codes_hold(weight: torch.Tensor, bits: Bits) -> torch.Tensor:
-    """What `group_codes` writes of it. Gradients pass as if nothing were rounded: so training finds weights that codes
-    hold well."""
-    groups = weight.detach().view(len(weight), -1, GROUP)
-    farthest = groups.gather(-1, groups.abs().argmax(-1, keepdim=True))
-    scales = (farthest / LARGEST[bits]).half().float()
-    codes = (groups / torch.where(scales == 0, 1, scales)).round().clamp(*RANGES[bits])
-    held = (codes * scales).view(weight.shape)
-    return weight + (held - weight).detach()
-
-
 class HeadAttention(nn.Module):
-    def __init__(self, config: DecoderConfig, bits: Bits | None) -> None:
+    def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
         self._config = config
         queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-        self.q_proj = Product(2 * config.hidden_size, queries, bits)
-        self.k_proj = Product(2 * config.hidden_size, keys, bits)
-        self.v_proj = Product(2 * config.hidden_size, keys, bits)
-        self.o_proj = Product(queries, config.hidden_size, bits)
+        self.q_proj = nn.Linear(2 * config.hidden_size, queries, bias=False)
+        self.k_proj = nn.Linear(2 * config.hidden_size, keys, bias=False)
+        self.v_proj = nn.Linear(2 * config.hidden_size, keys, bias=False)
+        self.o_proj = nn.Linear(queries, config.hidden_size, bias=False)
 
     def forward(self, x: torch.Tensor, rope: Rope, past: list[KeysValues]) -> torch.Tensor:
         """`x` [texts, length, 2 * hidden] by where drafts began; `past`: of the steps before it. Adds its own."""
@@ -90,28 +59,28 @@ class HeadAttention(nn.Module):
 
 
 class HeadMlp(nn.Module):
-    def __init__(self, config: DecoderConfig, bits: Bits | None) -> None:
+    def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
-        self.gate_proj = Product(config.hidden_size, config.intermediate_size, bits)
-        self.up_proj = Product(config.hidden_size, config.intermediate_size, bits)
-        self.down_proj = Product(config.intermediate_size, config.hidden_size, bits)
+        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.as_tensor(self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x)))
 
 
 class HeadLayer(nn.Module):
-    def __init__(self, config: DecoderConfig, bits: Bits | None) -> None:
+    def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
         self.input_layernorm = RmsNorm(config.hidden_size, config.norm_eps)
         self.hidden_norm = RmsNorm(config.hidden_size, config.norm_eps)
-        self.self_attn = HeadAttention(config, bits)
+        self.self_attn = HeadAttention(config)
         self.post_attention_layernorm = RmsNorm(config.hidden_size, config.norm_eps)
-        self.mlp = HeadMlp(config, bits)
+        self.mlp = HeadMlp(config)
 
 
 class HeadModule(nn.Module):
-    def __init__(self, config: HeadConfig, bits: Bits | None = None) -> None:
+    def __init__(self, config: HeadConfig) -> None:
         super().__init__()
         layer, eps = config.layer, config.layer.norm_eps
         self.config = config
@@ -119,10 +88,10 @@ class HeadModule(nn.Module):
             self.input_norm = RmsNorm(config.features_size, eps)
         elif config.feature_norm == "each":
             self.fc_norm = nn.ModuleList(RmsNorm(config.target_hidden_size, eps) for _ in config.feature_layers)
-        self.fc = Product(config.features_size, layer.hidden_size, bits)
-        self.layers = nn.ModuleList([HeadLayer(layer, bits)])
+        self.fc = nn.Linear(config.features_size, layer.hidden_size, bias=False)
+        self.layers = nn.ModuleList([HeadLayer(layer)])
         self.norm = RmsNorm(layer.hidden_size, eps)
-        self.lm_head = Product(layer.hidden_size, config.draft_vocab_size, bits)
+        self.lm_head = nn.Linear(layer.hidden_size, config.draft_vocab_size, bias=False)
 
     @property
     def layer(self) -> HeadLayer:
@@ -175,11 +144,6 @@ def begin_new(head: HeadModule, target: TargetForward, draft_ids: torch.Tensor) 
     head.norm.weight.copy_(target.final_gain)
     head.lm_head.weight.copy_(target.output_weight[draft_ids])
     _attend_to_own_token(head.layer.self_attn, head.config.layer)
-
-
-def begin_with(head: HeadModule, other: HeadCheckpoint) -> None:
-    """First weights: those of a head of the same shape."""
-    head.load_state_dict({name: torch.from_numpy(floats(other.tensor(name))) for name in head.state_dict()})
 
 
 def _attend_to_own_token(attention: HeadAttention, config: DecoderConfig) -> None:

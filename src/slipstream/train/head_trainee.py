@@ -10,26 +10,24 @@ from typing import Any
 import torch
 
 from slipstream.errors import UsageError
-from slipstream.models.checkpoint import Checkpoint, RawTensor
-from slipstream.models.group_codes import Bits
+from slipstream.models.checkpoint import Checkpoint
+from slipstream.models.export_weights import floats
 from slipstream.models.head_config import HeadConfig, default_feature_layers
-from slipstream.models.head_export import HeadKind, HeadNotes, save_head
+from slipstream.models.head_export import HeadNotes, save_head
 from slipstream.models.head_files import HeadCheckpoint, check_finite, check_head_for, open_head
 from slipstream.models.head_layouts import head_tensors
-from slipstream.models.quantised import GROUP
 from slipstream.models.spec import locate
 from slipstream.train.card import head_card
 from slipstream.train.forward import TargetForward
-from slipstream.train.head_module import HeadModule, begin_new, begin_with, head_config
+from slipstream.train.head_module import HeadModule, begin_new, head_config
 from slipstream.train.memory import TraineeSize, head_parameters, head_size
 from slipstream.train.rollout import Rollout
-from slipstream.train.saving import replaced
+from slipstream.train.saving import in_bf16, replaced
 from slipstream.train.settings import TrainOptions
 from slipstream.train.shards import Text
 from slipstream.train.vocabulary import DraftVocabulary, choose_vocabulary
 
 _LEAST_LAYERS = 7  # of a target for which the usual feature layers are three
-_STORED_AS: dict[int, tuple[HeadKind, Bits | None]] = {16: ("bf16", None), 8: ("int8", 8), 4: ("int4", 4)}
 
 
 class HeadTrainee:
@@ -40,8 +38,6 @@ class HeadTrainee:
         self._options = options
         self._target = target
         self._vocabulary: DraftVocabulary | None = None
-        if options.bits < 16 and target.config.hidden_size % GROUP:
-            raise UsageError(f"--bits {options.bits} needs a hidden size that is a multiple of {GROUP}; leave it at 16")
         self._before = _opened(options.begin_with, target) if options.begin_with else None
         self.feature_layers = self._before.config.feature_layers if self._before else self._feature_layers()
 
@@ -65,18 +61,18 @@ class HeadTrainee:
         return {}
 
     def read(self, texts: Sequence[Text]) -> str:
-        size, always = self._options.draft_vocab, list(self._target.tokenizer.eos_ids)
-        if self._before:
-            size, always = self._before.config.draft_vocab_size, self._before.token_ids().tolist()
+        before, size, always = self._before, self._options.draft_vocab, self._target.tokenizer.eos_ids
+        if before:
+            size, always = before.config.draft_vocab_size, frozenset(before.token_ids().tolist())
         self._vocabulary = choose_vocabulary(texts, size, self._target.config.vocab_size, always)
         num_ids, coverage = len(self._vocabulary.ids), self._vocabulary.coverage
         return f"the draft vocabulary of {num_ids:,} ids has {coverage:.1%} of the answer tokens"
 
     def begin(self, target: TargetForward, device: torch.device, num_kinds: int) -> Rollout:
         draft_ids = torch.from_numpy(self._known.ids).to(device)
-        head = HeadModule(self._config(len(draft_ids)), _STORED_AS[self._options.bits][1]).to(device)
-        if self._before:
-            begin_with(head, self._before)
+        head = HeadModule(self._config(len(draft_ids))).to(device)
+        if before := self._before:
+            head.load_state_dict({name: torch.from_numpy(floats(before.tensor(name))) for name in head.state_dict()})
         else:
             begin_new(head, target, draft_ids)
         return Rollout(head, target, draft_ids, num_kinds, self._options)
@@ -89,18 +85,18 @@ class HeadTrainee:
             "draft_vocab": num_ids,
             "coverage": self._known.coverage,
             "draft_steps": self._options.draft_steps,
-            "bits": self._options.bits,
         }
 
     def outputs(self, folder: Path) -> list[Path]:
         return [folder]
 
     def save(self, folder: Path, tensors: Mapping[str, torch.Tensor], facts: Mapping[str, Any]) -> None:
-        raw = {name: RawTensor("F32", tensor.detach().float().cpu().numpy()) for name, tensor in tensors.items()}
+        """In bf16."""
+        raw = {name: in_bf16(tensor) for name, tensor in tensors.items()}
         notes = HeadNotes(training=facts, card=head_card(facts))
         ids = None if self._known.is_full else self._known.ids
         with replaced(folder) as scratch:
-            save_head(scratch, self._config(len(self._known.ids)), raw, ids, _STORED_AS[self._options.bits][0], notes)
+            save_head(scratch, self._config(len(self._known.ids)), raw, ids, notes=notes)
 
     @property
     def _known(self) -> DraftVocabulary:

@@ -82,7 +82,7 @@ class Rollout:
         """The weighted loss and which rows are right. What the target has outside of the draft vocabulary lowers a
         row's weight: there the head can't be right."""
         normed = self._head.norm(output)
-        loss, best = soft_cross_entropy(normed, self._head.lm_head.stored, lesson.shares.__getitem__, weights)
+        loss, best = soft_cross_entropy(normed, self._head.lm_head.weight, lesson.shares.__getitem__, weights)
         return loss, self._draft_ids[best] == lesson.choices
 
 

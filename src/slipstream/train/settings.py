@@ -13,7 +13,6 @@ _NORMS: tuple[FeatureNorm, ...] = ("none", "each", "all")
 OPTIMIZERS = {"muon": "Muon", "adamw": "AdamW"}
 _HEAD_RATES = {"muon": 6e-3, "adamw": 1e-3}  # Muon learned more with 8e-3 than with 3e-3; AdamW gave NaN with 3e-3
 _DRAFT_RATES = {"muon": 8e-3, "adamw": 1e-3}  # Muon learned more with 8e-3 than with 3e-3 or 1e-3
-_BITS = (16, 8, 4)
 _POSITIVE = ("tokens", "length", "streams", "batch_tokens", "steps", "shard_texts", "check_every")
 
 
@@ -103,7 +102,6 @@ class TrainOptions(RunOptions):
     norm_before_residual: bool = False
     norm_output: bool = False
     begin_with: str | None = None  # a head to train on, with its shape and vocabulary; None: a new one
-    bits: int = 16  # of the weights of products, as they are stored: it is trained with them so
     draft_steps: int = 5  # tokens drafted from one position, each from the head's own output before it
     step_decay: float = 0.8  # weight of a step against the one before it
 
@@ -111,8 +109,6 @@ class TrainOptions(RunOptions):
         RunOptions.__post_init__(self)
         if self.draft_steps < 1:
             raise UsageError(f"--draft-steps is {self.draft_steps}; expected 1 or more")
-        if self.bits not in _BITS:
-            raise UsageError(f"--bits is {self.bits}; expected {', '.join(map(str, _BITS))}")
         if self.feature_norm not in _NORMS:
             raise UsageError(f"--feature-norm {self.feature_norm!r}; expected {', '.join(_NORMS)}")
         self.chosen_layers()

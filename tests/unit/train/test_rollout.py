@@ -5,17 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 
 from slipstream.models import open_checkpoint
 from slipstream.models.checkpoint import Checkpoint
-from slipstream.models.group_codes import Bits, codes_and_scales
 from slipstream.models.head_config import FeatureNorm
 from slipstream.train.forward import TargetForward, load_target, rotated
-from slipstream.train.head_module import HeadModule, Product, begin_new, head_config
+from slipstream.train.head_module import HeadModule, begin_new, head_config
 from slipstream.train.rollout import unroll
 
 LENGTH, STEPS = 12, 4
@@ -109,14 +107,3 @@ def test_half_of_the_heads_see_their_own_token_at_first(tiny_folders: dict[str, 
     scores = torch.einsum("nhd,md->hnm", q[:, :2], k[:, 0]) / 10**0.5
     own = scores.diagonal(dim1=1, dim2=2)
     assert own.mean() > 3 and (own.mean() - scores.mean()) > 3
-
-
-@pytest.mark.parametrize("bits", [4, 8])
-def test_a_product_multiplies_with_what_will_be_stored(bits: Bits) -> None:
-    product = Product(64, 5, bits)
-    product.weight.data[0, :32] = 0
-    codes, scales = codes_and_scales(product.weight.detach().numpy(), bits)
-    held = codes.reshape(5, 2, 32) * scales.astype(np.float32)[:, :, None]
-    assert np.array_equal(product(torch.eye(64)).T.detach().numpy(), held.reshape(5, 64))
-    product(torch.ones(1, 64)).sum().backward()
-    assert torch.equal(product.weight.grad, torch.ones(5, 64))  # as if nothing were rounded

@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from contract import tiny_models
 from slipstream.backends import MachineOptions
 from slipstream.backends.torch.options import TorchOptions
-from slipstream.errors import CapacityError, SlipstreamError, UsageError
+from slipstream.errors import CapacityError, SlipstreamError, UnsupportedModelError, UsageError
 from slipstream.loading import load
 from slipstream.models.safetensors_file import read_file_header
 from slipstream.train.loop import rate_at
@@ -177,8 +178,7 @@ def test_a_head_is_trained_on_with_its_vocabulary(options, whole, tmp_path):
     assert np.array_equal(*maps)
 
 
-def test_a_head_that_can_not_be_trained_on_is_refused(options, tmp_path):
-    with pytest.raises(UsageError, match="multiple of 32"):
-        train(replace(options, bits=4), tmp_path / "head")
-    with pytest.raises(UsageError, match=r"--bits is 5; expected 16, 8, 4"):
-        replace(options, bits=5)
+def test_a_head_for_another_target_is_not_trained_on(options, whole, tmp_path):
+    small = tiny_models.save_folder(tiny_models.make_model("llama2-mha", num_hidden_layers=2), tmp_path / "small")
+    with pytest.raises(UnsupportedModelError, match="head for another target"):
+        train(replace(options, target=str(small), begin_with=str(whole.folder)), tmp_path / "head")

@@ -22,10 +22,9 @@ INDICES = ("position", "cell", "sequence", "prefix", "extra_from", "extra", "pag
 class Batch:
     """Rows in request order: pending tokens, then draft nodes.
 
-    A row has a rotary position, a cell where its key and value are written, and a sequence: a row of `pages`
-    [sequences, max_pages]. It sees positions [0, prefix) of that, then the cells
-    `extra[extra_from[r] : extra_from[r + 1]]`: the draft ancestors that do not lie in order right behind the prefix,
-    itself last. A chain has no extras.
+    A row has a rotary position, a cell where its key and value are written, and a sequence: a row of `pages`. It sees
+    positions [0, prefix) of that, then the cells `extra[extra_from[r] : extra_from[r + 1]]`: draft ancestors that do
+    not lie in order right behind the prefix, itself last. A chain has no extras.
     """
 
     tokens: torch.Tensor  # [rows] int64
@@ -48,8 +47,8 @@ class Batch:
 
     def of(self, name: str) -> torch.Tensor:
         """One of `INDICES`."""
-        number, ends = INDICES.index(name), (*self.starts()[1:], self.indices.shape[0])
-        part = self.indices[self.starts()[number] : ends[number]]
+        number, ends = INDICES.index(name), (*self.starts(), self.indices.shape[0])
+        part = self.indices[ends[number] : ends[number + 1]]
         return part.view(self.num_sequences, self.max_pages) if name == "pages" else part
 
 
