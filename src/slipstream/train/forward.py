@@ -62,10 +62,6 @@ class TargetForward:
         return self._decoder.head.data
 
     @property
-    def last_layer(self) -> Layer:
-        return self._decoder.layers[-1]
-
-    @property
     def final_gain(self) -> torch.Tensor:
         """[hidden] of the last norm"""
         return self._decoder.final_norm.gain

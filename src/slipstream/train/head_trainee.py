@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from slipstream.errors import UsageError
@@ -123,4 +124,6 @@ def _opened(spec: str, target: Checkpoint) -> HeadCheckpoint:
     head = replace(head, config=check_head_for(head, target.config))
     if other := set(head_tensors(head.config)) ^ set(HeadModule(head.config).state_dict()):
         raise UsageError(f"--begin-with {spec}: a head with {sorted(other)[0]!r} can't be trained on")
+    if (np.diff(head.token_ids()) <= 0).any():
+        raise UsageError(f"--begin-with {spec}: a head whose ids are not in rising order can't be trained on")
     return head

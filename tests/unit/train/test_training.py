@@ -16,6 +16,9 @@ from slipstream.backends import MachineOptions
 from slipstream.backends.torch.options import TorchOptions
 from slipstream.errors import CapacityError, SlipstreamError, UnsupportedModelError, UsageError
 from slipstream.loading import load
+from slipstream.models.head_export import save_head
+from slipstream.models.head_files import open_head
+from slipstream.models.head_layouts import head_tensors
 from slipstream.models.safetensors_file import read_file_header
 from slipstream.train.loop import rate_at
 from slipstream.train.messages import Messenger
@@ -182,3 +185,11 @@ def test_a_head_for_another_target_is_not_trained_on(options, whole, tmp_path):
     small = tiny_models.save_folder(tiny_models.make_model("llama2-mha", num_hidden_layers=2), tmp_path / "small")
     with pytest.raises(UnsupportedModelError, match="head for another target"):
         train(replace(options, target=str(small), begin_with=str(whole.folder)), tmp_path / "head")
+
+
+def test_a_head_with_its_ids_in_another_order_is_not_trained_on(options, whole, tmp_path):
+    head = open_head(whole.folder, "head")
+    tensors = {name: head.tensor(name) for name in head_tensors(head.config)}
+    save_head(tmp_path / "odd", head.config, tensors, head.token_ids()[::-1].copy())
+    with pytest.raises(UsageError, match="not in rising order"):
+        train(replace(options, begin_with=str(tmp_path / "odd")), tmp_path / "head")
