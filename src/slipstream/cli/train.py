@@ -62,7 +62,7 @@ _OWN = {
     ),
     "norm_before_residual": opt.OptionSpec("--norm-before-residual", "Start from the normed features.", "Head"),
     "norm_output": opt.OptionSpec("--norm-output", "The next step reads the output after the last norm.", "Head"),
-    "begin_with": opt.OptionSpec("--begin-with", "A head to train on; its shape and vocabulary are kept.", "Head"),
+    "begin_with": opt.OptionSpec("--begin-with", "A head to train further; its shape and vocabulary stay.", "Head"),
     "learning_rate": opt.OptionSpec("--learning-rate", "At its peak. Default: 0.006, of adamw 0.001.", "Training"),
     "draft_steps": opt.OptionSpec("--draft-steps", "Tokens drafted from each position.", "Training", {"min": 1}),
     "step_decay": opt.OptionSpec("--step-decay", "Weight of a drafted token against the one before it.", "Training"),

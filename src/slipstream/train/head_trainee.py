@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from slipstream.errors import UsageError
+from slipstream.models.builtin import builtin_head
 from slipstream.models.checkpoint import Checkpoint
 from slipstream.models.export_weights import floats
 from slipstream.models.head_config import HeadConfig, default_feature_layers
@@ -117,13 +118,13 @@ class HeadTrainee:
 
 
 def _opened(spec: str, target: Checkpoint) -> HeadCheckpoint:
-    """A head for this target. Raises ModelError, and UsageError for one that can't be trained."""
-    place = locate(spec)
-    head = open_head(place.path, place.name)
+    """A head for this target; the name of a built-in model is its own head's. Raises ModelError, and UsageError for one
+    that can't be trained."""
+    head = open_head(builtin_head(spec) or locate(spec).path, spec)
     check_finite(head)
     head = replace(head, config=check_head_for(head, target.config))
     if other := set(head_tensors(head.config)) ^ set(HeadModule(head.config).state_dict()):
-        raise UsageError(f"--begin-with {spec}: a head with {sorted(other)[0]!r} can't be trained on")
+        raise UsageError(f"--begin-with {spec}: a head with {sorted(other)[0]!r} can't be trained further")
     if (np.diff(head.token_ids()) <= 0).any():
-        raise UsageError(f"--begin-with {spec}: a head whose ids are not in rising order can't be trained on")
+        raise UsageError(f"--begin-with {spec}: a head whose ids are not in rising order can't be trained further")
     return head

@@ -101,7 +101,7 @@ class TrainOptions(RunOptions):
     feature_norm: FeatureNorm = "each"
     norm_before_residual: bool = False
     norm_output: bool = False
-    begin_with: str | None = None  # a head to train on, with its shape and vocabulary; None: a new one
+    begin_with: str | None = None  # a head to train further, with its shape and vocabulary; None: a new one
     draft_steps: int = 5  # tokens drafted from one position, each from the head's own output before it
     step_decay: float = 0.8  # weight of a step against the one before it
 

@@ -170,7 +170,7 @@ def test_a_target_with_biases_and_a_tied_vocabulary_gets_a_head_that_drafts(tiny
     assert made.is_finished and stats.num_drafted > 0 and stats.drafter_error is None
 
 
-def test_a_head_is_trained_on_with_its_vocabulary(options, whole, tmp_path):
+def test_a_head_is_trained_further_with_its_vocabulary(options, whole, tmp_path):
     result = train(replace(options, begin_with=str(whole.folder), steps=2, learning_rate=1e-4), tmp_path / "head")
     first = next(record for record in records(result) if "accepted_length" in record)
     assert first["step"] == 0 and abs(first["accepted_length"] - whole.accepted_length) < 0.02
@@ -181,13 +181,15 @@ def test_a_head_is_trained_on_with_its_vocabulary(options, whole, tmp_path):
     assert np.array_equal(*maps)
 
 
-def test_a_head_for_another_target_is_not_trained_on(options, whole, tmp_path):
+@pytest.mark.parametrize("built_in", [False, True])
+def test_a_head_for_another_target_is_not_trained_further(options, whole, tmp_path, built_in):
     small = tiny_models.save_folder(tiny_models.make_model("llama2-mha", num_hidden_layers=2), tmp_path / "small")
+    head = "smollm2-135m" if built_in else str(whole.folder)
     with pytest.raises(UnsupportedModelError, match="head for another target"):
-        train(replace(options, target=str(small), begin_with=str(whole.folder)), tmp_path / "head")
+        train(replace(options, target=str(small), begin_with=head), tmp_path / "head")
 
 
-def test_a_head_with_its_ids_in_another_order_is_not_trained_on(options, whole, tmp_path):
+def test_a_head_with_its_ids_in_another_order_is_not_trained_further(options, whole, tmp_path):
     head = open_head(whole.folder, "head")
     tensors = {name: head.tensor(name) for name in head_tensors(head.config)}
     save_head(tmp_path / "odd", head.config, tensors, head.token_ids()[::-1].copy())
