@@ -93,12 +93,13 @@ static void linear_share(const struct linear *w, const float *x, const struct ac
 /* Quantises x[rows, inputs], the threads together. */
 static void quantise_rows(const struct acts *a, const float *x, long rows) {
     long groups = a->inputs / GROUP, chunks = (groups + CHUNK - 1) / CHUNK;
-#pragma omp for schedule(static) collapse(2)
+#pragma omp for schedule(static) collapse(2) nowait
     for (long r = 0; r < rows; r++)
         for (long c = 0; c < chunks; c++) {
             long end = (c + 1) * CHUNK < groups ? (c + 1) * CHUNK : groups;
             quantise_groups(a, r, c * CHUNK, end, x + r * a->inputs);
         }
+    meet();
 }
 
 long slip_acts_floats(long rows, long inputs) { return acts_floats(rows, inputs); }
@@ -106,8 +107,10 @@ long slip_acts_floats(long rows, long inputs) { return acts_floats(rows, inputs)
 /* y[rows, outputs] = x W' (+ bias), added to y where `add` is set. room: slip_acts_floats. */
 void slip_linear(const struct linear *w, const float *x, long rows, int add, float *y, float *room) {
     struct acts a = acts_for(w, room, rows);
+    struct meeting place = {0};
 #pragma omp parallel num_threads(num_threads)
     {
+        meeting = &place;
         if (w->is_quantised) quantise_rows(&a, x, rows);
         linear_share(w, x, &a, rows, add, y);
     }
@@ -176,11 +179,12 @@ long slip_layer_floats(const struct layer *l, long rows, long max_keys) { return
 static void norm_rows(const float *x, const float *gain, float eps, long rows, const struct linear *reader, float *normed,
                       const struct acts *a) {
     long width = reader->inputs;
-#pragma omp for schedule(static)
+#pragma omp for schedule(static) nowait
     for (long r = 0; r < rows; r++) {
         rms_norm_row(x + r * width, gain, eps, width, normed + r * width);
         if (reader->is_quantised) quantise_groups(a, r, 0, width / GROUP, normed + r * width);
     }
+    meet();
 }
 
 static long padded(long floats) { return (floats + 15) / 16 * 16; }
@@ -190,8 +194,10 @@ long slip_project_floats(long rows, long inputs) { return padded(rows * inputs) 
 /* y[rows, outputs] = norm(x) W' (+ bias). room: slip_project_floats. */
 void slip_project(const struct linear *w, const float *gain, float eps, const float *x, long rows, float *y, float *room) {
     struct acts a = acts_for(w, room + padded(rows * w->inputs), rows);
+    struct meeting place = {0};
 #pragma omp parallel num_threads(num_threads)
     {
+        meeting = &place;
         norm_rows(x, gain, eps, rows, w, room, &a);
         linear_share(w, room, &a, rows, 0, y);
     }
@@ -200,7 +206,7 @@ void slip_project(const struct linear *w, const float *gain, float eps, const fl
 /* gated[rows, inner] = silu(gate) * up, quantised as well where `down` is. */
 static void gate_rows(const float *gate_up, long rows, const struct linear *down, float *gated, const struct acts *a) {
     long inner = down->inputs, span = CHUNK * GROUP, chunks = (inner + span - 1) / span;
-#pragma omp for schedule(static) collapse(2)
+#pragma omp for schedule(static) collapse(2) nowait
     for (long r = 0; r < rows; r++)
         for (long c = 0; c < chunks; c++) {
             long from = c * span, to = from + span < inner ? from + span : inner;
@@ -208,6 +214,7 @@ static void gate_rows(const float *gate_up, long rows, const struct linear *down
             swiglu_row(gate + from, gate + inner + from, to - from, gated + r * inner + from);
             if (down->is_quantised) quantise_groups(a, r, from / GROUP, to / GROUP, gated + r * inner);
         }
+    meet();
 }
 
 /* The layer from what `qkv` reads on, which stands in room.normed and, where `qkv` is quantised, in `read`. */
@@ -217,19 +224,20 @@ static void after_norm(const struct layer *l, const struct batch *batch, const s
     struct acts heads = acts_for(l->output, room->acts, rows);
     struct acts normed = acts_for(l->gate_up, room->acts, rows), inner = acts_for(l->down, room->acts, rows);
     linear_share(l->qkv, room->normed, read, rows, 0, room->qkv);
-#pragma omp barrier
-#pragma omp for schedule(static)
+    meet();
+#pragma omp for schedule(static) nowait
     for (long r = 0; r < rows; r++) rope_write_row(&l->attention, batch, room->qkv, r);
+    meet();
     attend_share(&l->attention, batch, room->qkv, max_keys, room->scores, room->mixed);
     if (l->output->is_quantised) quantise_rows(&heads, room->mixed, rows);
     linear_share(l->output, room->mixed, &heads, rows, 1, x);
-#pragma omp barrier
+    meet();
     norm_rows(x, l->mlp_norm, l->eps, rows, l->gate_up, room->normed, &normed);
     linear_share(l->gate_up, room->normed, &normed, rows, 0, room->gate_up);
-#pragma omp barrier
+    meet();
     gate_rows(room->gate_up, rows, l->down, room->gated, &inner);
     linear_share(l->down, room->gated, &inner, rows, 1, x);
-#pragma omp barrier
+    meet();
 }
 
 /* Which hidden states are kept: those before layers[k] in the k-th part of each row of out. */
@@ -242,7 +250,7 @@ struct features {
 static void keep_features(const struct features *f, long layer, const float *x, long rows, long width) {
     for (long k = 0; f && k < f->count; k++) {
         if (f->layers[k] != layer) continue;
-#pragma omp for schedule(static)
+#pragma omp for schedule(static) nowait
         for (long r = 0; r < rows; r++)
             memcpy(f->out + (r * f->count + k) * width, x + r * width, sizeof(float) * width);
     }
@@ -253,8 +261,10 @@ void slip_layers(const struct layer *const *layers, long count, const struct bat
                  float *scratch, const struct features *f) {
     long rows = batch->rows, width = layers[0]->qkv->inputs;
     struct room room = room_of(layers[0], rows, max_keys, scratch);
+    struct meeting place = {0};
 #pragma omp parallel num_threads(num_threads)
     {
+        meeting = &place;
         for (long i = 0; i < count; i++) {
             const struct layer *l = layers[i];
             struct acts read = acts_for(l->qkv, room.acts, rows);
@@ -273,9 +283,11 @@ void slip_head_layer(const struct layer *l, const float *token_norm, int from_no
     long rows = batch->rows, both = l->qkv->inputs, width = both / 2;
     struct room room = room_of(l, rows, max_keys, scratch);
     struct acts read = acts_for(l->qkv, room.acts, rows);
+    struct meeting place = {0};
 #pragma omp parallel num_threads(num_threads)
     {
-#pragma omp for schedule(static)
+        meeting = &place;
+#pragma omp for schedule(static) nowait
         for (long r = 0; r < rows; r++) {
             float *normed = room.normed + r * both, *own = x + r * width;
             rms_norm_row(token + r * width, token_norm, l->eps, width, normed);
@@ -283,6 +295,7 @@ void slip_head_layer(const struct layer *l, const float *token_norm, int from_no
             if (from_norm) memcpy(own, normed + width, sizeof(float) * width);
             if (l->qkv->is_quantised) quantise_groups(&read, r, 0, both / GROUP, normed);
         }
+        meet();
         after_norm(l, batch, &room, &read, max_keys, x);
     }
 }
@@ -400,15 +413,18 @@ void slip_read_features(const struct head *h, const struct batch *batch, const i
     long rows = batch->rows, inputs = h->fuse->inputs, width = h->fuse->outputs, parts = h->feature_norms;
     float *normed = scratch, *token = normed + padded(rows * inputs), *room = token + padded(rows * width);
     struct acts a = acts_for(h->fuse, room, rows);
+    struct meeting place = {0};
 #pragma omp parallel num_threads(num_threads)
     {
-#pragma omp for schedule(static)
+        meeting = &place;
+#pragma omp for schedule(static) nowait
         for (long r = 0; r < rows; r++) {
             const float *row = features + r * inputs;
             for (long k = 0, n = parts ? inputs / parts : 0; k < parts; k++)
                 rms_norm_row(row + k * n, h->feature_gains + k * n, h->layer->eps, n, normed + r * inputs + k * n);
             if (h->fuse->is_quantised) quantise_groups(&a, r, 0, inputs / GROUP, parts ? normed + r * inputs : row);
         }
+        meet();
         linear_share(h->fuse, parts ? normed : features, &a, rows, 0, x);
     }
     slip_embed(h->embedding, tokens, rows, token);
