@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
+from itertools import count, islice
 
 from slipstream.core.engine import Engine
 from slipstream.errors import UsageError
@@ -40,21 +42,26 @@ class TextMaker:
                 texts = read_transcripts(self.options.transcripts, ChatForm(self.tokenizer))
                 shards.write(0, self._chosen(texts, Seen()))
             return
-        kinds = self._given_kinds()
-        have, number, num_poor = self._already(shards)
-        seen = Seen(shards.all())
-        while have < self.options.tokens and num_poor < _MAX_EMPTY_SHARDS and not self._is_used_up(kinds, number):
-            texts = self._chosen(self._written(number, kinds, have), seen)
-            shards.write(number, texts)
-            gained = sum(text.num_answer_tokens for text in texts)
-            num_poor = 0 if gained > self.options.shard_texts else num_poor + 1
-            have, number = have + gained, number + 1
+        have, number = self._already(shards)
+        if have >= self.options.tokens:
+            return
+        seen, num_poor = Seen(shards.all()), 0
+        with closing(self._written(number, have)) as written:
+            while have < self.options.tokens and num_poor < _MAX_EMPTY_SHARDS:
+                if not (made := list(islice(written, self.options.shard_texts))):
+                    return
+                texts = self._chosen((text for texts in made for text in texts), seen)
+                shards.write(number, texts)
+                gained = sum(text.num_answer_tokens for text in texts)
+                num_poor = 0 if gained > self.options.shard_texts else num_poor + 1
+                have, number = have + gained, number + 1
 
-    def _already(self, shards: Shards) -> tuple[int, int, int]:
+    def _already(self, shards: Shards) -> tuple[int, int]:
+        """Answer tokens and shards."""
         have = sum(text.num_answer_tokens for text in shards.all())
         if shards.count() and have < self.options.tokens:
             self.messenger.say(f"going on after {shards.count()} shards with {have:,} answer tokens")
-        return have, shards.count(), 0
+        return have, shards.count()
 
     def _given_kinds(self) -> list[Kind] | None:
         """The user's prompts, each once for each temperature."""
@@ -65,32 +72,28 @@ class TextMaker:
             raise UsageError("--prompts needs a target with a chat template; this one has none")
         return [_kind_of(prompt) for _ in self.options.answer_temperatures() for prompt in prompts]
 
-    def _is_used_up(self, kinds: list[Kind] | None, number: int) -> bool:
-        return kinds is not None and number * self.options.shard_texts >= len(kinds)
-
-    def _written(self, number: int, kinds: list[Kind] | None, have: int) -> list[Text]:
-        started = time.monotonic()
-        wanted = self.options.tokens
+    def _written(self, number: int, have: int) -> Generator[list[Text]]:
+        """What each conversation from shard `number` on became."""
+        started, wanted, kinds = time.monotonic(), self.options.tokens, self._given_kinds()
 
         def pulse(num_written: int) -> None:
-            if self.messenger.stop_asked:  # the shard is lost, those before it are kept
+            if self.messenger.stop_asked:  # shards that are not whole are lost, those before them are kept
                 raise KeyboardInterrupt
             rate = num_written / max(time.monotonic() - started, 1e-9)
             left = (wanted - have - num_written) / rate if rate else 0.0
             self.messenger.progress(min(have + num_written, wanted), wanted, f"{rate:,.0f} tokens/s, {time_left(left)}")
 
-        made = run_scripts(writer_for(self.engine()), self._scripts(number, kinds), self.options.streams, pulse)
-        return [text for texts in made for text in texts]
+        return run_scripts(writer_for(self.engine()), self._scripts(number, kinds), self.options.streams, pulse)
 
     def _scripts(self, number: int, kinds: list[Kind] | None) -> Iterator[Script]:
-        size, options, form = self.options.shard_texts, self.options, ChatForm(self.tokenizer)
-        mine = range(number * size, (number + 1) * size if kinds is None else min((number + 1) * size, len(kinds)))
-        for index in mine:
+        options, form = self.options, ChatForm(self.tokenizer)
+        first = number * options.shard_texts
+        for index in count(first) if kinds is None else range(first, len(kinds)):
             chance = random.Random(f"{options.seed}/{index}")
             writing = Writing(form, options.length, options.answer_temperatures(), chance)
             yield random_script(writing) if kinds is None else kinds[index](writing)
 
-    def _chosen(self, texts: list[Text], seen: Seen) -> list[Text]:
+    def _chosen(self, texts: Iterable[Text], seen: Seen) -> list[Text]:
         cut = (text.cut(self.options.length) for text in texts)
         return [text for text in cut if is_worth_keeping(text) and seen.is_new(text)]
 

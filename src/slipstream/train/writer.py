@@ -7,7 +7,7 @@ with many streams of a small model, it is the host that takes the time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol, cast
 
@@ -34,6 +34,10 @@ class Writer(Protocol):
         """Goes on with all of them. What has come to its end, by script."""
         ...
 
+    def close(self) -> None:
+        """Gives up what has not come to its end."""
+        ...
+
 
 def writer_for(engine: Engine) -> Writer:
     if engine.target.info.extends:
@@ -41,11 +45,13 @@ def writer_for(engine: Engine) -> Writer:
     return EngineWriter(engine)
 
 
-def run_scripts(writer: Writer, scripts: Iterator[Script], streams: int, pulse: Pulse) -> list[list[Text]]:
-    """What each script made, in their order. At most `streams` of them run at the same time."""
+def run_scripts(writer: Writer, scripts: Iterator[Script], streams: int, pulse: Pulse) -> Generator[list[Text]]:
+    """What each script made, in their order. At most `streams` of them run at the same time, and the next begins where
+    one has ended: a long text holds up what is given after it, and no stream.
+    """
     running: dict[int, Script] = {}
     made: dict[int, list[Text]] = {}
-    num_written = 0
+    num_written = num_given = 0
 
     def go_on(number: int, script: Script, written: list[int] | None) -> None:
         try:
@@ -58,15 +64,21 @@ def run_scripts(writer: Writer, scripts: Iterator[Script], streams: int, pulse: 
         writer.start(number, wanted)
 
     left = enumerate(scripts)
-    while True:
-        while len(running) < streams and (following := next(left, None)) is not None:
-            go_on(*following, None)
-        if not running:
-            return [made[number] for number in sorted(made)]
-        for number, written in writer.step().items():
-            num_written += len(written)
-            go_on(number, running[number], written)
-        pulse(num_written)
+    try:
+        while True:
+            while len(running) < streams and (following := next(left, None)) is not None:
+                go_on(*following, None)
+            while num_given in made:
+                yield made.pop(num_given)
+                num_given += 1
+            if not running:
+                return
+            for number, written in writer.step().items():
+                num_written += len(written)
+                go_on(number, running[number], written)
+            pulse(num_written)
+    finally:
+        writer.close()
 
 
 class EngineWriter:
@@ -86,6 +98,11 @@ class EngineWriter:
                 raise SlipstreamError(f"the target could not write: {generation.stream.error}")
             del self._running[number]
         return {number: generation.tokens for number, generation in finished.items()}
+
+    def close(self) -> None:
+        for generation in self._running.values():
+            generation.cancel()
+        self._running = {}
 
 
 @dataclass(slots=True)
@@ -130,6 +147,12 @@ class BulkWriter:
                 piece.sequence.close()
                 del self._running[number]
         return {number: piece.written for number, piece in finished.items()}
+
+    def close(self) -> None:
+        with TURN.taken():
+            for piece in self._running.values():
+                piece.sequence.close()
+        self._new, self._running = [], {}
 
     def _take(self, piece: _Piece, tokens: list[int]) -> None:
         if min(tokens) < 0:

@@ -18,11 +18,10 @@ from slipstream.backends.torch.batch import SequenceRows
 from slipstream.backends.torch.cuda.batch import advance_rows
 from slipstream.backends.torch.cuda.bucket import Bucket, captured_graph
 from slipstream.backends.torch.cuda.choose import RowChoice, settings_of
-from slipstream.backends.torch.cuda.linear import MAX_SKINNY_ROWS
+from slipstream.backends.torch.cuda.linear import MAX_ROWS
 from slipstream.core.protocols import ExtendRequest, Extension
 from slipstream.core.sampling import Sampling
 
-MAX_STREAMS = MAX_SKINNY_ROWS
 MAX_STEPS = 128
 STEPS_OF_GRAPHS = (4, 2, 1)  # longer ones take longer to capture and save little
 
@@ -65,18 +64,21 @@ Ready = Callable[[Any, Sequence[SequenceRows]], None]  # prepares the first forw
 
 class DraftLoop:
     def __init__(
-        self, bucket: Callable[[int], Bucket], device: torch.device, ready: Ready = lambda bucket, parts: None
-    ) -> None:
+        self, bucket: Callable[[int], Bucket], device: torch.device, ready: Ready = lambda bucket, parts: None,
+        max_streams: int = MAX_ROWS,
+    ) -> None:  # fmt: skip
+        """`max_streams`: for which there are buckets."""
         self._ready = ready
+        self._max_streams = max_streams
         pinned = device.type == "cuda"
         self._bucket = bucket
         self._graphs: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}  # by capacity and steps
-        self.plan = torch.zeros(MAX_STEPS + 1, MAX_STREAMS, 2, dtype=torch.int64, device=device)
-        self._plan_host = torch.zeros(MAX_STEPS + 1, MAX_STREAMS, 2, dtype=torch.int64, pin_memory=pinned)
+        self.plan = torch.zeros(MAX_STEPS + 1, max_streams, 2, dtype=torch.int64, device=device)
+        self._plan_host = torch.zeros(MAX_STEPS + 1, max_streams, 2, dtype=torch.int64, pin_memory=pinned)
         self._is_greedy = True  # what the plan on the device says
-        self._in_place = torch.arange(MAX_STREAMS, dtype=torch.int32, device=device)
-        self.drafted = torch.zeros(MAX_STEPS, 2, MAX_STREAMS, dtype=torch.int32, device=device)
-        self._drafted_host = torch.zeros(MAX_STEPS, 2, MAX_STREAMS, dtype=torch.int32, pin_memory=pinned)
+        self._in_place = torch.arange(max_streams, dtype=torch.int32, device=device)
+        self.drafted = torch.zeros(MAX_STEPS, 2, max_streams, dtype=torch.int32, device=device)
+        self._drafted_host = torch.zeros(MAX_STEPS, 2, max_streams, dtype=torch.int32, pin_memory=pinned)
         self._tokens, self._chances = self._drafted_host[:, 0].numpy(), self._drafted_host[:, 1].numpy()
 
     def warm_up(self) -> None:
@@ -93,7 +95,7 @@ class DraftLoop:
         while len(extensions) < len(requests):
             start = len(extensions)
             rows = accumulate(part.num_rows for part in parts[start:])
-            count = max(1, sum(total <= MAX_STREAMS for total in rows))
+            count = max(1, sum(total <= self._max_streams for total in rows))
             extensions += self._run(requests[start : start + count], parts[start : start + count])
         return extensions
 
@@ -166,19 +168,19 @@ class DraftLoop:
         is_greedy = all(request.sampling.is_greedy for request in requests)
         if is_greedy and self._is_greedy:
             return
-        plan = self._plan_host.numpy()
+        plan = self._plan_host.numpy()[: steps + 1]
         plan[:] = 0
         choices = [RowChoice(r.sampling, r.position + step) for step in range(steps) for r in requests]
         plan[:steps, : len(requests)] = settings_of(choices).reshape(steps, len(requests), 2)
         self._is_greedy = is_greedy
-        self.plan.copy_(self._plan_host, non_blocking=True)
+        self.plan[: steps + 1].copy_(self._plan_host[: steps + 1], non_blocking=True)
 
     def _hand_on(self, before: Bucket, after: Bucket, source: torch.Tensor, advance: bool) -> None:
         batch, chooser = after.batch, after.chooser
         hand_on_kernel[(1,)](
             before.chooser.chosen, before.batch.capacity, source, batch.progress, self.plan, self.drafted,
-            batch.tokens, batch.position, batch.slot, batch.tiles, chooser.settings, MAX=MAX_STREAMS, ADVANCE=advance,
-            num_warps=2,
+            batch.tokens, batch.position, batch.slot, batch.tiles, chooser.settings,
+            MAX=self._max_streams, ADVANCE=advance, num_warps=2,
         )  # fmt: skip
 
     def _read(self, requests: Sequence[ExtendRequest], steps: int) -> list[Extension]:

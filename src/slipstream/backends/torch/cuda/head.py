@@ -40,7 +40,7 @@ class CudaHead(FollowingHead):
         self._pool = pool
         self._ids = torch.from_numpy(self.token_ids).to(device, torch.int32)
         self._buckets: dict[int, HeadBucket] = {}
-        self.draft_loop = DraftLoop(self.bucket, device, self._put_features)
+        self.draft_loop = DraftLoop(self.bucket, device, self._put_features, MAX_SKINNY_ROWS)
         self.rounds = HeadRounds(self.bucket, self.draft_loop, len(weights.rope.cosine), device)
         self._tree_loops: dict[int, TreeLoop] = {}  # by width
 

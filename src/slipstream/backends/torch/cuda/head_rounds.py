@@ -20,9 +20,10 @@ from slipstream.backends.torch.batch import SequenceRows, note_features
 from slipstream.backends.torch.cuda.batch import TILE_POSITION, TILE_ROW, TILE_SIZE, length_of_chain
 from slipstream.backends.torch.cuda.bucket import TargetBucket, captured_graph
 from slipstream.backends.torch.cuda.choose import RowChoice, chooses_alone, settings_of
-from slipstream.backends.torch.cuda.draft_loop import MAX_STREAMS, DraftLoop
+from slipstream.backends.torch.cuda.draft_loop import DraftLoop
 from slipstream.backends.torch.cuda.head_bucket import HeadBucket
 from slipstream.backends.torch.cuda.host_copies import Copied, HostCopies
+from slipstream.backends.torch.cuda.linear import MAX_SKINNY_ROWS
 from slipstream.backends.torch.cuda.run_ahead import AHEAD, has_room, make_room
 from slipstream.backends.torch.kv_pool import PooledSequence
 from slipstream.core.protocols import ExtendRequest, Extension, ScoreRequest
@@ -215,11 +216,11 @@ class HeadRounds:
         self._under_way: _Round | None = None
         self._last_draft: tuple[Sequence[PooledSequence], int] | None = None  # for whom, and how long
         self._graphs: dict[tuple[int, bool], torch.cuda.CUDAGraph] = {}  # by rows and whether it is sampled
-        self._table = torch.zeros(MAX_STREAMS, _TABLE, 2, dtype=torch.int64, device=device)
+        self._table = torch.zeros(MAX_SKINNY_ROWS, _TABLE, 2, dtype=torch.int64, device=device)
         pinned = device.type == "cuda"
         self._table_hosts = [torch.zeros(self._table.shape, dtype=torch.int64, pin_memory=pinned) for _ in range(2)]
-        self._at = torch.zeros(MAX_STREAMS, dtype=torch.int32, device=device)
-        self._drafts = HostCopies((_MAX_ROWS, 2, MAX_STREAMS), device)
+        self._at = torch.zeros(MAX_SKINNY_ROWS, dtype=torch.int32, device=device)
+        self._drafts = HostCopies((_MAX_ROWS, 2, MAX_SKINNY_ROWS), device)
         self._chosen = HostCopies((_MAX_TILES,), device)
 
     def warm_up(self, target: Callable[[int], TargetBucket]) -> None:
@@ -376,13 +377,13 @@ class HeadRounds:
             step.batch.position, step.batch.slot, step.batch.tiles, step.batch.source, step.batch.progress,
             self._table, self._at, chooser.settings, read.chooser.settings, self._draft_loop.plan, batch.capacity,
             read.batch.capacity, before.per_stream, following.per_stream,
-            ROWS=_MAX_ROWS, TILES=_MAX_TILES, TABLE=_TABLE, MAX=MAX_STREAMS, SAMPLED=sampled, num_warps=2,
+            ROWS=_MAX_ROWS, TILES=_MAX_TILES, TABLE=_TABLE, MAX=MAX_SKINNY_ROWS, SAMPLED=sampled, num_warps=2,
         )  # fmt: skip
 
     def _put_draft(self, bucket: TargetBucket, count: int, per_stream: int) -> None:
         drafted = self._draft_loop.drafted
         put_draft_kernel[(count,)](
-            drafted, bucket.batch.tokens, per_stream, ROWS=_MAX_ROWS, MAX=MAX_STREAMS, num_warps=1
+            drafted, bucket.batch.tokens, per_stream, ROWS=_MAX_ROWS, MAX=MAX_SKINNY_ROWS, num_warps=1
         )
 
 
