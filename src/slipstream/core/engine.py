@@ -74,7 +74,8 @@ class _Turn:
         stream = self.stream
         following = next_draft and stream.drafted_at_most(next_draft) if stream.drafter else 0
         num_tokens = 1 if is_alone else len(self.tree) + 1
-        is_known = following is not None and not self.is_prefill and stream.goes_on(num_tokens)
+        is_judged = stream.verifier.judges_unscored or not (self.tree or following)  # else only the host can tell
+        is_known = following is not None and not self.is_prefill and is_judged and stream.goes_on(num_tokens)
         return ScoreRequest(
             self.sequence,
             self.pending,

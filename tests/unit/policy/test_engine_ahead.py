@@ -117,6 +117,24 @@ def test_acceptance_by_decree_is_learned_from_what_was_scored():
     assert sum(rows > 1 for rows in device.rows_by_score) > 0.5 * device.num_scores
 
 
+@pytest.mark.parametrize("verifier", ["matching", forced_acceptance(1.0)], ids=["matching", "by decree"])
+def test_a_device_goes_on_with_drafts_only_where_it_knows_which_tokens_are_taken(verifier):
+    told: set[int | None] = set()  # of the next round, in those with drafts
+
+    class Goes(Device):
+        def score(self, requests: Sequence[ScoreRequest]) -> list[FakeScores]:
+            told.update(request.next_draft for request in requests if request.tree)
+            return super().score(requests)
+
+    class Repeated(AlwaysRight):
+        is_free, is_repeated = False, True
+
+    device = Goes()
+    engine = Engine(device, letters(32), Repeated(model=device), FixedPolicy(3), clock=device.clock)
+    engine.generate(PROMPT, Sampling(), Limits(max_tokens=80), verifier=verifier).result()
+    assert (3 in told) == (verifier == "matching")
+
+
 def test_a_clock_that_stands_still_ends_no_stream():
     model = FakeModel()
     for is_free in (True, False):
