@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -74,13 +75,16 @@ def load(request):
 def case(request, load, tmp_path_factory: pytest.TempPathFactory) -> Case:
     if load is load_cuda and request.param != "each-norm" and not torch.cuda.is_available():
         pytest.skip("Triton's interpreter is slow, and one variant shows that the bookkeeping is right")
-    folder: Path = tmp_path_factory.mktemp("head")
+    return made(load, request.param, tmp_path_factory.mktemp("head"))
+
+
+def made(load: Callable[[Path], TorchModel], variant: str, folder: Path) -> Case:
     target = make_model("llama3-scaled-tied", num_hidden_layers=LAYERS, **SIZES)
     model = load(save_folder(target, folder / "target"))
     layer = replace(open_checkpoint(folder / "target").config, num_layers=1, tied_head=False)
     first = HeadConfig(layer, DRAFT_VOCAB, (0, 2, 4), layer.hidden_size, target="a/target")
-    config = replace(first, **VARIANTS[request.param])
-    kind = "int8" if request.param == "int8" else "fp32"
+    config = replace(first, **VARIANTS[variant])
+    kind = "int8" if variant == "int8" else "fp32"
     save_head(folder / "head", config, random_tensors(config), random_ids(config), kind)
     files = open_head(folder / "head", "head")
     return Case(model, model.attach_head(files), files, target)
@@ -102,6 +106,18 @@ def test_the_first_token_of_a_draft_is_that_of_a_head_that_reads_the_whole_text(
     sequence = read(case, TEXT)
     [row] = case.head.begin_draft([sequence], [7])
     assert near(row, case.expected([*TEXT, 7]))
+    sequence.close()
+
+
+def test_a_large_head_is_in_fp8_on_cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Its rows are nearly those of floats: a weight has 3 % of error, and sums have less."""
+    pytest.importorskip("triton")
+    monkeypatch.setattr("slipstream.backends.torch.cuda.head._cache_bytes", lambda device: 0)
+    case = made(load_cuda, "each-norm", tmp_path)
+    sequence = read(case, TEXT)
+    [row] = case.head.begin_draft([sequence], [7])
+    expected = case.expected([*TEXT, 7])
+    assert np.corrcoef(row, expected)[0, 1] > 0.99 and not near(row, expected)
     sequence.close()
 
 

@@ -13,11 +13,12 @@ from safetensors.torch import load_file, save_file
 pytest.importorskip("triton")
 
 from contract import cuda_models, tiny_models
-from slipstream.backends.torch.cuda.fp8 import pack_fp8, tile_inputs, unpacked_pieces
+from slipstream.backends.torch.cuda.fp8 import pack_fp8, rounded, tile_inputs, unpacked_pieces
 from slipstream.backends.torch.cuda.many import ManyRows
 from slipstream.backends.torch.load import _keeps_fp8
 from slipstream.backends.torch.memory import fp8_bytes
 from slipstream.backends.torch.model import TorchModel
+from slipstream.backends.torch.ops import Linear
 from slipstream.backends.torch.options import TorchOptions
 from slipstream.core.protocols import ScoreRequest
 from slipstream.core.tree import ROOT, DraftTree
@@ -82,6 +83,16 @@ def test_unpacked_weights_are_the_floats_of_the_file(inputs: int) -> None:
     assert linear.num_bytes == sum(part.num_bytes for part in parts) == 48 * inputs + 4 * 48
     expected = torch.from_numpy(codes).view(torch.float8_e4m3fn).float() * torch.from_numpy(scales)[:, None]
     assert torch.equal(floats, expected)
+
+
+def test_floats_are_rounded_to_four_bits_by_output() -> None:
+    weights = torch.randn(6, 96, generator=torch.Generator().manual_seed(0)) * torch.logspace(-6, 6, 6)[:, None]
+    weights[2] = 0
+    product = rounded(Linear(weights.bfloat16(), 6, 96))
+    back = torch.cat([floats for _, floats in unpacked_pieces(product, torch.float32)])
+    largest = weights.abs().amax(1, keepdim=True)
+    assert ((back - weights).abs() <= weights.abs() / 15 + largest / 448 / 512).all()
+    assert torch.equal(back[2], torch.zeros(96))
 
 
 def test_nan_is_refused_when_the_model_is_loaded(folder: Path, tmp_path: Path) -> None:

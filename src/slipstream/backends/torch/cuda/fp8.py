@@ -8,6 +8,7 @@ in bf16; the scale of an output multiplies its float32 sum.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ TILE = 128  # inputs; every tiling of these products has tiles of so many
 MIN_TILE = 32  # a dot takes 16 inputs or more, and a tile has two
 _UNPACKED_AT_ONCE = 1 << 26  # weights; 128 MB in bf16
 _UNPACKED_BLOCK = 1024  # words of a program
+_TINY = 1e-20  # of an output whose weights are all 0
 # The exponent of E4M3 has a bias of 7, that of bf16 and float32 one of 127: moved to its place, it is 120 too small.
 # Multiplying with 2 ** 120 is exact, also for numbers below the normal ones. Two weights at once:
 # prmt: each byte and 8 copies of its sign; shl, and: sign, exponent and mantissa to their places; fma: times 2 ** 120
@@ -104,12 +106,23 @@ def pack_fp8(parts: Sequence[Fp8Tensor], bias: torch.Tensor | None, device: torc
     return Linear(words, len(words), parts[0].shape[1], bias, scale)
 
 
+def rounded(weight: Linear) -> Linear:
+    """The same product with its floats rounded to FP8."""
+    scale = weight.data.abs().amax(1, keepdim=True).float().clamp(min=_TINY) / torch.finfo(torch.float8_e4m3fn).max
+    codes = (weight.data.float() / scale).to(torch.float8_e4m3fn).view(torch.uint8)
+    return replace(weight, data=_as_words(codes), scale=scale.flatten())
+
+
 def _words(part: Fp8Tensor, device: torch.device) -> torch.Tensor:
-    """[outputs, inputs / 2] int16"""
     codes = torch.from_numpy(np.array(part.codes)).to(device)
     if bool(((codes & 127) == 127).any()):
         raise nan_in_codes(part.name)
-    outputs, inputs = part.shape
+    return _as_words(codes)
+
+
+def _as_words(codes: torch.Tensor) -> torch.Tensor:
+    """[outputs, inputs / 2] int16"""
+    outputs, inputs = codes.shape
     halves = codes.view(outputs, -1, 2, tile_inputs(inputs) // 2)
     return halves.transpose(2, 3).contiguous().view(torch.int16).view(outputs, inputs // 2)
 

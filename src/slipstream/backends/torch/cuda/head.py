@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
@@ -12,6 +13,7 @@ import torch
 from slipstream.backends.torch.batch import SequenceRows
 from slipstream.backends.torch.cuda.bucket import make_batch
 from slipstream.backends.torch.cuda.draft_loop import DraftLoop
+from slipstream.backends.torch.cuda.fp8 import MIN_TILE, rounded
 from slipstream.backends.torch.cuda.head_bucket import HeadBucket
 from slipstream.backends.torch.cuda.head_rounds import HeadRounds
 from slipstream.backends.torch.cuda.linear import MAX_SKINNY_ROWS
@@ -27,6 +29,23 @@ if TYPE_CHECKING:
     from slipstream.backends.torch.kv_pool import KVPool, PooledSequence
 
 BUCKETS = (1, 2, 4, 8, 16, 32, MAX_SKINNY_ROWS)
+
+
+def in_fp8(weights: HeadWeights, device: torch.device) -> HeadWeights:
+    """A head whose step reads more than the GPU's cache holds: in FP8 it reads half of that. Some drafts change for it,
+    and no text does.
+    """
+    w = weights
+    products = (w.qkv, w.output, w.gate_up, w.down, w.head)
+    fits = all(p.data.dtype != torch.float16 and p.inputs % MIN_TILE == 0 for p in products)
+    if not fits or sum(p.num_bytes for p in products) <= _cache_bytes(device):
+        return w
+    qkv, output, gate_up, down, head = map(rounded, products)
+    return replace(w, qkv=qkv, output=output, gate_up=gate_up, down=down, head=head)
+
+
+def _cache_bytes(device: torch.device) -> float:
+    return torch.cuda.get_device_properties(device).L2_cache_size if device.type == "cuda" else math.inf
 
 
 class CudaHead(FollowingHead):

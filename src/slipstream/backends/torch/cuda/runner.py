@@ -21,7 +21,7 @@ from slipstream.backends.torch.cuda.bucket import ForwardPass, TargetBucket
 from slipstream.backends.torch.cuda.choose import RowChoice, can_choose
 from slipstream.backends.torch.cuda.device_time import least_seconds
 from slipstream.backends.torch.cuda.draft_loop import DraftLoop
-from slipstream.backends.torch.cuda.head import CudaHead
+from slipstream.backends.torch.cuda.head import CudaHead, in_fp8
 from slipstream.backends.torch.cuda.linear import MAX_ROWS
 from slipstream.backends.torch.cuda.long_forward import LongForward
 from slipstream.backends.torch.cuda.ops import TritonOps
@@ -174,7 +174,8 @@ class CudaRunner:
             config, own = check_head_for(checkpoint, self._decoder.config), self._decoder.ops
             assert isinstance(own, TritonOps)
             ops = own.for_head(config.layer)
-            weights = load_head(checkpoint, config, replace(self._decoder, ops=ops), self._device)
+            floats = load_head(checkpoint, config, replace(self._decoder, ops=ops), self._device)
+            weights = in_fp8(floats, self._device)
             head = CudaHead(checkpoint, weights, ops, self._pool, self._device)
             self._feature_layers = config.feature_layers
             self._run_ahead.forget()
