@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, distributions
+from inspect import get_annotations
 from pathlib import Path
 from typing import Any, Literal
 
@@ -48,7 +49,7 @@ class Plugin:
     def checked(self, made: Any, protocol: type) -> Any:
         """`made`, if it has every attribute that the protocol names."""
         with self.blamed():
-            for name in vars(protocol):
+            for name in (*get_annotations(protocol), *vars(protocol)):
                 if not name.startswith("_") and not hasattr(made, name):
                     raise TypeError(f"{type(made).__name__} has no {name}; expected a {protocol.__name__}")
         return made

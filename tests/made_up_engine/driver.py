@@ -12,7 +12,7 @@ from slipstream.core.generator import Conversation
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
 from slipstream.engines.arguments import CommandLine
-from slipstream.engines.driver import EngineDefaults, check_settings
+from slipstream.engines.driver import ExternalEngine, check_settings
 from slipstream.engines.engine_types import (
     AnswerPiece,
     EngineSettings,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from slipstream.engines.client import Client
 
 
-class MadeUp(EngineDefaults):
+class MadeUp(ExternalEngine):
     name = "made-up"
     version = FLAGS.version
     default_port = 9999
@@ -61,9 +61,6 @@ class MadeUp(EngineDefaults):
 
     def speculation_state(self, client: Client, settings: EngineSettings) -> SpeculationState:
         return SpeculationState(None, "it does not say")
-
-    def read_speculation(self, client: Client) -> Speculation | None:
-        return None
 
 
 SERVER = Path(__file__).with_name("server.py")

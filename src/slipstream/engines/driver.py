@@ -25,6 +25,7 @@ from slipstream.engines.engine_types import (
     SpeculationState,
     StartPlan,
 )
+from slipstream.engines.openai_api import read_openai_event
 from slipstream.errors import UsageError
 from slipstream.parsing.log_patterns import StartLog
 
@@ -33,52 +34,22 @@ if TYPE_CHECKING:
 
 
 class ExternalEngine(Protocol):
-    @property
-    def name(self) -> str: ...
+    """What a driver states and does. What has a value here is so for most engines."""
 
-    @property
-    def version(self) -> str:
-        """The version that its flags and formats were checked against."""
-        ...
+    name: str
+    version: str  # that its flags and formats were checked against
+    methods: tuple[Method, ...]  # of speculation, without plain decoding
+    default_port: int
+    keeps_seeds: bool
+    """Whether a seed gives the same text with speculation as without.
 
-    @property
-    def methods(self) -> tuple[Method, ...]:
-        """Speculation methods, without plain decoding."""
-        ...
-
-    @property
-    def takes(self) -> tuple[str, ...]:
-        """Which of the settings in OPTIONAL it has."""
-        ...
-
-    @property
-    def combines(self) -> bool:
-        """Whether several methods can be used at once."""
-        ...
-
-    @property
-    def hints(self) -> Mapping[str, str]:
-        """By Slipstream drafter: what to do instead, where the engine has nothing like it."""
-        ...
-
-    @property
-    def default_port(self) -> int: ...
-
-    @property
-    def keeps_seeds(self) -> bool:
-        """Whether a seed gives the same text with speculation as without.
-
-        Engines that verify by rejection keep the distribution of sampled answers, but not their texts.
-        """
-        ...
-
-    @property
-    def secret_flags(self) -> tuple[str, ...]:
-        """Flags with secrets that can be passed without the command line; `plan` does so."""
-        ...
-
-    @property
-    def readiness(self) -> StartLog: ...
+    Engines that verify by rejection keep the distribution of sampled answers, but not their texts.
+    """
+    readiness: StartLog
+    takes: tuple[str, ...] = ()  # which of the settings in OPTIONAL it has
+    combines: bool = False  # whether several methods can be used at once
+    hints: Mapping[str, str] = {}  # by Slipstream drafter: what to do instead, where the engine has nothing like it
+    secret_flags: tuple[str, ...] = ()  # with secrets that can be passed without the command line; `plan` does so
 
     def plan(self, settings: EngineSettings, folder: Path) -> StartPlan:
         """How to start it. Has no side effects. `folder` is where `Plan.files` will be.
@@ -90,7 +61,7 @@ class ExternalEngine(Protocol):
 
     def installed_version(self, program: str | None) -> str | None:
         """The version of the engine on this machine; None if it is not installed, or does not tell."""
-        ...
+        return None
 
     def request(
         self, prompt: str | Conversation, sampling: Sampling, limits: Limits, *, cold: bool = True, top: int = 0
@@ -102,7 +73,8 @@ class ExternalEngine(Protocol):
         """
         ...
 
-    def read_event(self, event: Mapping[str, Any]) -> AnswerPiece: ...
+    def read_event(self, event: Mapping[str, Any]) -> AnswerPiece:
+        return read_openai_event(event)
 
     def speculation_state(self, client: Client, settings: EngineSettings) -> SpeculationState:
         """Detects a silent fallback: speculation was configured, but the engine runs without it."""
@@ -110,16 +82,7 @@ class ExternalEngine(Protocol):
 
     def read_speculation(self, client: Client) -> Speculation | None:
         """Counters since the start; None if the engine has none."""
-        ...
-
-
-class EngineDefaults:
-    """What is so for most engines: a driver states what is different."""
-
-    secret_flags: tuple[str, ...] = ()
-    takes: tuple[str, ...] = ()
-    combines = False
-    hints: Mapping[str, str] = {}
+        return None
 
 
 @runtime_checkable

@@ -14,7 +14,7 @@ from slipstream.core.generator import Conversation
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
 from slipstream.engines.arguments import CommandLine
-from slipstream.engines.driver import EngineDefaults, check_settings
+from slipstream.engines.driver import ExternalEngine, check_settings
 from slipstream.engines.engine_types import (
     AnswerPiece,
     EngineSettings,
@@ -44,7 +44,7 @@ _NGRAM_SIZE = 12  # the server's default of size-n
 _HUB_NAME = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(:(?P<tag>[^@:\s]+))?(@(?P<revision>\S+))?")
 
 
-class LlamaServer(EngineDefaults):
+class LlamaServer(ExternalEngine):
     name = "llama-server"
     version = FLAGS.version
     default_port = 8080

@@ -12,7 +12,7 @@ from slipstream.core.generator import Conversation
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
 from slipstream.engines.arguments import CommandLine
-from slipstream.engines.driver import EngineDefaults, check_settings
+from slipstream.engines.driver import ExternalEngine, check_settings
 from slipstream.engines.engine_types import (
     AnswerPiece,
     EngineSettings,
@@ -44,7 +44,7 @@ _FAILED = "failed to initialize speculative decoding context"
 _DRAFT_LINE = re.compile(r"draft acceptance = [\d.]+ \(\s*(\d+) accepted /\s*(\d+) generated\)")
 
 
-class Ollama(EngineDefaults):
+class Ollama(ExternalEngine):
     name = "ollama"
     version = PARAMETERS.version
     default_port = 11434

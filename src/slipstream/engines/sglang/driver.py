@@ -14,7 +14,7 @@ from slipstream.core.generator import Conversation
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
 from slipstream.engines.arguments import CommandLine
-from slipstream.engines.driver import EngineDefaults, check_settings
+from slipstream.engines.driver import ExternalEngine, check_settings
 from slipstream.engines.engine_types import (
     AnswerPiece,
     EngineSettings,
@@ -37,7 +37,7 @@ _INSTALL = "pip install sglang, in its own environment"
 _SECRETS = "secrets.yml"
 
 
-class SgLang(EngineDefaults):
+class SgLang(ExternalEngine):
     name = "sglang"
     version = FLAGS.version
     default_port = 30000

@@ -14,7 +14,7 @@ from slipstream.core.generator import Conversation
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
 from slipstream.engines.arguments import CommandLine
-from slipstream.engines.driver import EngineDefaults, check_settings
+from slipstream.engines.driver import ExternalEngine, check_settings
 from slipstream.engines.engine_types import (
     PLAIN,
     AnswerPiece,
@@ -36,7 +36,7 @@ _SECRET_VARIABLES = {"--api-key": "SLIPSTREAM_API_KEY"}
 _LENGTHS = (2, 4, 8)
 
 
-class SlipstreamServer(EngineDefaults):
+class SlipstreamServer(ExternalEngine):
     name = "slipstream"
     version = __version__
     default_port = 8000

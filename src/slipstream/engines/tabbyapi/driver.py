@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +11,8 @@ from slipstream.core.generator import Conversation
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
 from slipstream.engines.arguments import CommandLine
-from slipstream.engines.driver import EngineDefaults, check_settings
+from slipstream.engines.driver import ExternalEngine, check_settings
 from slipstream.engines.engine_types import (
-    AnswerPiece,
     Argument,
     EngineSettings,
     Method,
@@ -23,7 +21,7 @@ from slipstream.engines.engine_types import (
     SpeculationState,
     StartPlan,
 )
-from slipstream.engines.openai_api import openai_request, read_openai_event
+from slipstream.engines.openai_api import openai_request
 from slipstream.engines.tabbyapi.flags import SECTIONS
 from slipstream.engines.tabbyapi.logs import START
 
@@ -47,7 +45,7 @@ _LOADED = "Model successfully loaded."
 _DYNAMIC = "_dynamic"  # methods that adapt the draft length to the acceptance
 
 
-class TabbyApi(EngineDefaults):
+class TabbyApi(ExternalEngine):
     name = "tabbyapi"
     version = SECTIONS["model"].version
     default_port = 5000
@@ -95,9 +93,6 @@ class TabbyApi(EngineDefaults):
             "ban_eos_token": limits.ignore_eos,
         }
         return openai_request("default", prompt, sampling, limits, extras, top)
-
-    def read_event(self, event: Mapping[str, Any]) -> AnswerPiece:
-        return read_openai_event(event)
 
     def speculation_state(self, client: Client, settings: EngineSettings) -> SpeculationState:
         """From its log: `/v1/model` has a field for the draft, but leaves it empty."""

@@ -17,7 +17,7 @@ from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
 from slipstream.engines.arguments import CommandLine
 from slipstream.engines.client import Client
-from slipstream.engines.driver import EngineDefaults, check_settings
+from slipstream.engines.driver import ExternalEngine, check_settings
 from slipstream.engines.engine_types import (
     AnswerPiece,
     EngineSettings,
@@ -46,7 +46,7 @@ NUM_ACCEPTED = "vllm:spec_decode_num_accepted_tokens_total"
 NUM_ACCEPTED_AT = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
 
 
-class Vllm(EngineDefaults):
+class Vllm(ExternalEngine):
     name = "vllm"
     version = VERSION
     default_port = 8000
