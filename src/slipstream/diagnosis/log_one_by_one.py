@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 
 from slipstream.diagnosis.log_figures import number
-from slipstream.findings import Finding, rule
+from slipstream.findings import rule
 from slipstream.parsing.log_scan import Hit, Located, hits
 
 ONE_BY_ONE = rule(
@@ -64,11 +65,13 @@ def one_by_one_in(text: str) -> Iterator[Located]:
         if not drafting:
             continue
         if one_by_one(forwards, tokens, counters.get("accepted"), counters.get("rounds")):
-            yield hit, _one_by_one_maker(counters)
+            known = [f"{counters[kind]} {kind}" for kind in ("drafted", "accepted", "rounds") if kind in counters]
+            detail = f" ({', '.join(known)})"
+            yield hit, partial(ONE_BY_ONE.finding, forwards=forwards, tokens=tokens, detail=detail)
             return
         if forwards >= tokens > 0 and not {"accepted", "rounds"} & set(counters):
             observed = f"The target ran {forwards} times for {tokens} tokens, although {drafting} tokens were drafted"
-            yield hit, lambda evidence, observed=observed: MAYBE_ONE_BY_ONE.finding(evidence, observed=observed)  # type: ignore[misc]
+            yield hit, partial(MAYBE_ONE_BY_ONE.finding, observed=observed)
             return
 
 
@@ -103,11 +106,3 @@ def _counters_in_prose(text: str) -> dict[str, int]:
     for found in _COUNT_FIRST.finditer(text):
         counters.setdefault("tokens" if found["name"] == "tokens" else "rounds", int(number(found["count"])))
     return counters
-
-
-def _one_by_one_maker(counters: dict[str, int]) -> Callable[[str], Finding]:
-    known = [f"{counters[kind]} {kind}" for kind in ("drafted", "accepted", "rounds") if kind in counters]
-    detail = f" ({', '.join(known)})" if known else ""
-    return lambda evidence: ONE_BY_ONE.finding(
-        evidence, forwards=counters["target"], tokens=counters["tokens"], detail=detail
-    )

@@ -153,6 +153,11 @@ def label_of(line: str) -> str:
         return ""
     if is_command:
         return "speculative" if _DRAFTS.search(f"{line} ") else "plain"
-    if PLAIN.search(line):
+    return label_in(line)
+
+
+def label_in(words: str) -> str:
+    """The way of decoding that words name: plain, speculative, or empty if they name none."""
+    if PLAIN.search(words):
         return "plain"
-    return "speculative" if SPECULATIVE.search(line) else ""
+    return "speculative" if SPECULATIVE.search(words) else ""

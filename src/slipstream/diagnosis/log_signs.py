@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 
 from slipstream.diagnosis.log_unknown import LONGEST
-from slipstream.findings import Finding, rule
+from slipstream.findings import rule
 from slipstream.parsing.log_scan import Hit, Located, in_user_text, without_colours
 
 NO_SIGN = rule(
@@ -85,11 +86,7 @@ def _no_sign(lines: list[tuple[int, str]], verbose: str) -> Located:
     at, line = (warnings or lines)[-1]
     warned = "A warning that no rule knows is quoted." if warnings else "The last line with words is quoted."
     more = f"Start it again with {verbose}. " if verbose else ""
-
-    def make(evidence: str) -> Finding:
-        return NO_SIGN.finding(evidence, warned=warned, verbose=more)
-
-    return Hit(at, line, {}), make
+    return Hit(at, line, {}), partial(NO_SIGN.finding, warned=warned, verbose=more)
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:

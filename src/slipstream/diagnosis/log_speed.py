@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 
 from slipstream.diagnosis.log_figures import NUMBER, number
 from slipstream.diagnosis.log_one_by_one import MAYBE_ONE_BY_ONE
-from slipstream.diagnosis.log_sections import PLAIN, SPECULATIVE, SpeedPair, slower_section
+from slipstream.diagnosis.log_sections import SpeedPair, label_in, slower_section
 from slipstream.diagnosis.log_tables import slower_table
-from slipstream.findings import Finding, rule
+from slipstream.findings import rule
 from slipstream.parsing.log_scan import Hit, Located, first_hit, hits
 from slipstream.parsing.verify_loops import verify_loop
 
@@ -86,13 +86,9 @@ def slow_as_a_cpu(text: str) -> Iterator[Located]:
         rate = timing.rate
         if rate * size_gb < CPU_BANDWIDTH_GB if size_gb else rate < CPU_TOKENS_PER_S:
             read = f", or {rate * size_gb:.0f} GB/s read from {size_gb:.1f} GB of weights" if size_gb else ""
-            yield timing.hit, _slow_maker(timing, read)
+            verb = "is" if read and timing.is_sure else "may be"
+            yield timing.hit, partial(SLOW_AS_A_CPU.finding, speed=timing.text, bandwidth=read, verb=verb)
             return
-
-
-def _slow_maker(timing: _Timing, bandwidth: str) -> Callable[[str], Finding]:
-    verb = "is" if bandwidth and timing.is_sure else "may be"
-    return lambda evidence: SLOW_AS_A_CPU.finding(evidence, speed=timing.text, bandwidth=bandwidth, verb=verb)
 
 
 def _timings(text: str) -> Iterator[_Timing]:
@@ -101,8 +97,7 @@ def _timings(text: str) -> Iterator[_Timing]:
         yield from _timing(hit, hit.groups["ms"], "ms", hit.groups["tokens"])
     for piece in (" tokens in ", "s for ", "s per "):
         for hit in _generation(text, piece, _PROSE):
-            groups = {name.removesuffix("_in"): value for name, value in hit.groups.items() if value}
-            yield from _timing(hit, groups["time"], groups["unit"], groups["tokens"])
+            yield from _prose_timing(hit)
     for piece in ("ms/", "ms per "):
         for hit in _generation(text, piece, _PER_TOKEN):
             if ms := number(hit.groups["ms"]):
@@ -137,6 +132,11 @@ def _average_times(text: str) -> Iterator[_Timing]:
             for timing in _timing(hit, hit.groups["time"], hit.groups["unit"], tokens["tokens"] if tokens else "0"):
                 said = f"{timing.text} (the number of tokens is from another line)"
                 yield _Timing(hit, timing.rate, said, is_sure=False)
+
+
+def _prose_timing(hit: Hit) -> Iterator[_Timing]:
+    groups = {name.removesuffix("_in"): value for name, value in hit.groups.items() if value}
+    return _timing(hit, groups["time"], groups["unit"], groups["tokens"])
 
 
 def _timing(hit: Hit, time: str, unit: str, tokens: str) -> Iterator[_Timing]:
@@ -176,7 +176,7 @@ def slower_in(text: str) -> Iterator[Located]:
         f"Measured with speculation: {speculative}; with plain decoding: {plain} "
         f"({slower.how_much} slower); and the code calls the target inside a loop over the drafted tokens"
     )
-    yield loop, lambda evidence: MAYBE_ONE_BY_ONE.finding(evidence, observed=observed)
+    yield loop, partial(MAYBE_ONE_BY_ONE.finding, observed=observed)
 
 
 def _slower_pair(text: str) -> SpeedPair | None:
@@ -210,8 +210,7 @@ def _speeds(text: str) -> Iterator[tuple[Hit, float]]:
             yield hit, number(hit.groups["rate"])
     for piece in (" tokens in ", "s for "):
         for hit in _matching(text, piece, _PROSE):
-            groups = {name.removesuffix("_in"): value for name, value in hit.groups.items() if value}
-            yield from ((hit, timing.rate) for timing in _timing(hit, groups["time"], groups["unit"], groups["tokens"]))
+            yield from ((hit, timing.rate) for timing in _prose_timing(hit))
 
 
 def _slower_by_heading(text: str, found: list[tuple[Hit, float]]) -> SpeedPair | None:
@@ -221,7 +220,7 @@ def _slower_by_heading(text: str, found: list[tuple[Hit, float]]) -> SpeedPair |
         form, heading = _FIGURES.sub("0", _said(hit)), _heading(text, hit.at)
         if not heading or not form.strip() or _NOT_GENERATION.search(form):
             continue
-        if not SPECULATIVE.search(heading) or PLAIN.search(heading):
+        if label_in(heading) != "speculative":
             plain[form] = speed
         elif 0 < speed < _SLOWER * plain.get(form, 0.0):
             return SpeedPair(hit, plain[form], speed)
@@ -232,7 +231,7 @@ def _heading(text: str, at: int) -> str:
     """The nearest short line above a place that names a way of decoding, else the first line of its paragraph."""
     above = text[max(0, at - _HEADING_REACH) : at].split("\n")[:-1]
     short = [line for line in above if len(line) <= _LONGEST_HEADING]
-    named = [line for line in short if SPECULATIVE.search(line) or PLAIN.search(line)]
+    named = [line for line in short if label_in(line)]
     if named:
         return named[-1]
     paragraph = above[len(above) - above[::-1].index("") :] if "" in above else above if at < _HEADING_REACH else []
@@ -245,12 +244,8 @@ def _said(hit: Hit) -> str:
     return hit.line.partition(next(figures))[0]
 
 
-def _label(hit: Hit) -> str | None:
-    """Whether a line gives a plain or a speculative speed that was measured; None if it does not say."""
+def _label(hit: Hit) -> str:
+    """Whether a line gives a plain or a speculative speed that was measured; empty if it does not say."""
     before = _said(hit)
-    is_plain, is_speculative = PLAIN.search(before), SPECULATIVE.search(before)
-    if before.rstrip(" *").endswith(("~", "-", "≈")) or _NOT_GENERATION.search(before):
-        return None
-    if is_plain:
-        return "plain"
-    return "speculative" if is_speculative else None
+    is_guess = before.rstrip(" *").endswith(("~", "-", "≈")) or _NOT_GENERATION.search(before)
+    return "" if is_guess else label_in(before)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import median_low
 
 from slipstream.diagnosis.log_figures import NUMBER, number
-from slipstream.diagnosis.log_sections import PLAIN, SPECULATIVE, SpeedPair, label_of
+from slipstream.diagnosis.log_sections import SpeedPair, label_in, label_of
 from slipstream.parsing.log_scan import Hit
 
 _RULE = re.compile(r"^[\s|:+-]*-[\s|:+-]*$")  # the line under a table's heading
@@ -57,30 +57,20 @@ def _compared(labels: dict[str, list[_Speed]]) -> SpeedPair:
 
 def _speeds(text: str) -> Iterator[_Speed]:
     for heading, header, rows in _tables(text):
-        is_drafting = any(_DRAFTING.search(cell) or _says_drafts(cell) for cell in header)
+        is_drafting = any(_DRAFTING.search(cell) or label_in(cell) == "speculative" for cell in header)
         table = label_of(heading) or ("speculative" if is_drafting else "plain")
         for column, name in enumerate(header):
-            of_column = _label(name)
+            of_column = label_in(name)
             if not _NO_SPEED.search(name) and (_SPEED.search(name) or (of_column and _SPEED.search(heading))):
                 yield from _of_column(column, rows, of_column, table)
 
 
 def _of_column(column: int, rows: Sequence[_Row], of_column: str, table: str) -> Iterator[_Speed]:
     for row in rows:
-        of_row = _label(" ".join(cell for cell in row.cells if not _VALUE.search(cell)))
+        of_row = label_in(" ".join(cell for cell in row.cells if not _VALUE.search(cell)))
         value = _VALUE.search(row.cells[column]) if column < len(row.cells) else None
         if value and number(value["value"]):
             yield _Speed(of_column or of_row or table, "" if of_row else row.cells[0], number(value["value"]), row)
-
-
-def _says_drafts(cell: str) -> bool:
-    return bool(SPECULATIVE.search(cell)) and not PLAIN.search(cell)
-
-
-def _label(words: str) -> str:
-    if PLAIN.search(words):
-        return "plain"
-    return "speculative" if SPECULATIVE.search(words) else ""
 
 
 def _tables(text: str) -> Iterator[tuple[str, tuple[str, ...], list[_Row]]]:

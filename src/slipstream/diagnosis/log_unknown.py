@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import partial
 
-from slipstream.findings import Finding, rule
+from slipstream.findings import rule
 from slipstream.parsing.documents import output_blocks
 from slipstream.parsing.log_scan import Hit, Located, in_user_text, message_of
 
@@ -283,11 +284,7 @@ class _Reader:
 def unknown(error: ErrorLine, engine: str, num_known: int, verbose: str) -> Located:
     """The finding that quotes it. `verbose`: a setting that makes the engine print more, or nothing."""
     more = f"Start it again with {verbose}, and read the lines before the error. " if verbose else ""
-
-    def make(evidence: str) -> Finding:
-        return UNKNOWN.finding(evidence, count=num_known, engine=engine, verbose=more)
-
-    return Hit(error.at, error.line, {}), make
+    return Hit(error.at, error.line, {}), partial(UNKNOWN.finding, count=num_known, engine=engine, verbose=more)
 
 
 def is_survived(text: str, at: int) -> bool:
