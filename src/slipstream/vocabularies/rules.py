@@ -91,6 +91,16 @@ UNREADABLE = rule(
 )
 
 
+def unequal_sizes(pair: Pair, engine: str, limit: str, fix: str, apart: str = "") -> Finding:
+    """`limit`: what the engine allows. `apart`: by how much they differ, where that counts."""
+    meaning = "The tokens differ too, so padding is not the only difference."
+    if pair.comparison.same_tokens:
+        meaning = "All tokens have the same ids; only the padding at the end differs."
+    return SIZE.finding(
+        f"{pair.sizes}{apart}; {differences(pair)}", engine=engine, limit=limit, meaning=meaning, fix=fix
+    )
+
+
 def unchecked(pair: Pair, engine: str, what_it_does: str, alternative: str) -> Iterator[Finding]:
     comparison = pair.comparison
     if comparison.same_tokens:
@@ -107,12 +117,6 @@ def exact_differences(pair: Pair, first: int) -> Iterator[TokenPair]:
     """
     end = min(pair.target_rows, pair.draft_rows)
     return (p for p in pairs(pair.target, pair.draft) if first <= p.id < end and p.target != p.draft)
-
-
-def size_meaning(pair: Pair) -> str:
-    if pair.comparison.same_tokens:
-        return "All tokens have the same ids; only the padding at the end differs."
-    return "The tokens differ too, so padding is not the only difference."
 
 
 def differences(pair: Pair) -> str:

@@ -11,16 +11,7 @@ from slipstream.model_files.quantisation import YES
 from slipstream.predict.memory import MB, EngineMemory
 from slipstream.vocabularies.comparison import Pair
 from slipstream.vocabularies.notes import named
-from slipstream.vocabularies.rules import (
-    SIZE,
-    SPECIAL,
-    TOKENS,
-    TYPE,
-    differences,
-    exact_differences,
-    listed,
-    size_meaning,
-)
+from slipstream.vocabularies.rules import SPECIAL, TOKENS, TYPE, differences, exact_differences, listed, unequal_sizes
 
 MAX_SIZE_DIFFERENCE = 128
 FIRST_CHECKED_ID = 5
@@ -40,8 +31,7 @@ def check_vocabulary(pair: Pair) -> Iterator[Finding]:
             "Use a draft model of the target's family (`slipstream pairs --target TARGET`), or run the pair with "
             "Slipstream."
         )
-        evidence = f"{pair.sizes}: {difference:,} apart; {differences(pair)}"
-        yield SIZE.finding(evidence, engine="llama.cpp", limit=limit, meaning=size_meaning(pair), fix=fix)
+        yield unequal_sizes(pair, "llama.cpp", limit, fix, apart=f": {difference:,} apart")
         return
     differing = list(exact_differences(pair, FIRST_CHECKED_ID))
     if differing:

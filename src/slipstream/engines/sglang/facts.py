@@ -10,18 +10,17 @@ from slipstream.findings import Finding
 from slipstream.model_files.quantisation import YES, Support
 from slipstream.predict.memory import MB, EngineMemory
 from slipstream.vocabularies.comparison import Pair
-from slipstream.vocabularies.rules import SIZE, TOKENS, differences, exact_differences, listed, size_meaning
+from slipstream.vocabularies.rules import TOKENS, exact_differences, listed, unequal_sizes
 
 _LIMITED = Support("limited", "limited", "needs --load-format {format}; supports fewer architectures, slower")
 
 
 def check_vocabulary(pair: Pair) -> Iterator[Finding]:
     if not pair.same_rows:
-        yield SIZE.finding(
-            f"{pair.sizes}; {differences(pair)}",
-            engine="SGLang",
+        yield unequal_sizes(
+            pair,
+            "SGLang",
             limit="which must be equal in STANDALONE mode (versions before mid-2026 start without a check)",
-            meaning=size_meaning(pair),
             fix="Use a draft model with the target's vocab_size, or an EAGLE head for the target, or an engine that "
             "ignores padding: llama.cpp, Slipstream.",
         )

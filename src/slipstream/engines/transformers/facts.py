@@ -9,18 +9,17 @@ from slipstream.findings import Finding
 from slipstream.model_files.quantisation import YES, Support
 from slipstream.predict.memory import MB, EngineMemory
 from slipstream.vocabularies.comparison import Pair
-from slipstream.vocabularies.rules import SIZE, differences, size_meaning, unchecked
+from slipstream.vocabularies.rules import unchecked, unequal_sizes
 
 _DEQUANTISED = Support("limited", "limited", "transformers dequantises GGUF weights when it loads them (gguf_file=)")
 
 
 def check_vocabulary(pair: Pair) -> Iterator[Finding]:
     if not pair.same_rows:
-        yield SIZE.finding(
-            f"{pair.sizes}; {differences(pair)}",
-            engine="transformers",
+        yield unequal_sizes(
+            pair,
+            "transformers",
             limit="which must be equal unless both tokenizers are given",
-            meaning=size_meaning(pair),
             fix="Pass both tokenizers: generate(..., assistant_model=draft, tokenizer=target_tokenizer, "
             "assistant_tokenizer=draft_tokenizer). Drafts are then translated.",
         )

@@ -10,7 +10,7 @@ from slipstream.findings import Finding
 from slipstream.model_files.quantisation import Support
 from slipstream.predict.memory import MB, EngineMemory
 from slipstream.vocabularies.comparison import Pair
-from slipstream.vocabularies.rules import SIZE, differences, size_meaning, unchecked
+from slipstream.vocabularies.rules import unchecked, unequal_sizes
 
 # The version that vLLM 0.32.0 asks for. It is compiled when it is installed; without --no-deps it could replace torch.
 _ARCTIC_INFERENCE = Package("arctic-inference==0.1.1", "python3 -c 'import arctic_inference'", 1800, "--no-deps")
@@ -19,11 +19,10 @@ _OWN_METHOD = Support("yes", "yes", "the draft's method is read from its own con
 
 def check_vocabulary(pair: Pair) -> Iterator[Finding]:
     if not pair.same_rows:
-        yield SIZE.finding(
-            f"{pair.sizes}; {differences(pair)}",
-            engine="vLLM",
+        yield unequal_sizes(
+            pair,
+            "vLLM",
             limit="which must be equal",
-            meaning=size_meaning(pair),
             fix='Set "use_heterogeneous_vocab": true in --speculative-config (vLLM from mid-2026 on; only for '
             "draft_model, with greedy drafts), or use a draft model with the target's vocab_size, or an engine "
             "that ignores padding: llama.cpp, Slipstream.",
