@@ -18,25 +18,19 @@ NOT_MINE, RELATED, STARTED, SHAPED, NAMED = 0.0, 1.0, 2.0, 3.0, 4.0
 
 
 class Configuration(Protocol):
-    def lint(self, text: str) -> list[Finding]:
+    def lint(self, text: str, /) -> list[Finding]:
         """The problems of a configuration. Empty if there are none."""
         ...
 
-    def likeness(self, text: str, file_name: str) -> float:
+    def likeness(self, text: str, file_name: str, /) -> float:
         """How likely a text is a configuration of this engine; 0 if nothing speaks for it."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class FileConfiguration:
-    check: Callable[[str], list[Finding]]
-    looks_like: Callable[[str, str], float]
-
-    def lint(self, text: str) -> list[Finding]:
-        return self.check(text)
-
-    def likeness(self, text: str, file_name: str) -> float:
-        return self.looks_like(text, file_name)
+    lint: Callable[[str], list[Finding]]
+    likeness: Callable[[str, str], float]
 
 
 @dataclass(frozen=True, slots=True)
