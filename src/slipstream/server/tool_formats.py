@@ -31,8 +31,7 @@ class ToolAnswer:
 class ToolFormat(Protocol):
     """One family's way to call tools. `opening` is the text that begins a call."""
 
-    @property
-    def opening(self) -> str: ...
+    opening: str
 
     def grammar(self, tools: Sequence[Tool], must_call: bool, several: bool) -> str | None:
         """What the answer may be, in llguidance's Lark. None: anything."""
@@ -41,11 +40,10 @@ class ToolFormat(Protocol):
     def read(self, text: str, names: Sequence[str]) -> ToolAnswer: ...
 
 
-@dataclass(frozen=True, slots=True)
-class HermesFormat:
+class HermesFormat(ToolFormat):
     """Qwen and Hermes: <tool_call>\\n{"name": …, "arguments": …}\\n</tool_call>, after text or instead of it."""
 
-    opening: str = "<tool_call>"
+    opening = "<tool_call>"
 
     def grammar(self, tools: Sequence[Tool], must_call: bool, several: bool) -> str:
         more = r'("\n<tool_call>\n" body "\n</tool_call>")*' if several else ""
@@ -63,11 +61,10 @@ class HermesFormat:
         return ToolAnswer(content.strip() if calls else text, calls)
 
 
-@dataclass(frozen=True, slots=True)
-class Llama3Format:
+class Llama3Format(ToolFormat):
     """Llama 3: the whole answer is {"name": …, "parameters": …}."""
 
-    opening: str = "{"
+    opening = "{"
 
     def grammar(self, tools: Sequence[Tool], must_call: bool, several: bool) -> str | None:
         if not must_call:
