@@ -225,7 +225,7 @@ class Tuner:
             alive = list(scores)
             if self._replay:
                 self._run_replays(alive, started + _REPLAY_SHARE * self._budget_s, share, progress)
-                alive = self._best(alive, _FINALISTS, rung=0)
+                alive = fastest(alive, _FINALISTS, rung=0)
             self._run_rungs(alive, started + self._budget_s, share, progress)
         except KeyboardInterrupt:
             complete = False
@@ -268,7 +268,7 @@ class Tuner:
             end = started + (deadline - started) * ratio(rung + 1, rungs)
             self._run_rung(alive, end, share, rung, progress)
             if rung < rungs - 1:
-                alive = self._best(alive, math.ceil(len(alive) * _KEEP), rung + 1)
+                alive = fastest(alive, math.ceil(len(alive) * _KEEP), rung + 1)
 
     def _run_rung(
         self, alive: list[Score], deadline: float, share: Callable[[], float], rung: int, progress: Progress
@@ -311,12 +311,13 @@ class Tuner:
         score.count(stats)
         return stats.tokens_per_s
 
-    def _best(self, alive: list[Score], keep: int, rung: int) -> list[Score]:
-        """The fastest so far; the others are dropped."""
-        alive = sorted(alive, key=lambda s: -s.speedup)
-        for score in alive[keep:]:
-            score.dropped_after = rung
-        return alive[:keep]
+
+def fastest(alive: Sequence[Score], keep: int, rung: int) -> list[Score]:
+    """The fastest so far, best first; the others are dropped."""
+    ordered = sorted(alive, key=lambda s: -s.speedup)
+    for score in ordered[keep:]:
+        score.dropped_after = rung
+    return ordered[:keep]
 
 
 def share_of(elapsed_s: float, budget_s: float) -> float:

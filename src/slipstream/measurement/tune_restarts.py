@@ -20,7 +20,7 @@ from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
 from slipstream.errors import EngineError, EngineStartError
 from slipstream.measurement.ratio import ratio
-from slipstream.measurement.tune import OFF, Progress, Score, TuneCandidate, TuneResult, ranked, share_of
+from slipstream.measurement.tune import OFF, Progress, Score, TuneCandidate, TuneResult, fastest, ranked, share_of
 from slipstream.measurement.workload import Prompt
 
 Open = Callable[[TuneCandidate, float], AbstractContextManager[Generator]]  # the seconds that its start may take
@@ -263,13 +263,5 @@ def _next_rung(scores: Sequence[Score], alive: Sequence[Score], rung: int) -> li
     drafting = [score for score in left if score.ratios and not score.drafted_nothing]
     if not drafting and unseen:
         return [] if list(alive) == unseen else unseen
-    return [] if len(alive) == 1 else _better_half(drafting or left, rung)
-
-
-def _better_half(alive: Sequence[Score], rung: int) -> list[Score]:
-    """Fastest first."""
-    ordered = sorted(alive, key=lambda s: -s.speedup)
-    keep = math.ceil(len(ordered) / 2)
-    for score in ordered[keep:]:
-        score.dropped_after = rung
-    return ordered[:keep]
+    going_on = drafting or left
+    return [] if len(alive) == 1 else fastest(going_on, math.ceil(len(going_on) / 2), rung)
