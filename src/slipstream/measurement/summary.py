@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -109,12 +110,9 @@ def _by_position(samples: Sequence[PromptSample]) -> list[float]:
     """For each depth: of the rounds that drafted to this depth, the share that accepted to it. Empty if nothing was
     drafted.
     """
-    drafted: dict[int, int] = {}
-    accepted: dict[int, int] = {}
+    drafted, accepted = Counter[int](), Counter[int]()
     for sample in samples:
         for answer in sample.answers:
-            for depth, count in answer.stats.drafted_at.items():
-                drafted[depth] = drafted.get(depth, 0) + count
-            for depth, count in answer.stats.accepted_at.items():
-                accepted[depth] = accepted.get(depth, 0) + count
-    return [ratio(accepted.get(depth, 0), drafted[depth]) for depth in sorted(drafted) if drafted[depth]]
+            drafted.update(answer.stats.drafted_at)
+            accepted.update(answer.stats.accepted_at)
+    return [ratio(accepted[depth], drafted[depth]) for depth in sorted(drafted) if drafted[depth]]
