@@ -9,6 +9,7 @@ cache as the engine keeps it. Buffers, CUDA graphs and the engine's own memory a
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
@@ -536,11 +537,8 @@ def _longest(request: _Request) -> int:
 
     if fits(limit):
         return limit
-    low, high = 0, limit // CONTEXT_STEP
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if fits(middle * CONTEXT_STEP) else (low, middle - 1)
-    return low * CONTEXT_STEP
+    steps = range(1, limit // CONTEXT_STEP + 1)
+    return bisect_left(steps, True, key=lambda step: not fits(step * CONTEXT_STEP)) * CONTEXT_STEP
 
 
 def _gb(num_bytes: float) -> str:
