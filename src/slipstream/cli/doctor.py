@@ -173,12 +173,8 @@ def _show_verdict(console: Console, result: Diagnosis) -> None:
     console.print()
     _show_text(console, f"checked: {', '.join(result.checked)}", "")
     console.print(verdict_line(result, min(console.width, MAX_VERDICT)), style="bold")
-    if (p := result.prediction) and not result.is_blocked:
-        plural = "" if p.n_draft == 1 else "s"
-        console.print(
-            f"predicted: {p.plain_tokens_per_s:.0f} tokens/s plain, {p.tokens_per_s:.0f} tokens/s ({p.speedup:.1f}x) "
-            f"with {p.n_draft} drafted token{plural} per step"
-        )
+    if result.prediction and not result.is_blocked:
+        console.print(f"predicted: {result.prediction}")
 
 
 def verdict_line(result: Diagnosis, width: int) -> str:

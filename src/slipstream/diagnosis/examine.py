@@ -87,23 +87,13 @@ class Diagnosis:
             return f"blocked: {worst[0].cause}"
         if self.is_unknown:
             return f"unknown: {worst[0].cause} In the log: {worst[0].evidence}"
-        gain = self._gain()
+        gain = f". Predicted: {self.prediction}" if self.prediction else ""
         if any(finding.severity == "slows" for finding in worst):
             return f"works, but slower than possible: {worst[0].cause}{gain}"
         found = "no problems found"
         if any(finding.id == NOT_READY.id for finding in worst):
             found += ", but the log does not show that the engine worked"
         return f"{found} (checked: {', '.join(self.checked)}){gain}"
-
-    def _gain(self) -> str:
-        p = self.prediction
-        if p is None:
-            return ""
-        noun = "token" if p.n_draft == 1 else "tokens"
-        return (
-            f". Predicted: {p.plain_tokens_per_s:.0f} tokens/s plain, {p.tokens_per_s:.0f} tokens/s ({p.speedup:.1f}x) "
-            f"with {p.n_draft} drafted {noun} per step"
-        )
 
     def __repr__(self) -> str:
         return f"<Diagnosis {self.verdict!r}, {len(self.findings)} findings>"

@@ -71,6 +71,12 @@ class Prediction:
     acceptance_source: Literal["prior", "measured"]
     draft_share: float  # of the time spent drafting
 
+    def __str__(self) -> str:
+        return (
+            f"{self.plain_tokens_per_s:.0f} tokens/s plain, {self.tokens_per_s:.0f} tokens/s ({self.speedup:.1f}x) "
+            f"with {self.n_draft} drafted token{'' if self.n_draft == 1 else 's'} per step"
+        )
+
 
 def acceptance_prior(target_parameters: int, draft_parameters: int, kind: PairKind = "same family") -> float:
     """How often a drafted token is accepted, before any measurement: by size ratio and kind of pair."""
