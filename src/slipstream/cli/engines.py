@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slipstream.cli import options as opt
-from slipstream.cli.terminal import result_console
+from slipstream.cli.terminal import result_console, text_table
 
 if TYPE_CHECKING:
     from slipstream.engines.engine_types import Method
@@ -39,8 +39,6 @@ def engines(
 
 
 def _print(found: list[ListedEngine]) -> None:
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
 
     console = result_console(140)
@@ -49,12 +47,8 @@ def _print(found: list[ListedEngine]) -> None:
         here = engine.installed_version or "not found on this machine"
         console.print(Text.assemble((engine.name, "bold"), also, f": {_state(engine, here)}"))
         if engine.methods:
-            table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-            for column in ("method", "draft model", "like Slipstream's", "draft lengths"):
-                table.add_column(column, overflow="fold")
-            for method in engine.methods:
-                table.add_row(*map(Text, _cells(method)))
-            console.print(table)
+            columns = ("method", "draft model", "like Slipstream's", "draft lengths")
+            console.print(text_table(columns, map(_cells, engine.methods)))
 
 
 def _state(engine: ListedEngine, here: str) -> str:

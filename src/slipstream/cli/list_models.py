@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slipstream.cli import options as opt
-from slipstream.cli.terminal import result_console
+from slipstream.cli.terminal import result_console, text_table
 
 if TYPE_CHECKING:
     from slipstream.tasks.models_here import ListedModel
@@ -43,18 +43,9 @@ def list_models(
 
 
 def _print(models: list[ListedModel]) -> None:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
     console = result_console(140)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in ("model", "on disk", "parameters", "format", "family"):
-        justify = "right" if column in ("on disk", "parameters") else "left"
-        table.add_column(column, justify=justify, overflow="fold", no_wrap=justify == "right")  # type: ignore[arg-type]
-    for model in models:
-        table.add_row(*map(Text, _cells(model)))
-    console.print(table)
+    columns = ("model", "on disk", "parameters", "format", "family")
+    console.print(text_table(columns, map(_cells, models), right=("on disk", "parameters")))
     for found in (model.found for model in models if model.found.problem):
         console.print(f"{found.spec} can't be used: {found.problem}")
 

@@ -11,7 +11,7 @@ import typer
 from slipstream.cli import options as opt
 from slipstream.cli.groups import grouped
 from slipstream.cli.options import OptionSpec
-from slipstream.cli.terminal import TerminalReporter, result_console
+from slipstream.cli.terminal import TerminalReporter, result_console, text_table
 from slipstream.tasks.options import PairsOptions
 
 if TYPE_CHECKING:
@@ -146,17 +146,8 @@ def _command(result: RankedDrafts) -> str | None:
 
 
 def _print_table(console: Console, result: RankedDrafts) -> None:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in ("draft", "predicted", "tokens/s", "n_draft", "p_min", "accepted", ""):
-        left = column in ("draft", "")
-        table.add_column(column, justify="left" if left else "right", overflow="fold", no_wrap=not left)
-    for entry in result.usable:
-        table.add_row(*map(Text, _cells(entry)))
-    console.print(table)
+    figures = ("predicted", "tokens/s", "n_draft", "p_min", "accepted")
+    console.print(text_table(("draft", *figures, ""), map(_cells, result.usable), right=figures))
     console.print(_fine_print(result.machine, result.engine), style="dim")
 
 

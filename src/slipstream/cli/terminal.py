@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from slipstream.tasks.reporter import Reporter
@@ -11,6 +12,7 @@ from slipstream.tasks.reporter import Reporter
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress, TaskID
+    from rich.table import Table
 
 _LINE_EVERY = 0.25  # share of the work between two lines, if there is no terminal
 PIPED_WIDTH = 110  # columns where there is no terminal
@@ -22,6 +24,21 @@ def result_console(piped_width: int = PIPED_WIDTH) -> Console:
 
     width = None if sys.stdout.isatty() or os.environ.get("COLUMNS") else piped_width
     return Console(highlight=False, markup=False, emoji=False, width=width)
+
+
+def text_table(columns: Sequence[str], rows: Iterable[Sequence[str]], right: Collection[str] = ()) -> Table:
+    """Cells are printed as they are. Columns in `right` hold figures, which are not wrapped; others are folded."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        is_right = column in right
+        table.add_column(column, justify="right" if is_right else "left", overflow="fold", no_wrap=is_right)
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table
 
 
 class TerminalReporter(Reporter):
