@@ -5,7 +5,6 @@ A weight is scale * (code - zero point). All codes are unsigned here, and so are
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -116,7 +115,7 @@ class CodedProduct:
         """[outputs, groups]"""
         bits = self.kind.bits
         if "qzeros" in self.parts:
-            zeros = _fields(_words(self.parts["qzeros"]), bits)
+            zeros = _fields(self.parts["qzeros"].items(np.uint32), bits)
             zeros = _in_order(zeros) if self.scheme.packing == "awq" else zeros
             zeros = zeros[:, : self.shape[0]] + np.uint8(self.scheme.zero_shift)  # the largest plus one is zero again
             return np.ascontiguousarray(zeros.T) & np.uint8((1 << bits) - 1)
@@ -124,8 +123,9 @@ class CodedProduct:
         if stored is None:
             return np.full((self.shape[0], self.kind.groups(self.shape[1])), self._middle, np.uint8)
         if stored.dtype == "I32":
-            return np.ascontiguousarray(_fields(np.ascontiguousarray(_words(stored).T), bits).T[: self.shape[0]])
-        return _bytes(stored).reshape(self.shape[0], -1) + np.uint8(self._middle)
+            words = np.ascontiguousarray(stored.items(np.uint32).T)
+            return np.ascontiguousarray(_fields(words, bits).T[: self.shape[0]])
+        return stored.items(np.uint8).reshape(self.shape[0], -1) + np.uint8(self._middle)
 
     @property
     def _path(self) -> object:
@@ -133,14 +133,6 @@ class CodedProduct:
 
 
 # -- words of 32 bits ---------------------------------------------------------------------------------------------
-
-
-def _words(tensor: StoredTensor) -> npt.NDArray[np.uint32]:
-    return np.frombuffer(tensor.data, np.uint32, math.prod(tensor.shape), tensor.start).reshape(tensor.shape)
-
-
-def _bytes(tensor: StoredTensor) -> Bytes:
-    return np.frombuffer(tensor.data, np.uint8, math.prod(tensor.shape), tensor.start).reshape(tensor.shape)
 
 
 def _fields(words: npt.NDArray[np.uint32], bits: int) -> Bytes:
@@ -158,13 +150,13 @@ def _in_order(values: Bytes) -> Bytes:
 
 def _gptq_codes(product: CodedProduct, start: int, stop: int) -> Bytes:
     """A word has the codes of some inputs. [inputs * bits / 32, outputs]"""
-    return _fields(_words(product.parts["qweight"])[:, start:stop].T, product.kind.bits)
+    return _fields(product.parts["qweight"].items(np.uint32)[:, start:stop].T, product.kind.bits)
 
 
 def _awq_codes(product: CodedProduct, start: int, stop: int) -> Bytes:
     """A word has the codes of 8 outputs. [inputs, outputs / 8]"""
     first = start // 8
-    words = np.ascontiguousarray(_words(product.parts["qweight"])[:, first : -(-stop // 8)].T)
+    words = np.ascontiguousarray(product.parts["qweight"].items(np.uint32)[:, first : -(-stop // 8)].T)
     codes = np.empty((len(words), 8, words.shape[1]), np.uint8)
     for output, place in enumerate(_AWQ_ORDER):
         codes[:, output] = words >> np.uint32(4 * place) & np.uint32(15)
@@ -172,11 +164,11 @@ def _awq_codes(product: CodedProduct, start: int, stop: int) -> Bytes:
 
 
 def _packed_codes(product: CodedProduct, start: int, stop: int) -> Bytes:
-    return _fields(_words(product.parts["weight_packed"])[start:stop], product.kind.bits)
+    return _fields(product.parts["weight_packed"].items(np.uint32)[start:stop], product.kind.bits)
 
 
 def _int8_codes(product: CodedProduct, start: int, stop: int) -> Bytes:
-    return _bytes(product.parts["weight"])[start:stop] + np.uint8(128)
+    return product.parts["weight"].items(np.uint8)[start:stop] + np.uint8(128)
 
 
 _CODES: dict[str, Callable[[CodedProduct, int, int], Bytes]] = {

@@ -44,7 +44,7 @@ class Fp8Product:
 
     def tensor(self) -> RawTensor:
         """Raises DamagedModelError for codes or scales that are not finite."""
-        codes, scales = _bytes(self.parts["weight"]), self._finite_scales()
+        codes, scales = self.parts["weight"].items(np.uint8), self._finite_scales()
         if has_nan(codes):
             raise nan_in_codes(self._place)
         weights = _VALUES[codes]
@@ -67,10 +67,10 @@ class Fp8Product:
         if self.block[1] < self.shape[1]:
             return None
         scales = np.repeat(self._finite_scales()[:, 0], self.block[0])[: self.shape[0]]
-        return Fp8Tensor(self._place, _bytes(self.parts["weight"]), scales)
+        return Fp8Tensor(self._place, self.parts["weight"].items(np.uint8), scales)
 
     def is_finite(self) -> bool:
-        return bool(np.isfinite(self._scales()).all()) and not has_nan(_bytes(self.parts["weight"]))
+        return bool(np.isfinite(self._scales()).all()) and not has_nan(self.parts["weight"].items(np.uint8))
 
     @property
     def _place(self) -> str:
@@ -129,7 +129,3 @@ def has_nan(codes: npt.NDArray[np.uint8]) -> bool:
 def nan_in_codes(place: str) -> DamagedModelError:
     """`place`: the file and the name of a tensor."""
     return DamagedModelError(f"{place} has NaN among its weights. Download it again.")
-
-
-def _bytes(stored: StoredTensor) -> npt.NDArray[np.uint8]:
-    return np.frombuffer(stored.data, np.uint8, stored.num_bytes, stored.start).reshape(stored.shape)

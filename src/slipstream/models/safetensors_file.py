@@ -46,17 +46,19 @@ class StoredTensor:
     def num_bytes(self) -> int:
         return math.prod(self.shape) * ITEM_BYTES[self.dtype]
 
+    def items(self, kind: npt.DTypeLike) -> npt.NDArray[Any]:
+        """The stored items as numbers of this kind, without copying. The array is read-only."""
+        return np.frombuffer(self.data, kind, math.prod(self.shape), self.start).reshape(self.shape)
+
     def read(self) -> RawTensor:
         """The tensor without copying (float64 becomes float32). The array is read-only."""
-        count = math.prod(self.shape)
         if self.dtype == "F32":
-            return RawTensor("F32", np.frombuffer(self.data, np.float32, count, self.start).reshape(self.shape))
+            return RawTensor("F32", self.items(np.float32))
         if self.dtype == "F16":
-            return RawTensor("F16", np.frombuffer(self.data, np.float16, count, self.start).reshape(self.shape))
+            return RawTensor("F16", self.items(np.float16))
         if self.dtype == "BF16":
-            return RawTensor("BF16", np.frombuffer(self.data, np.uint16, count, self.start).reshape(self.shape))
-        doubles = np.frombuffer(self.data, np.float64, count, self.start)
-        return RawTensor("F32", doubles.astype(np.float32).reshape(self.shape))
+            return RawTensor("BF16", self.items(np.uint16))
+        return RawTensor("F32", self.items(np.float64).astype(np.float32))
 
     def read_integers(self) -> npt.NDArray[np.int64]:
         """A copy of a tensor of whole numbers or flags. Raises UnsupportedModelError for another type."""
@@ -64,8 +66,7 @@ class StoredTensor:
             raise UnsupportedModelError(
                 f"{self.path}: the tensor {self.name!r} is stored as {self.dtype}; expected {', '.join(INTEGERS)}."
             )
-        stored = np.frombuffer(self.data, INTEGERS[self.dtype], math.prod(self.shape), self.start)
-        return stored.astype(np.int64).reshape(self.shape)
+        return self.items(INTEGERS[self.dtype]).astype(np.int64)
 
     def check_float(self) -> None:
         if self.dtype not in FLOATS:
