@@ -76,14 +76,6 @@ def _check_part(path: Path, asked: Path) -> list[Finding]:
 
 
 @functools.cache
-def type_names() -> dict[int, str]:
-    """The names of the known tensor types by id."""
-    import gguf
-
-    return {int(kind): kind.name for kind in gguf.GGMLQuantizationType}
-
-
-@functools.cache
 def _block_sizes() -> dict[int, tuple[int, int]]:
     """(elements, bytes) of one block, by type id."""
     import gguf

@@ -118,15 +118,11 @@ class GgufCheckpoint:
 def open_gguf(path: Path, name: str) -> GgufCheckpoint:
     """Reads and checks headers and vocabulary; no weights. Raises ModelError subclasses only."""
     with damage_in(path):
-        return _open_gguf(path, name)
-
-
-def _open_gguf(path: Path, name: str) -> GgufCheckpoint:
-    header = read_header(path)
-    config = decoder_config(header)
-    tokenizer = tokenizer_from_metadata(header.metadata, path)
-    check_vocabulary(tokenizer.vocab_size, config, path)
-    return GgufCheckpoint(name, header, config, tokenizer, _by_hf_name(header))
+        header = read_header(path)
+        config = decoder_config(header)
+        tokenizer = tokenizer_from_metadata(header.metadata, path)
+        check_vocabulary(tokenizer.vocab_size, config, path)
+        return GgufCheckpoint(name, header, config, tokenizer, _by_hf_name(header))
 
 
 def decoder_config(header: GgufHeader) -> DecoderConfig:

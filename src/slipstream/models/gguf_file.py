@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +11,8 @@ from slipstream.errors import DamagedModelError, UnsupportedModelError
 from slipstream.models.files import damage_in
 from slipstream.models.gguf import decoder_config
 from slipstream.models.gguf_header import GgufHeader, read_header
-from slipstream.models.gguf_quant import check_storage
-from slipstream.models.spec import Place, locate
+from slipstream.models.gguf_quant import check_storage, type_names
+from slipstream.models.spec import locate
 from slipstream.models.tokenizer import Tokenizer
 from slipstream.models.tokenizer_gguf import tokenizer_from_metadata
 
@@ -32,29 +33,20 @@ def open_gguf_file(spec: str | Path) -> GgufFile:
     """Reads and checks header and vocabulary; no weights. Raises ModelError subclasses."""
     place = locate(spec)
     with damage_in(place.path):
-        return _open_file(place)
-
-
-def _open_file(place: Place) -> GgufFile:
-    header = read_header(place.path)
-    _check_decoder(header)
-    architecture = header.metadata.get("general.architecture")
-    return GgufFile(
-        name=place.name,
-        path=place.path,
-        tokenizer=tokenizer_from_metadata(header.metadata, place.path),
-        architecture=str(architecture),
-        quantisation=_quantisation(header),
-        num_layers=_count(header, f"{architecture}.block_count"),
-        context_length=_count(header, f"{architecture}.context_length"),
-        vectors=_vectors(header),
-    )
-
-
-def _check_decoder(header: GgufHeader) -> None:
-    """Raises DamagedModelError for a decoder of the Llama family that is not whole; llama.cpp knows the others."""
-    with suppress(UnsupportedModelError):
-        decoder_config(header)
+        header = read_header(place.path)
+        with suppress(UnsupportedModelError):  # of other families: llama.cpp knows them
+            decoder_config(header)
+        architecture = header.metadata.get("general.architecture")
+        return GgufFile(
+            name=place.name,
+            path=place.path,
+            tokenizer=tokenizer_from_metadata(header.metadata, place.path),
+            architecture=str(architecture),
+            quantisation=_quantisation(header),
+            num_layers=_count(header, f"{architecture}.block_count"),
+            context_length=_count(header, f"{architecture}.context_length"),
+            vectors=_vectors(header),
+        )
 
 
 def _count(header: GgufHeader, key: str) -> int:
@@ -65,11 +57,8 @@ def _count(header: GgufHeader, key: str) -> int:
 
 
 def _vectors(header: GgufHeader) -> dict[str, str]:
-    import gguf
-
-    names = {int(kind): kind.name for kind in gguf.GGMLQuantizationType}
     vectors = (info for info in header.tensors.values() if len(info.shape) == 1)
-    return {info.name: names.get(info.type_id, f"type {info.type_id}") for info in vectors}
+    return {info.name: type_names().get(info.type_id, f"type {info.type_id}") for info in vectors}
 
 
 def _quantisation(header: GgufHeader) -> str:
@@ -80,7 +69,7 @@ def _quantisation(header: GgufHeader) -> str:
     names = {int(kind): kind.name for kind in gguf.LlamaFileType}
     if stated in names:
         return names[stated].removeprefix("MOSTLY_").removeprefix("ALL_").lower()
-    sizes: dict[int, int] = {}
+    sizes = Counter[int]()
     for info in header.tensors.values():
-        sizes[info.type_id] = sizes.get(info.type_id, 0) + check_storage(header, info)
-    return gguf.GGMLQuantizationType(max(sizes, key=lambda kind: sizes[kind])).name.lower()
+        sizes[info.type_id] += check_storage(header, info)
+    return type_names()[max(sizes, key=sizes.__getitem__)].lower()

@@ -36,14 +36,19 @@ def block_sizes() -> dict[int, tuple[int, int]]:
     }
 
 
-def check_storage(header: GgufHeader, info: TensorInfo) -> int:
-    """The stored bytes of a tensor. Raises if its type is unknown or its data ends after the file."""
+@functools.cache
+def type_names() -> dict[int, str]:
+    """The names of the known tensor types by id."""
     import gguf
 
+    return {int(kind): kind.name for kind in gguf.GGMLQuantizationType}
+
+
+def check_storage(header: GgufHeader, info: TensorInfo) -> int:
+    """The stored bytes of a tensor. Raises if its type is unknown or its data ends after the file."""
     sizes = block_sizes().get(info.type_id)
     if sizes is None:
-        names = {int(kind): kind.name for kind in gguf.GGMLQuantizationType}
-        stored_as = names.get(info.type_id, f"type {info.type_id}")
+        stored_as = type_names().get(info.type_id, f"type {info.type_id}")
         raise UnsupportedModelError(
             f"{header.path}: the tensor {info.name!r} is stored as {stored_as}, "
             "which can't be dequantised here. Use another quantisation of this model, such as Q4_K_M or Q8_0."
