@@ -35,7 +35,10 @@ def fetch_from_hub(model: HubModel, report: Report) -> Path:
     report(f"Downloading {model} from the Hugging Face hub")
     folder = _snapshot(model, local_only=False)
     if folder is None or not _is_complete(folder, model):
-        raise ModelNotFoundError(f"The hub repository {model.repo} has no {_wanted(model)}.{_hint(model)}")
+        missing = "config.json with safetensors weights. If it holds GGUF files, name one: ORG/NAME:FILE.gguf."
+        if model.file:
+            missing = f"file {model.file!r}."
+        raise ModelNotFoundError(f"The hub repository {model.repo} has no {missing}")
     return _target(folder, model)
 
 
@@ -77,10 +80,6 @@ def _target(folder: Path, model: HubModel) -> Path:
     return folder / model.file if model.file else folder
 
 
-def _wanted(model: HubModel) -> str:
-    return f"file {model.file!r}" if model.file else "config.json with safetensors weights"
-
-
 def _is_complete(folder: Path, model: HubModel) -> bool:
     """Whether a snapshot has all needed files; an interrupted or partial download does not."""
     if model.file:
@@ -95,7 +94,3 @@ def _is_complete(folder: Path, model: HubModel) -> bool:
     except (DamagedModelError, TypeError, ValueError):
         return True  # complete but wrong: the reader has the better error
     return all((folder / str(shard)).is_file() for shard in shards)
-
-
-def _hint(model: HubModel) -> str:
-    return "" if model.file else " If it holds GGUF files, name one: ORG/NAME:FILE.gguf."
