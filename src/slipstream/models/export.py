@@ -5,18 +5,16 @@ The folder appears complete or not at all: it is written under a temporary name 
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from slipstream.errors import UsageError
 from slipstream.models.checkpoint import Checkpoint
-from slipstream.models.export_config import config_json, generation_json
+from slipstream.models.export_config import config_json, generation_json, write_json
 from slipstream.models.export_tokenizer import save_tokenizer
 from slipstream.models.export_weights import STORED_AS, StoredKind, weight_bytes, write_weights
 
@@ -49,10 +47,6 @@ def export_folder(checkpoint: Checkpoint, folder: Path, kind: StoredKind = "bf16
         save_tokenizer(checkpoint.tokenizer, checkpoint.config.context_length, scratch)
         num_tensors = write_weights(checkpoint, scratch / "model.safetensors", kind)
     return Exported(folder, kind, num_tensors, num_bytes)
-
-
-def write_json(path: Path, values: dict[str, Any]) -> None:
-    path.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 @contextmanager

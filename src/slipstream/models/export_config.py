@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -36,6 +37,10 @@ def config_json(checkpoint: Checkpoint, torch_dtype: str) -> dict[str, Any]:
     }
     _check_says_the_same(values, config, model_type, checkpoint.path)
     return values
+
+
+def write_json(path: Path, values: dict[str, Any]) -> None:
+    path.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def decoder_json(config: DecoderConfig, model_type: str, path: Path) -> dict[str, Any]:

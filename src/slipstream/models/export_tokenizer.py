@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tokenizers import decoders, processors
 
+from slipstream.models.export_config import write_json
 from slipstream.models.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -22,10 +22,7 @@ def save_tokenizer(tokenizer: Tokenizer, context_length: int, folder: Path) -> N
     if _adds_bos(encoder, tokenizer.bos_id) != tokenizer.add_bos:
         encoder.post_processor = _bos_processor(tokenizer)
     encoder.save(str(folder / "tokenizer.json"))
-    settings = _settings(tokenizer, context_length)
-    (folder / "tokenizer_config.json").write_text(
-        json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
-    )
+    write_json(folder / "tokenizer_config.json", _settings(tokenizer, context_length))
 
 
 def _settings(tokenizer: Tokenizer, context_length: int) -> dict[str, Any]:

@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from slipstream.errors import ModelError, UnsupportedModelError, UsageError
 from slipstream.models.checkpoint import RawTensor
-from slipstream.models.export import new_folder, write_json
-from slipstream.models.export_config import READ_BY, decoder_json
+from slipstream.models.export import new_folder
+from slipstream.models.export_config import READ_BY, decoder_json, write_json
 from slipstream.models.export_weights import STORED_AS, Stored, StoredKind, TensorSpec, floats, write_tensors
 from slipstream.models.head_config import HeadConfig
 from slipstream.models.head_files import check_finite, open_head
