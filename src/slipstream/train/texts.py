@@ -23,7 +23,28 @@ from slipstream.train.shards import Shards, Text
 from slipstream.train.transcripts import read_transcripts
 from slipstream.train.writer import run_scripts, writer_for
 
+_USUALLY_KEPT = 0.3  # of the tokens written: SmolLM2 0.31
 _MAX_EMPTY_SHARDS = 3  # in a row with hardly anything new: more would not help
+
+
+@dataclass(slots=True)
+class Tally:
+    """Answer tokens that are kept: not all that is written is an answer, and not every text is worth keeping."""
+
+    kept: int  # in whole shards
+    written: int = 0  # tokens, since the start
+    _gained: int = 0  # of them, in whole shards
+    _counted: int = 0  # written when the last of these was whole
+
+    def keep(self, gained: int) -> None:
+        """A shard is whole."""
+        self.kept, self._gained, self._counted = self.kept + gained, self._gained + gained, self.written
+
+    @property
+    def expected(self) -> int:
+        """Of what was written since, as large a share is kept as before, or as usual."""
+        share = self._gained / self._counted if self._counted else _USUALLY_KEPT
+        return self.kept + int((self.written - self._counted) * share)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,26 +63,27 @@ class TextMaker:
                 texts = read_transcripts(self.options.transcripts, ChatForm(self.tokenizer))
                 shards.write(0, self._chosen(texts, Seen()))
             return
-        have, number = self._already(shards)
-        if have >= self.options.tokens:
+        tally, number = Tally(self._already(shards)), shards.count()
+        if tally.kept >= self.options.tokens:
             return
         seen, num_poor = Seen(shards.all()), 0
-        with closing(self._written(number, have)) as written:
-            while have < self.options.tokens and num_poor < _MAX_EMPTY_SHARDS:
+        with closing(self._written(number, tally)) as written:
+            while tally.kept < self.options.tokens and num_poor < _MAX_EMPTY_SHARDS:
                 if not (made := list(islice(written, self.options.shard_texts))):
                     return
                 texts = self._chosen((text for texts in made for text in texts), seen)
                 shards.write(number, texts)
                 gained = sum(text.num_answer_tokens for text in texts)
+                tally.keep(gained)
                 num_poor = 0 if gained > self.options.shard_texts else num_poor + 1
-                have, number = have + gained, number + 1
+                number += 1
 
-    def _already(self, shards: Shards) -> tuple[int, int]:
-        """Answer tokens and shards."""
+    def _already(self, shards: Shards) -> int:
+        """Answer tokens."""
         have = sum(text.num_answer_tokens for text in shards.all())
         if shards.count() and have < self.options.tokens:
             self.messenger.say(f"going on after {shards.count()} shards with {have:,} answer tokens")
-        return have, shards.count()
+        return have
 
     def _given_kinds(self) -> list[Kind] | None:
         """The user's prompts, each once for each temperature."""
@@ -72,16 +94,17 @@ class TextMaker:
             raise UsageError("--prompts needs a target with a chat template; this one has none")
         return [_kind_of(prompt) for _ in self.options.answer_temperatures() for prompt in prompts]
 
-    def _written(self, number: int, have: int) -> Generator[list[Text]]:
+    def _written(self, number: int, tally: Tally) -> Generator[list[Text]]:
         """What each conversation from shard `number` on became."""
-        started, wanted, kinds = time.monotonic(), self.options.tokens, self._given_kinds()
+        started, first, wanted, kinds = time.monotonic(), tally.kept, self.options.tokens, self._given_kinds()
 
         def pulse(num_written: int) -> None:
             if self.messenger.stop_asked:  # shards that are not whole are lost, those before them are kept
                 raise KeyboardInterrupt
-            rate = num_written / max(time.monotonic() - started, 1e-9)
-            left = (wanted - have - num_written) / rate if rate else 0.0
-            self.messenger.progress(min(have + num_written, wanted), wanted, f"{rate:,.0f} tokens/s, {time_left(left)}")
+            tally.written = num_written
+            seconds, now = max(time.monotonic() - started, 1e-9), min(tally.expected, wanted)
+            left = [time_left((wanted - now) * seconds / (now - first))] if now > first else []
+            self.messenger.progress(now, wanted, ", ".join([f"{num_written / seconds:,.0f} tokens/s", *left]))
 
         return run_scripts(writer_for(self.engine()), self._scripts(number, kinds), self.options.streams, pulse)
 

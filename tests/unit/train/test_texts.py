@@ -34,7 +34,7 @@ from slipstream.train.scripts import (
 )
 from slipstream.train.settings import TrainOptions
 from slipstream.train.shards import Role, Shards, Text
-from slipstream.train.texts import TextMaker
+from slipstream.train.texts import Tally, TextMaker
 from slipstream.train.transcripts import read_transcripts
 from slipstream.train.vocabulary import choose_vocabulary
 from unit.models.model_files import write_gguf
@@ -181,6 +181,16 @@ def test_making_goes_on_with_the_same_text(learnable, tmp_path):
     whole = make(tmp_path / "whole", 600)
     assert make(tmp_path / "broken-off", 600) == whole
     assert whole[: len(first)] == first and len(whole) > len(first) > 0
+
+
+def test_progress_counts_what_is_kept_of_what_is_written():
+    tally = Tally(1_000)
+    tally.written = 300
+    assert 1_000 < tally.expected < 1_300
+    tally.keep(100)
+    assert (tally.kept, tally.expected) == (1_100, 1_100)
+    tally.written = 600
+    assert tally.expected == 1_200
 
 
 def test_prompts_of_the_user_are_answered(tiny, tmp_path):
