@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from slipstream.core.protocols import Model, ScoreRequest, Scores, prefill
+from slipstream.core.sampling import Sampling, sample
 from slipstream.core.tree import EMPTY_TREE, ROOT, DraftTree, TreeBuilder
 from slipstream.errors import CapacityError
 
@@ -160,6 +161,17 @@ class ModelContract:
                 expected = self.linear(model, [*prompt, *pending, *tree.path_tokens(node)])
                 self.assert_same(rows[node + 1], expected)
             sequence.close()
+
+    @pytest.mark.parametrize("temperature", [0.0, 0.8])
+    def test_what_it_chooses_is_what_its_logits_say(
+        self, model: Model, rng: np.random.Generator, temperature: float
+    ) -> None:
+        sampling, tree = Sampling(temperature=temperature, seed=3), chain(rng, 4, model.info.vocab_size)
+        sequence = model.open([], 64)
+        [scores] = model.score([ScoreRequest(sequence, [1, 2, 3], tree, sampling, 5)])
+        for node in range(ROOT, len(tree)):
+            assert scores.chosen(node) in (None, sample(scores.row(node), sampling, 5 + node + 1))
+        sequence.close()
 
     def test_a_tree_in_an_empty_sequence(self, model: Model, rng: np.random.Generator) -> None:
         pending, tree = self.tokens(model, rng, 1), self.tree(model, rng)

@@ -28,8 +28,9 @@ int main(void) {
                          0, OUTPUTS, 8, -8.0f, kind + FLOAT_LAYOUTS};
         struct linear w = {&p, 1, INPUTS, OUTPUTS, 0, 1};
         for (long rows = 1; rows <= ROWS; rows++) {
-            float *room = aligned_alloc(64, (slip_acts_floats(rows, INPUTS) * 4 + 127) / 64 * 64);
-            slip_linear(&w, x, rows, 0, y, room);
+            long floats = slip_linear(&w, x, rows, 0, y, 0, 0);
+            float *room = aligned_alloc(64, (floats * 4 + 127) / 64 * 64);
+            slip_linear(&w, x, rows, 0, y, room, floats);
             free(room);
             uint64_t hash = 1469598103934665603u;
             for (long i = 0; i < rows * OUTPUTS; i++) {

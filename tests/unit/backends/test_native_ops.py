@@ -264,25 +264,33 @@ def test_attend_stays_within_its_scratch_whichever_thread_asks() -> None:
 
 
 @pytest.mark.parametrize("vocab", [1, 15, 511, 513, 49152])
-@pytest.mark.parametrize("temperature", [0.05, 0.8, 30.0])
+@pytest.mark.parametrize("temperature", [0.0, 0.05, 0.8, 30.0])
 def test_a_token_is_chosen_as_the_host_chooses_it(native: NativeOps, vocab: int, temperature: float) -> None:
     rows = np.random.default_rng(vocab).standard_normal((40, vocab)).astype(np.float32) * 6
     for position, row in enumerate(rows):
         row[: vocab // 3] = -np.inf
+        row = np.round(row) if position % 2 else row  # with ties
         sampling = Sampling(temperature=temperature, seed=position % 3)
         assert native.chosen(row, sampling, position) == sample(row, sampling, position)
 
 
 @pytest.mark.parametrize("wrong", [np.nan, -np.nan, np.inf])
 @pytest.mark.parametrize("at", [0, 600, 999])
-def test_logits_that_are_not_finite_choose_no_token(native: NativeOps, wrong: float, at: int) -> None:
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_logits_that_are_not_finite_choose_no_token(
+    native: NativeOps, wrong: float, at: int, temperature: float
+) -> None:
     row = np.linspace(-5, 5, 1000, dtype=np.float32)
     row[at] = wrong
-    token = native.chosen(row, Sampling(temperature=0.7), 3)
+    token = native.chosen(row, Sampling(temperature=temperature), 3)
     assert token is not None and token < 0
 
 
 def test_the_host_chooses_where_tokens_are_excluded(native: NativeOps) -> None:
     row = np.zeros(8, np.float32)
-    settings = [{}, {"temperature": 1.0, "top_p": 0.9}, {"temperature": 1.0, "logit_bias": {3: 1.0}}]
+    settings = [
+        {"temperature": 1.0, "top_p": 0.9},
+        {"temperature": 1.0, "logit_bias": {3: 1.0}},
+        {"logit_bias": {3: 1.0}},
+    ]
     assert [native.chosen(row, Sampling(**own), 0) for own in settings] == [None, None, None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,41 +16,46 @@ if TYPE_CHECKING:
     from slipstream.backends.torch.kv_pool import PooledSequence
 
 
-INDICES = ("position", "cell", "sequence", "prefix", "extra_from", "extra", "pages")
-
-
 @dataclass(frozen=True, slots=True)
 class Batch:
     """Rows in request order: pending tokens, then draft nodes.
 
-    A row has a rotary position, a cell where its key and value are written, and a sequence: a row of `pages`. It sees
-    positions [0, prefix) of that, then the cells `extra[extra_from[r] : extra_from[r + 1]]`: draft ancestors that do
-    not lie in order right behind the prefix, itself last. A chain has no extras.
+    A row has a token, a rotary position, a cell where its key and value are written, and a sequence: a row of `pages`.
+    It sees positions [0, prefix) of that, then the cells `extra[extra_from[r] : extra_from[r + 1]]`: draft ancestors
+    that do not lie in order right behind the prefix, itself last. A chain has no extras. `wanted`: the rows whose
+    outputs are read.
     """
 
-    tokens: torch.Tensor  # [rows] int64
-    logit_rows: torch.Tensor  # [outputs] int64, rows whose logits are wanted
-    indices: torch.Tensor  # int32: `INDICES`, one after another; a tensor for each takes longer than a small step
+    indices: torch.Tensor  # int32: the lists of `starts`, one after another; a tensor for each takes longer than a step
+    num_rows: int
+    num_wanted: int
     num_sequences: int
     max_pages: int
     page_size: int
     max_keys: int  # the most keys any row sees
 
-    @property
-    def num_rows(self) -> int:
-        return self.tokens.shape[0]  # `len` of a tensor takes 5 us
-
-    def starts(self) -> tuple[int, ...]:
-        """Where each of `INDICES` begins."""
+    def starts(self) -> dict[str, int]:
+        """Where each list begins, and where the last one ends."""
         rows = self.num_rows
-        pages = self.indices.shape[0] - self.num_sequences * self.max_pages
-        return 0, rows, 2 * rows, 3 * rows, 4 * rows, 5 * rows + 1, pages
+        sizes = {"pages": self.num_sequences * self.max_pages}
+        sizes |= dict.fromkeys(("tokens", "position", "cell", "sequence", "prefix"), rows)
+        sizes |= {"wanted": self.num_wanted, "extra_from": rows + 1}
+        return dict(zip((*sizes, "extra"), accumulate(sizes.values(), initial=0), strict=True))
 
     def of(self, name: str) -> torch.Tensor:
-        """One of `INDICES`."""
-        number, ends = INDICES.index(name), (*self.starts(), self.indices.shape[0])
-        part = self.indices[ends[number] : ends[number + 1]]
+        """One of the lists."""
+        starts = self.starts()
+        end = next((start for start in starts.values() if start > starts[name]), None)
+        part = self.indices[starts[name] : None if name == "extra" else end]
         return part.view(self.num_sequences, self.max_pages) if name == "pages" else part
+
+    @property
+    def tokens(self) -> torch.Tensor:
+        return self.of("tokens")
+
+    @property
+    def logit_rows(self) -> torch.Tensor:
+        return self.of("wanted")
 
 
 @dataclass(slots=True)
@@ -77,7 +83,7 @@ class RowLists:
         self.prefix: list[int] = []
         self.extra_from: list[int] = [0]
         self.extra: list[int] = []
-        self.logit_rows: list[int] = []
+        self.wanted: list[int] = []
 
     def add(self, token: int, position: int, cell: int, sequence: int, prefix: int, extra: Sequence[int] = ()) -> None:
         self.tokens.append(token)
@@ -91,18 +97,17 @@ class RowLists:
     def build(self, pages_of: Sequence[Sequence[int]], page_size: int, device: torch.device) -> Batch:
         """`pages_of`: the pages of each sequence."""
         max_pages = max(map(len, pages_of))
-        indices = [*self.position, *self.cell, *self.sequence, *self.prefix, *self.extra_from, *self.extra]
+        indices: list[int] = []
         for own in pages_of:
             indices += own
             indices += [0] * (max_pages - len(own))
-
-        def ints(values: Sequence[int], dtype: type) -> torch.Tensor:
-            return torch.from_numpy(np.array(values, dtype)).to(device)  # `torch.tensor` takes 25 us
-
+        for part in (self.tokens, self.position, self.cell, self.sequence, self.prefix, self.wanted, self.extra_from):
+            indices += part
+        indices += self.extra
         return Batch(
-            tokens=ints(self.tokens, np.int64),
-            logit_rows=ints(self.logit_rows, np.int64),
-            indices=ints(indices, np.int32),
+            torch.from_numpy(np.array(indices, np.int32)).to(device),  # `torch.tensor` takes 25 us
+            num_rows=len(self.tokens),
+            num_wanted=len(self.wanted),
             num_sequences=len(pages_of),
             max_pages=max_pages,
             page_size=page_size,
@@ -116,7 +121,7 @@ def build_batch(parts: Sequence[SequenceRows], page_size: int, device: torch.dev
     for number, part in enumerate(parts):
         for position, token in enumerate(part.pending, start=part.start):
             rows.add(token, position, part.sequence.cell(position), number, position + 1)
-        rows.logit_rows.append(len(rows.tokens) - 1)
+        rows.wanted.append(len(rows.tokens) - 1)
         _add_tree(rows, part.sequence, number, part.start + len(part.pending), part.tree)
     return rows.build([part.sequence.pages for part in parts], page_size, device)
 
@@ -134,7 +139,7 @@ def _add_tree(rows: RowLists, sequence: PooledSequence, number: int, base: int, 
         else:
             ancestors = [sequence.cell(base + i) for i in tree.path(node)]
             rows.add(token, position, cell, number, base, ancestors)
-        rows.logit_rows.append(len(rows.tokens) - 1)
+        rows.wanted.append(len(rows.tokens) - 1)
 
 
 def note_features(parts: Sequence[SequenceRows], features: torch.Tensor | None) -> None:

@@ -19,6 +19,7 @@ from slipstream.backends.torch.ops import (
     Linear,
     Norm,
     Ops,
+    Outputs,
     QKNorm,
     RopeTable,
     Rows,
@@ -35,24 +36,14 @@ B = TypeVar("B", bound=Rows)
 
 
 @dataclass(frozen=True, slots=True)
-class Decoder(Generic[B]):
+class Decoder(Stack, Generic[B]):
     """Weights and the forward pass. Stateless: the cache is an argument."""
 
-    config: DecoderConfig
     ops: Ops[B]
-    embedding: Linear
-    layers: tuple[Layer, ...]
-    final_norm: Norm
-    head: Linear
-    rope: RopeTable
 
-    def forward(self, batch: B, pool: KVPool, features: Features | None = None) -> torch.Tensor:
-        """Writes the rows' keys and values, and returns logits [outputs, vocab] float32 of `batch.logit_rows`."""
-        ops = self.ops
-        hidden = ops.embed(self.embedding, batch.tokens, then=self.layers[0].attention_norm)
-        stack = Stack(self.layers, self.final_norm, self.rope, self.config)
-        ops.layers(hidden, stack, batch, StackCache(pool.keys, pool.values), features)
-        return ops.logits(hidden.take(batch.logit_rows), self.final_norm, self.head)
+    def forward(self, batch: B, pool: KVPool, features: Features | None = None) -> Outputs:
+        """Writes the rows' keys and values, and returns what `batch.logit_rows` give."""
+        return self.ops.forward(self, batch, StackCache(pool.keys, pool.values), features)
 
     def first_layers(self, count: int) -> Decoder[B]:
         """The same weights, cut after `count` layers: the model's own early exit."""

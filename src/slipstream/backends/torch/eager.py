@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 
 import numpy as np
@@ -20,28 +21,36 @@ from slipstream.errors import UsageError
 from slipstream.models.head_files import HeadCheckpoint, check_head_for
 
 
-class EagerScores:
-    """Logits of one request. Rows: ROOT first, then the nodes."""
+@dataclass(slots=True)
+class _Outputs:
+    """What a forward pass gave, as the host reads it. Rows of all requests: of each ROOT, then the nodes."""
 
-    def __init__(
-        self, logits: npt.NDArray[np.float32], first: int, request: ScoreRequest, ops: SmallSteps[Batch]
-    ) -> None:
-        self._logits = logits  # [rows of all requests, vocab]
+    logits: npt.NDArray[np.float32]  # [rows, vocab]
+    likeliest: list[int] | None  # the token with the largest logit of each row, or -1
+
+
+class EagerScores:
+    """Those of one request."""
+
+    def __init__(self, outputs: _Outputs, first: int, request: ScoreRequest, ops: SmallSteps[Batch]) -> None:
+        self._outputs = outputs
         self._first = first  # of this one's rows
         self._request = request
         self._ops = ops
 
     def row(self, node: int) -> npt.NDArray[np.float32]:
-        row: npt.NDArray[np.float32] = self._logits[self._first + node + 1]
+        row: npt.NDArray[np.float32] = self._outputs.logits[self._first + node + 1]
         return row
 
     def argmax(self, node: int) -> int:
         return int(self.row(node).argmax())
 
     def chosen(self, node: int) -> int | None:
-        request = self._request
-        if request.sampling is None:
+        request, likeliest = self._request, self._outputs.likeliest
+        if request.sampling is None or request.sampling.changes_logits:
             return None
+        if request.sampling.is_greedy and likeliest:
+            return likeliest[self._first + node + 1]
         depth = 0 if node == ROOT else request.tree.depths()[node]
         return self._ops.chosen(self.row(node), request.sampling, request.position + depth)
 
@@ -65,10 +74,14 @@ class EagerRunner:
         if head:
             head.catch_up([part.sequence for part in parts], [part.pending[0] for part in parts])
         features = head.features(batch.num_rows) if head and any(part.sequence.is_followed for part in parts) else None
-        logits = self._decoder.forward(batch, self._pool, features)
+        found = self._decoder.forward(batch, self._pool, features)
         note_features(parts, features.out if features else None)
-        starts, rows = accumulate((len(r.tree) + 1 for r in requests), initial=0), logits.cpu().numpy()
-        return [EagerScores(rows, start, request, self._ops) for start, request in zip(starts, requests, strict=False)]
+        likeliest = None if found.likeliest is None else found.likeliest.tolist()
+        outputs = _Outputs(found.logits.cpu().numpy(), likeliest)
+        starts = accumulate((len(r.tree) + 1 for r in requests), initial=0)
+        return [
+            EagerScores(outputs, start, request, self._ops) for start, request in zip(starts, requests, strict=False)
+        ]
 
     @torch.inference_mode()
     def attach_head(self, checkpoint: HeadCheckpoint) -> TorchHead:

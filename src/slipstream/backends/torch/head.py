@@ -127,51 +127,48 @@ class TorchHead(FollowingHead):
     def extend(self, requests: Sequence[ExtendRequest]) -> list[Extension]:
         """Chains, of all streams together."""
         sequences = [own_sequence(request.sequence) for request in requests]
-        first = self._first_outputs(sequences, [request.pending[-1] for request in requests])
         steps = max(request.steps for request in requests)
-        batch = self._later_steps(sequences, steps)
-        choices = [_chain_choice(request, steps) for request in requests]
-        tokens, chances = self._ops.draft_chains(self._as_chains, first, batch, choices)
-        columns = zip(requests, tokens.T.tolist(), chances.T.tolist(), strict=True)
-        return [_as_far_as_it_pays(request, own, likely) for request, own, likely in columns]
-
-    def _later_steps(self, sequences: Sequence[PooledSequence], steps: int) -> Batch:
-        """The rows of all steps but the first, one step after another; where there are none, rows that no one reads."""
-        rows = RowLists()
         for sequence in sequences:
             sequence.make_room(steps - 1)
-        for step in range(max(steps - 1, 1)):
+        rows = RowLists()
+        features = self._add_unread(rows, sequences, [request.pending[-1] for request in requests])
+        for step in range(steps - 1):
             for number, sequence in enumerate(sequences):
                 position = sequence.length + step
-                rows.add(0, position, sequence.cell(position) if steps > 1 else 0, number, position + 1)
-        return rows.build([sequence.pages for sequence in sequences], PAGE_SIZE, self._device)
+                rows.add(0, position, sequence.cell(position), number, position + 1)
+        batch = rows.build([sequence.pages for sequence in sequences], PAGE_SIZE, self._device)
+        return self._ops.draft_chains(self._as_chains, features, batch, [_chain_choice(r, steps) for r in requests])
 
     @torch.inference_mode()
     def begin_draft(self, sequences: Sequence[KVSequence], tokens: Sequence[int]) -> list[Logits]:
-        return self._logits(self._first_outputs([own_sequence(sequence) for sequence in sequences], tokens))
-
-    def _first_outputs(self, sequences: Sequence[PooledSequence], tokens: Sequence[int]) -> torch.Tensor:
-        """[sequences, hidden] after all that the target has kept, each followed by a token."""
-        unread = [(s, token) for s, token in zip(sequences, tokens, strict=True) if trail_of(s).num_unread]
-        if unread:
-            self._read_features([s for s, _ in unread], [t for _, t in unread])
-        outputs = [trail_of(s).output for s in sequences]
-        return torch.cat([output for output in outputs if output is not None])
+        own = [own_sequence(sequence) for sequence in sequences]
+        self._read_features(own, tokens)
+        return self._logits(torch.cat([output for s in own if (output := trail_of(s).output) is not None]))
 
     def _read_features(self, sequences: Sequence[PooledSequence], tokens: Sequence[int]) -> None:
-        rows, pieces, ends = RowLists(), [], []
-        for number, (sequence, last) in enumerate(zip(sequences, tokens, strict=True)):
-            start = sequence.head_length
-            following = [*sequence.tokens[start + 1 :], last]
-            for position, token in enumerate(following, start=start):
-                rows.add(token, position, sequence.cell(position), number, position + 1)
-            ends.append(len(rows.tokens))
-            pieces.append(trail_of(sequence).take())
-            sequence.head_length = sequence.length
+        rows = RowLists()
+        features = self._add_unread(rows, sequences, tokens)
         batch = rows.build([sequence.pages for sequence in sequences], PAGE_SIZE, self._device)
-        outputs = self._ops.read_features(self._as_chains, joined_rows(pieces), batch)
-        for sequence, end in zip(sequences, ends, strict=True):
-            trail_of(sequence).output = outputs[end - 1 : end]
+        outputs = self._ops.read_features(self._as_chains, features, batch)
+        for sequence, last in zip(sequences, rows.wanted, strict=True):
+            trail_of(sequence).output = outputs[last : last + 1]
+
+    def _add_unread(self, rows: RowLists, sequences: Sequence[PooledSequence], tokens: Sequence[int]) -> torch.Tensor:
+        """Adds the rows that read all that was kept, and at least the last of it once more; `tokens` follow it. Returns
+        the features before them."""
+        pieces = []
+        for number, (sequence, last) in enumerate(zip(sequences, tokens, strict=True)):
+            trail = trail_of(sequence)
+            if not trail.num_unread:
+                trail.read_again()
+                sequence.head_length -= 1
+            start = sequence.head_length
+            for position, token in enumerate([*sequence.tokens[start + 1 :], last], start=start):
+                rows.add(token, position, sequence.cell(position), number, position + 1)
+            rows.wanted.append(len(rows.tokens) - 1)
+            pieces.append(trail.take())
+            sequence.head_length = sequence.length
+        return joined_rows(pieces)
 
     @torch.inference_mode()
     def read(self, drafts: Sequence[DraftNodes]) -> list[list[Logits]]:
@@ -261,19 +258,9 @@ def load_head(
 
 
 def _chain_choice(request: ExtendRequest, steps: int) -> ChainChoice:
-    sampling = request.sampling
-    first = request.position
-    keys = [stream_key(sampling.seed, first + step) for step in range(steps)] if sampling.temperature else [0] * steps
-    return ChainChoice(sampling.temperature, keys, request.least_chance)
-
-
-def _as_far_as_it_pays(request: ExtendRequest, tokens: list[int], chances: list[float]) -> Extension:
-    """A chain that others have kept going ends where it would have ended alone."""
-    count, chance = 0, 1.0
-    while count < min(len(tokens), request.steps) and chance >= request.least_chance:
-        chance *= chances[count]
-        count += 1
-    return Extension(tokens[:count], chances[:count])
+    sampling, first = request.sampling, request.position
+    keys = [stream_key(sampling.seed, first + step) for step in range(steps)] if sampling.temperature else []
+    return ChainChoice(request.steps, sampling.temperature, keys, request.least_chance)
 
 
 def _path(parents: Sequence[int], node: int) -> list[int]:

@@ -13,7 +13,7 @@ from typing import Generic, Protocol, TypeVar
 
 import torch
 
-from slipstream.core.protocols import Logits
+from slipstream.core.protocols import Extension, Logits
 from slipstream.core.sampling import Sampling
 from slipstream.models.config import DecoderConfig
 from slipstream.models.quantised import Fp8Tensor, QuantisedTensor
@@ -114,12 +114,22 @@ class Features:
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """The layers of a decoder, and what they have in common."""
+    """The weights of a decoder."""
 
+    config: DecoderConfig
+    embedding: Linear
     layers: tuple[Layer, ...]
     final_norm: Norm
+    head: Linear
     rope: RopeTable
-    config: DecoderConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """What a forward pass gives for the rows whose logits are wanted."""
+
+    logits: torch.Tensor  # [outputs, vocab] float32
+    likeliest: torch.Tensor | None = None  # [outputs] the token with the largest, where it was looked for; -1: NaN
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,8 +202,9 @@ class ChainHead:
 class ChainChoice:
     """How the tokens of one chain are chosen. Temperature 0: the likeliest; else by the target's noise."""
 
+    steps: int  # how many, at most
     temperature: float
-    keys: Sequence[int]  # of the noise, for each step
+    keys: Sequence[int]  # of the noise, for each step of the longest chain
     least_chance: float  # it goes on while its tokens together are as likely as this
 
 
@@ -212,6 +223,10 @@ class Ops(Protocol[BatchOf]):
 
     def first_outputs(self, weight: Linear, count: int) -> Linear:
         """The first `count` outputs of a packed weight, a multiple of 16. Shares its memory."""
+        ...
+
+    def forward(self, stack: Stack, batch: BatchOf, cache: StackCache, features: Features | None) -> Outputs:
+        """Tokens through the whole decoder."""
         ...
 
     def embed(self, table: Linear, tokens: torch.Tensor, then: Norm) -> Hidden: ...
@@ -248,6 +263,13 @@ class Ops(Protocol[BatchOf]):
         ...
 
 
+def run_forward(ops: Ops[B], stack: Stack, batch: B, cache: StackCache, features: Features | None) -> Outputs:
+    """A forward pass, step by step."""
+    hidden = ops.embed(stack.embedding, batch.tokens, then=stack.layers[0].attention_norm)
+    ops.layers(hidden, stack, batch, cache, features)
+    return Outputs(ops.logits(hidden.take(batch.logit_rows), stack.final_norm, stack.head))
+
+
 def run_layers(
     ops: Ops[B], hidden: Hidden, stack: Stack, batch: B, cache: StackCache, features: Features | None
 ) -> None:
@@ -280,10 +302,18 @@ def joined(weight: Weight | Sequence[Weight]) -> torch.Tensor:
 class SmallSteps(ABC, Generic[B]):
     """The steps one at a time. `x` is [rows, width]."""
 
+    name: str
     activation_dtype: torch.dtype
+    batch_invariant: bool
     takes_quantised = False
     takes_fp8 = False
     drafts_chains = False
+
+    @abstractmethod
+    def pack(self, weight: Weight | Sequence[Weight], bias: torch.Tensor | None = None) -> Linear: ...
+
+    @abstractmethod
+    def first_outputs(self, weight: Linear, count: int) -> Linear: ...
 
     @abstractmethod
     def attend(self, qkv: torch.Tensor, batch: B, config: DecoderConfig, cache: LayerCache) -> torch.Tensor: ...
@@ -311,27 +341,30 @@ class SmallSteps(ABC, Generic[B]):
         """Normalises and rotates queries and keys of `qkv` in place; writes keys and values into the cache."""
         ...
 
+    def forward(self, stack: Stack, batch: B, cache: StackCache, features: Features | None) -> Outputs:
+        return run_forward(self, stack, batch, cache, features)
+
+    def layers(self, hidden: Hidden, stack: Stack, batch: B, cache: StackCache, features: Features | None) -> None:
+        run_layers(self, hidden, stack, batch, cache, features)
+
     def embed(self, table: Linear, tokens: torch.Tensor, then: Norm) -> Hidden:
         return Hidden(self.lookup(table, tokens))
-
-    def project(self, hidden: Hidden, norm: Norm, weight: Linear) -> torch.Tensor:
-        return self.linear(self.norm(hidden.x, norm), weight)
 
     def qkv(
         self, hidden: Hidden, norm: Norm, weight: Linear, qk_norm: QKNorm | None, step: LayerStep[B]
     ) -> torch.Tensor:
-        qkv = self.project(hidden, norm, weight)
+        qkv = self.linear(self.norm(hidden.x, norm), weight)
         self.rope_write(qkv, step.batch, step.config, step.rope, qk_norm, step.cache)
         return qkv
 
     def gate(self, hidden: Hidden, norm: Norm, gate_up: Linear) -> torch.Tensor:
-        return self.swiglu(self.project(hidden, norm, gate_up))
+        return self.swiglu(self.linear(self.norm(hidden.x, norm), gate_up))
 
     def add(self, x: torch.Tensor, weight: Linear, hidden: Hidden, then: Norm) -> None:
         self.linear_add(x, weight, hidden.x)
 
     def logits(self, hidden: Hidden, norm: Norm, head: Linear) -> torch.Tensor:
-        return self.project(hidden, norm, head).float()
+        return self.linear(self.norm(hidden.x, norm), head).float()
 
     def head_layer(self, token: torch.Tensor, x: torch.Tensor, layer: DraftLayer, step: LayerStep[B]) -> None:
         """x through the layer of a draft head, in place. It reads the norms of `token` and of `x` side by side."""
@@ -358,10 +391,11 @@ class SmallSteps(ABC, Generic[B]):
         return self.norm(x, head.final_norm) if head.norm_output else x
 
     def draft_chains(
-        self, head: ChainHead, x: torch.Tensor, batch: B, choices: Sequence[ChainChoice]
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Chains of a head's own choices after its outputs `x`, where `drafts_chains`. `x` is written to. `batch` has
-        the rows of all steps but the first, step by step. Returns tokens and their chances, [steps, chains].
+        self, head: ChainHead, features: torch.Tensor, batch: B, choices: Sequence[ChainChoice]
+    ) -> list[Extension]:
+        """Chains of a head's own choices, where `drafts_chains`. `batch` begins with tokens of the text, after the
+        target's features before each, as `read_features` takes them: the last of each chain is wanted. The rows of all
+        steps but the first follow, step by step.
         """
         raise NotImplementedError("the host chooses each token here: read step by step")
 

@@ -11,19 +11,14 @@ import torch.nn.functional as F  # noqa: N812
 from slipstream.backends.torch.batch import Batch
 from slipstream.backends.torch.coded_cache import read_cells, write_cells
 from slipstream.backends.torch.ops import (
-    Features,
-    Hidden,
     LayerCache,
     Linear,
     Norm,
     QKNorm,
     RopeTable,
     SmallSteps,
-    Stack,
-    StackCache,
     Weight,
     joined,
-    run_layers,
 )
 from slipstream.models.config import DecoderConfig
 
@@ -46,9 +41,6 @@ class ReferenceOps(SmallSteps[Batch]):
 
     def first_outputs(self, weight: Linear, count: int) -> Linear:
         return replace(weight, data=weight.data[:count], outputs=count)
-
-    def layers(self, hidden: Hidden, stack: Stack, batch: Batch, cache: StackCache, features: Features | None) -> None:
-        run_layers(self, hidden, stack, batch, cache, features)
 
     def lookup(self, table: Linear, tokens: torch.Tensor) -> torch.Tensor:
         return table.data[tokens].to(self.activation_dtype)

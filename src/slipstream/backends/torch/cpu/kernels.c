@@ -333,15 +333,32 @@ void slip_swiglu(const float *gate_up, long rows, long n, float *out) {
 /* One forward's rows. `cell` is where a row's key and value go; a row sees positions [0, prefix) of its sequence and
  * then `extra`: its ancestors in the draft, in order. So its keys come in the order of the text, draft or not. */
 struct batch {
+    const int32_t *pages;      /* [sequences, max_pages] */
+    const int32_t *tokens;     /* [rows] */
     const int32_t *position;   /* [rows] rotary position */
     const int32_t *cell;       /* [rows] */
     const int32_t *sequence;   /* [rows] row of `pages` */
     const int32_t *prefix;     /* [rows] */
+    const int32_t *wanted;     /* [outputs] rows whose outputs are wanted */
     const int32_t *extra_from; /* [rows + 1] into extra */
     const int32_t *extra;      /* cells */
-    const int32_t *pages;      /* [sequences, max_pages] */
-    int64_t rows, max_pages, page_size;
+    int64_t rows, outputs, max_pages, page_size, max_keys; /* max_keys: a multiple of BLOCK */
 };
+
+/* The same as Python lays it out: the lists of a batch, one after another. */
+struct rows {
+    const int32_t *indices;
+    int64_t rows, outputs, sequences, max_pages, page_size, max_keys;
+};
+
+static struct batch batch_of(const struct rows *r) {
+    const int32_t *tokens = r->indices + r->sequences * r->max_pages, *wanted = tokens + 5 * r->rows;
+    const int32_t *extra_from = wanted + r->outputs;
+    struct batch b = {r->indices, tokens, tokens + r->rows, tokens + 2 * r->rows, tokens + 3 * r->rows, tokens + 4 * r->rows,
+                      wanted, extra_from, extra_from + r->rows + 1, r->rows, r->outputs, r->max_pages, r->page_size,
+                      (r->max_keys + BLOCK - 1) / BLOCK * BLOCK};
+    return b;
+}
 
 static void rotate(float *head, const float *cosine, const float *sine, long half) {
     for (long i = 0; i < half; i++) {
@@ -425,9 +442,10 @@ static void rope_write_row(const struct attention *at, const struct batch *batch
     keep(at, row + (heads + kv_heads) * dim, batch->cell[r], at->v_cache);
 }
 
-void slip_rope_write(const struct attention *at, const struct batch *batch, float *qkv) {
-#pragma omp parallel for schedule(static) num_threads(num_threads) if (batch->rows > 8)
-    for (long r = 0; r < batch->rows; r++) rope_write_row(at, batch, qkv, r);
+void slip_rope_write(const struct attention *at, const struct rows *rows, float *qkv) {
+    struct batch batch = batch_of(rows);
+#pragma omp parallel for schedule(static) num_threads(num_threads) if (batch.rows > 8)
+    for (long r = 0; r < batch.rows; r++) rope_write_row(at, &batch, qkv, r);
 }
 
 /* The cells of the keys that row r sees, from the first to before the last, in the order of the text. */
@@ -556,11 +574,11 @@ struct reader {
 
 static long reader_floats(long max_keys) { return (1 + HEADS_TOGETHER) * max_keys; }
 
-/* Floats of room that attention takes. max_keys: a multiple of 16 */
-long slip_attend_floats(long max_keys) { return num_threads * ROWS_TOGETHER * reader_floats(max_keys); }
+/* Floats of room that attention takes. */
+static long attend_floats(long max_keys) { return num_threads * ROWS_TOGETHER * reader_floats(max_keys); }
 
-static struct reader reader_of(const struct attention *at, const struct batch *batch, long r, long max_keys, float *room) {
-    struct reader reader = {(int32_t *)room, room + max_keys, 0};
+static struct reader reader_of(const struct attention *at, const struct batch *batch, long r, float *room) {
+    struct reader reader = {(int32_t *)room, room + batch->max_keys, 0};
     long last = batch->prefix[r] + batch->extra_from[r + 1] - batch->extra_from[r];
     long first = at->window && last > at->window ? last - at->window : 0;
     reader.keys = last - first;
@@ -600,11 +618,10 @@ static inline __attribute__((always_inline)) void attend_rows(const struct reade
         }
 }
 
-/* A thread's share of out[rows, heads * dim]: some heads of some rows. scratch: slip_attend_floats */
-static void attend_share(const struct attention *at, const struct batch *batch, const float *qkv, long max_keys,
-                         float *scratch, float *out) {
+/* A thread's share of out[rows, heads * dim]: some heads of some rows. scratch: attend_floats */
+static void attend_share(const struct attention *at, const struct batch *batch, const float *qkv, float *scratch, float *out) {
     long heads = at->heads, dim = at->dim, group = heads / at->kv_heads, size = vector_bytes(at);
-    long width = (heads + 2 * at->kv_heads) * dim, from, to, listed = -1;
+    long width = (heads + 2 * at->kv_heads) * dim, max_keys = batch->max_keys, from, to, listed = -1;
     float *room = scratch + omp_get_thread_num() * ROWS_TOGETHER * reader_floats(max_keys);
     struct reader readers[ROWS_TOGETHER];
     my_share((batch->rows + ROWS_TOGETHER - 1) / ROWS_TOGETHER * heads, &from, &to);
@@ -614,7 +631,7 @@ static void attend_share(const struct attention *at, const struct batch *batch, 
         count = left < HEADS_TOGETHER ? left : HEADS_TOGETHER;
         count = to - next < count ? to - next : count;
         for (long r = 0; r < rows && listed != first; r++)
-            readers[r] = reader_of(at, batch, first + r, max_keys, room + r * reader_floats(max_keys));
+            readers[r] = reader_of(at, batch, first + r, room + r * reader_floats(max_keys));
         listed = first;
         struct vectors k = {at->k_cache + h / group * size, at->kv_heads * size, dim}, v = k;
         v.first = at->v_cache + h / group * size;
@@ -626,12 +643,16 @@ static void attend_share(const struct attention *at, const struct batch *batch, 
     meet();
 }
 
-void slip_attend(const struct attention *at, const struct batch *batch, const float *qkv, long max_keys, float *scratch,
-                 float *out) {
+/* Functions that take `room` of so many floats use it in this call only. They return how many they need where these are too
+ * few, and have done nothing; else 0. */
+long slip_attend(const struct attention *at, const struct rows *rows, const float *qkv, float *out, float *room, long floats) {
+    struct batch batch = batch_of(rows);
     struct meeting place = {0};
+    if (attend_floats(batch.max_keys) > floats) return attend_floats(batch.max_keys);
 #pragma omp parallel num_threads(num_threads)
     {
         meeting = &place;
-        attend_share(at, batch, qkv, max_keys, scratch, out);
+        attend_share(at, &batch, qkv, room, out);
     }
+    return 0;
 }

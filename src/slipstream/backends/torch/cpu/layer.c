@@ -102,10 +102,9 @@ static void quantise_rows(const struct acts *a, const float *x, long rows) {
     meet();
 }
 
-long slip_acts_floats(long rows, long inputs) { return acts_floats(rows, inputs); }
-
-/* y[rows, outputs] = x W' (+ bias), added to y where `add` is set. room: slip_acts_floats. */
-void slip_linear(const struct linear *w, const float *x, long rows, int add, float *y, float *room) {
+/* y[rows, outputs] = x W' (+ bias), added to y where `add` is set. */
+long slip_linear(const struct linear *w, const float *x, long rows, int add, float *y, float *room, long floats) {
+    if (acts_floats(rows, w->inputs) > floats) return acts_floats(rows, w->inputs);
     struct acts a = acts_for(w, room, rows);
     struct meeting place = {0};
 #pragma omp parallel num_threads(num_threads)
@@ -114,6 +113,7 @@ void slip_linear(const struct linear *w, const float *x, long rows, int add, flo
         if (w->is_quantised) quantise_rows(&a, x, rows);
         linear_share(w, x, &a, rows, add, y);
     }
+    return 0;
 }
 
 static float float_at(const void *w, int kind, long at) {
@@ -128,7 +128,7 @@ static float float_at(const void *w, int kind, long at) {
 }
 
 /* out[rows, inputs]: rows of a table of one part, by id. */
-void slip_embed(const struct linear *w, const int64_t *ids, long rows, float *out) {
+void slip_embed(const struct linear *w, const int32_t *ids, long rows, float *out) {
     const struct part *p = w->parts;
     long n = w->inputs;
     for (long r = 0; r < rows; r++) {
@@ -136,7 +136,7 @@ void slip_embed(const struct linear *w, const int64_t *ids, long rows, float *ou
             unpack_row(p, ids[r], n, out + r * n);
             continue;
         }
-        long base = (ids[r] / BLOCK) * BLOCK * n + ids[r] % BLOCK;
+        long id = ids[r], base = (id / BLOCK) * BLOCK * n + id % BLOCK;
         for (long k = 0; k < n; k++) out[r * n + k] = float_at(p->codes, p->layout, base + k * BLOCK);
     }
 }
@@ -166,42 +166,29 @@ static struct room room_of(const struct layer *l, long rows, long max_keys, floa
     r.mixed = at, at += rows * heads;
     r.gate_up = at, at += rows * l->gate_up->outputs;
     r.gated = at, at += rows * inner;
-    r.scores = at, at += slip_attend_floats(max_keys);
+    r.scores = at, at += attend_floats(max_keys);
     at += (16 - (at - start) % 16) % 16;
     r.acts = at, at += acts_floats(rows, most);
     r.floats = at - start;
     return r;
 }
 
-long slip_layer_floats(const struct layer *l, long rows, long max_keys) { return room_of(l, rows, max_keys, 0).floats; }
+static long layer_floats(const struct layer *l, long rows, long max_keys) { return room_of(l, rows, max_keys, 0).floats; }
 
-/* normed[rows, width], quantised as well where the product that reads it is. */
-static void norm_rows(const float *x, const float *gain, float eps, long rows, const struct linear *reader, float *normed,
-                      const struct acts *a) {
+/* normed[rows, width], quantised as well where the product that reads it is. `wanted`: the rows of x; null: all in order. */
+static void norm_rows(const float *x, const int32_t *wanted, const float *gain, float eps, long rows,
+                      const struct linear *reader, float *normed, const struct acts *a) {
     long width = reader->inputs;
 #pragma omp for schedule(static) nowait
     for (long r = 0; r < rows; r++) {
-        rms_norm_row(x + r * width, gain, eps, width, normed + r * width);
+        rms_norm_row(x + (wanted ? wanted[r] : r) * width, gain, eps, width, normed + r * width);
         if (reader->is_quantised) quantise_groups(a, r, 0, width / GROUP, normed + r * width);
     }
     meet();
 }
 
 static long padded(long floats) { return (floats + 15) / 16 * 16; }
-
-long slip_project_floats(long rows, long inputs) { return padded(rows * inputs) + acts_floats(rows, inputs); }
-
-/* y[rows, outputs] = norm(x) W' (+ bias). room: slip_project_floats. */
-void slip_project(const struct linear *w, const float *gain, float eps, const float *x, long rows, float *y, float *room) {
-    struct acts a = acts_for(w, room + padded(rows * w->inputs), rows);
-    struct meeting place = {0};
-#pragma omp parallel num_threads(num_threads)
-    {
-        meeting = &place;
-        norm_rows(x, gain, eps, rows, w, room, &a);
-        linear_share(w, room, &a, rows, 0, y);
-    }
-}
+static long larger(long a, long b) { return a > b ? a : b; }
 
 /* gated[rows, inner] = silu(gate) * up, quantised as well where `down` is. */
 static void gate_rows(const float *gate_up, long rows, const struct linear *down, float *gated, const struct acts *a) {
@@ -219,7 +206,7 @@ static void gate_rows(const float *gate_up, long rows, const struct linear *down
 
 /* The layer from what `qkv` reads on, which stands in room.normed and, where `qkv` is quantised, in `read`. */
 static void after_norm(const struct layer *l, const struct batch *batch, const struct room *room, const struct acts *read,
-                       long max_keys, float *x) {
+                       float *x) {
     long rows = batch->rows;
     struct acts heads = acts_for(l->output, room->acts, rows);
     struct acts normed = acts_for(l->gate_up, room->acts, rows), inner = acts_for(l->down, room->acts, rows);
@@ -228,11 +215,11 @@ static void after_norm(const struct layer *l, const struct batch *batch, const s
 #pragma omp for schedule(static) nowait
     for (long r = 0; r < rows; r++) rope_write_row(&l->attention, batch, room->qkv, r);
     meet();
-    attend_share(&l->attention, batch, room->qkv, max_keys, room->scores, room->mixed);
+    attend_share(&l->attention, batch, room->qkv, room->scores, room->mixed);
     if (l->output->is_quantised) quantise_rows(&heads, room->mixed, rows);
     linear_share(l->output, room->mixed, &heads, rows, 1, x);
     meet();
-    norm_rows(x, l->mlp_norm, l->eps, rows, l->gate_up, room->normed, &normed);
+    norm_rows(x, NULL, l->mlp_norm, l->eps, rows, l->gate_up, room->normed, &normed);
     linear_share(l->gate_up, room->normed, &normed, rows, 0, room->gate_up);
     meet();
     gate_rows(room->gate_up, rows, l->down, room->gated, &inner);
@@ -256,32 +243,76 @@ static void keep_features(const struct features *f, long layer, const float *x, 
     }
 }
 
-/* x[rows, width] through layers of the same shape, in place. scratch: slip_layer_floats of one of them; f: or none. */
-void slip_layers(const struct layer *const *layers, long count, const struct batch *batch, float *x, long max_keys,
-                 float *scratch, const struct features *f) {
-    long rows = batch->rows, width = layers[0]->qkv->inputs;
-    struct room room = room_of(layers[0], rows, max_keys, scratch);
+struct decoder {
+    const struct linear *embedding, *head;
+    const struct layer *const *layers; /* of the same shape */
+    int64_t count;
+    const float *final_norm;
+    float eps;
+};
+
+/* The place of the largest value, the first of equal ones; -1 where one is not a number, or the largest is not finite. */
+static long highest(const float *values, long count) {
+    vec tops = splat(-INFINITY);
+    ivec odd = {0};
+    long i = 0, best = 0;
+    for (; i + WIDTH <= count; i += WIDTH) {
+        vec v = load(values + i);
+        odd |= v != v;
+        tops = pick(v > tops, v, tops);
+    }
+    float top = largest_of(tops);
+    int is_odd = top_of(-odd);
+    for (; i < count; i++) is_odd |= values[i] != values[i], top = values[i] > top ? values[i] : top;
+    if (is_odd || !(fabsf(top) < INFINITY)) return -1;
+    for (const long step = 16 * WIDTH; best + step <= count; best += step) {
+        ivec found = {0};
+        for (long k = 0; k < step; k += WIDTH) found |= load(values + best + k) == splat(top);
+        if (top_of(-found)) break;
+    }
+    while (values[best] != top) best++;
+    return best;
+}
+
+/* logits[outputs, vocabulary] of the rows wanted, and the place of the largest of each, or -1 as `highest` says. f: or none. */
+long slip_forward(const struct decoder *d, const struct rows *given, const struct features *f, float *logits,
+                  int32_t *likeliest, float *room, long floats) {
+    struct batch batch = batch_of(given);
+    long rows = batch.rows, outputs = batch.outputs, width = d->embedding->inputs, vocabulary = d->head->outputs;
+    float *x = room, *normed = x + padded(rows * width), *rest = normed + padded(outputs * width);
+    long layer = layer_floats(d->layers[0], rows, batch.max_keys), needed = larger(layer, acts_floats(outputs, width));
+    needed += rest - room;
+    if (needed > floats) return needed;
+    struct room own = room_of(d->layers[0], rows, batch.max_keys, rest);
+    struct acts last = acts_for(d->head, rest, outputs);
     struct meeting place = {0};
+    slip_embed(d->embedding, batch.tokens, rows, x);
 #pragma omp parallel num_threads(num_threads)
     {
         meeting = &place;
-        for (long i = 0; i < count; i++) {
-            const struct layer *l = layers[i];
-            struct acts read = acts_for(l->qkv, room.acts, rows);
+        for (long i = 0; i < d->count; i++) {
+            const struct layer *l = d->layers[i];
+            struct acts read = acts_for(l->qkv, own.acts, rows);
             keep_features(f, i, x, rows, width);
-            norm_rows(x, l->attention_norm, l->eps, rows, l->qkv, room.normed, &read);
-            after_norm(l, batch, &room, &read, max_keys, x);
+            norm_rows(x, NULL, l->attention_norm, l->eps, rows, l->qkv, own.normed, &read);
+            after_norm(l, &batch, &own, &read, x);
         }
-        keep_features(f, count, x, rows, width);
+        keep_features(f, d->count, x, rows, width);
+        norm_rows(x, batch.wanted, d->final_norm, d->eps, outputs, d->head, normed, &last);
+        linear_share(d->head, normed, &last, outputs, 0, logits);
+        meet();
+#pragma omp for schedule(static) nowait
+        for (long r = 0; r < outputs; r++) likeliest[r] = (int32_t)highest(logits + r * vocabulary, vocabulary);
     }
+    return 0;
 }
 
 /* A draft head's layer, in place: it reads the norm of token[rows, width] and, beside it, that of x[rows, width]. With
- * `from_norm`, the norm of x is also what the layer adds to. */
-void slip_head_layer(const struct layer *l, const float *token_norm, int from_norm, const struct batch *batch,
-                     const float *token, float *x, long max_keys, float *scratch) {
+ * `from_norm`, the norm of x is also what the layer adds to. scratch: layer_floats */
+static void head_layer(const struct layer *l, const float *token_norm, int from_norm, const struct batch *batch,
+                       const float *token, float *x, float *scratch) {
     long rows = batch->rows, both = l->qkv->inputs, width = both / 2;
-    struct room room = room_of(l, rows, max_keys, scratch);
+    struct room room = room_of(l, rows, batch->max_keys, scratch);
     struct acts read = acts_for(l->qkv, room.acts, rows);
     struct meeting place = {0};
 #pragma omp parallel num_threads(num_threads)
@@ -296,8 +327,17 @@ void slip_head_layer(const struct layer *l, const float *token_norm, int from_no
             if (l->qkv->is_quantised) quantise_groups(&read, r, 0, both / GROUP, normed);
         }
         meet();
-        after_norm(l, batch, &room, &read, max_keys, x);
+        after_norm(l, batch, &room, &read, x);
     }
+}
+
+long slip_head_layer(const struct layer *l, const float *token_norm, int from_norm, const struct rows *given,
+                     const float *token, float *x, float *room, long floats) {
+    struct batch batch = batch_of(given);
+    long needed = layer_floats(l, batch.rows, batch.max_keys);
+    if (needed > floats) return needed;
+    head_layer(l, token_norm, from_norm, &batch, token, x, room);
+    return 0;
 }
 
 /* ---- a draft head that goes on by itself ---- */
@@ -320,6 +360,7 @@ struct choice {
     const uint64_t *keys; /* [steps] */
     double least;         /* a chain goes on while its tokens together are as likely as this */
     double chance;        /* of them together */
+    int64_t taken;        /* how many there are */
 };
 
 #define MOST_NOISE 22.874 /* that of the largest number, rounded up */
@@ -334,17 +375,6 @@ static uint64_t mixed(uint64_t x) {
 static uint64_t number_of(uint64_t key, int64_t token) { return mixed(key + (token + 1) * 0x9E3779B97F4A7C15u) >> 32; }
 static double noise_of(uint64_t number) { return -log(-log(((double)number + 0.5) * 0x1p-32)); }
 
-/* The place of the largest value, the first of equal ones; 0 where none is a number. */
-static long highest(const float *values, long count) {
-    vec tops = splat(-INFINITY);
-    long i = 0, best = 0;
-    for (; i + WIDTH <= count; i += WIDTH) tops = pick(load(values + i) > tops, load(values + i), tops);
-    float top = largest_of(tops);
-    for (; i < count; i++) top = values[i] > top ? values[i] : top;
-    while (best < count - 1 && values[best] != top) best++;
-    return values[best] == top ? best : 0;
-}
-
 static float sum_of_exp(const float *values, long count, float top) {
     vec total = {0};
     long i = 0;
@@ -355,7 +385,7 @@ static float sum_of_exp(const float *values, long count, float top) {
 }
 
 /* Logits that are 8 below the best take noise that few numbers give: those of the others need no logarithm. And below
- * `least` no noise is enough. `ids`: the token of each logit; null: its place. `chance` is not a number if a logit is not. */
+ * `least` no noise is enough. `ids`: the token of each logit; null: its place. */
 static long drawn(const float *logits, long best, long count, const int64_t *ids, double temperature, uint64_t key,
                   double *chance) {
     double top = logits[best] / temperature, noise = noise_of(number_of(key, ids ? ids[best] : best));
@@ -379,37 +409,34 @@ static long drawn(const float *logits, long best, long count, const int64_t *ids
     return winner;
 }
 
-/* The token that a row goes on with, or -1 where its logits are no numbers. */
-static int64_t chosen(const struct head *h, const float *logits, struct choice *by, long step, float *chance) {
-    long count = h->logits->outputs, best = highest(logits, count);
-    *chance = 0.0f;
-    if (!(fabsf(logits[best]) < INFINITY)) return by->chance = 0.0, -1;
+/* The token that a row goes on with. A chain is over where its logits are no numbers, or where it is not likely enough to
+ * go on; a token that is not its own any more is the first one. */
+static int32_t chosen(const struct head *h, const float *logits, struct choice *by, long step, float *chance) {
+    long count = h->logits->outputs, best = by->taken < step || by->chance < by->least ? -1 : highest(logits, count);
+    if (best < 0) return 0;
     double own = 1.0;
     if (by->temperature > 0.0) best = drawn(logits, best, count, h->token_ids, by->temperature, by->keys[step], &own);
     else own = 1.0 / sum_of_exp(logits, count, logits[best]);
     by->chance *= own;
+    by->taken++;
     *chance = (float)own;
-    return h->token_ids[best];
+    return (int32_t)h->token_ids[best];
 }
 
-/* The target's own token by the noise of `key`, or -1 where a logit is no number. */
+/* The target's own token, with temperature 0 the likeliest, else by the noise of `key`; -1 as `highest` says. */
 long slip_choose(const float *logits, long count, double temperature, uint64_t key) {
     double chance;
     long best = highest(logits, count);
-    if (!(fabsf(logits[best]) < INFINITY)) return -1;
-    long winner = drawn(logits, best, count, NULL, temperature, key, &chance);
-    return chance > 0.0 ? winner : -1;
+    return best < 0 || temperature == 0.0 ? best : drawn(logits, best, count, NULL, temperature, key, &chance);
 }
 
-/* The floats of room that `slip_read_features` takes. */
-long slip_read_floats(const struct head *h, long rows, long max_keys) {
-    long layer = slip_layer_floats(h->layer, rows, max_keys), acts = acts_floats(rows, h->fuse->inputs);
-    return padded(rows * h->fuse->inputs) + padded(rows * h->fuse->outputs) + (layer > acts ? layer : acts);
+static long reading_floats(const struct head *h, long rows, long max_keys) {
+    long most = larger(layer_floats(h->layer, rows, max_keys), acts_floats(rows, h->fuse->inputs));
+    return padded(rows * h->fuse->inputs) + padded(rows * h->fuse->outputs) + most;
 }
 
-/* x[rows, width]: the head's outputs for tokens[rows] of the text, each after the target's features[rows, ...] before it. */
-void slip_read_features(const struct head *h, const struct batch *batch, const int64_t *tokens, const float *features, float *x,
-                        long max_keys, float *scratch) {
+/* x[rows, width]: the head's outputs for the tokens of the text, each after the target's features[rows, ...] before it. */
+static void read_features(const struct head *h, const struct batch *batch, const float *features, float *x, float *scratch) {
     long rows = batch->rows, inputs = h->fuse->inputs, width = h->fuse->outputs, parts = h->feature_norms;
     float *normed = scratch, *token = normed + padded(rows * inputs), *room = token + padded(rows * width);
     struct acts a = acts_for(h->fuse, room, rows);
@@ -427,39 +454,49 @@ void slip_read_features(const struct head *h, const struct batch *batch, const i
         meet();
         linear_share(h->fuse, parts ? normed : features, &a, rows, 0, x);
     }
-    slip_embed(h->embedding, tokens, rows, token);
-    slip_head_layer(h->layer, h->token_norm, h->from_norm, batch, token, x, max_keys, room);
+    slip_embed(h->embedding, batch->tokens, rows, token);
+    head_layer(h->layer, h->token_norm, h->from_norm, batch, token, x, room);
     if (h->norm_output) slip_rms_norm(x, h->final_norm, h->layer->eps, rows, width, x);
 }
 
-/* The floats of room that `slip_draft_chains` takes. */
-long slip_chains_floats(const struct head *h, long rows, long max_keys) {
-    long layer = slip_layer_floats(h->layer, rows, max_keys), acts = acts_floats(rows, h->logits->inputs);
-    return rows * (h->logits->outputs + 2 * h->logits->inputs) + 16 + (layer > acts ? layer : acts);
+long slip_read_features(const struct head *h, const struct rows *given, const float *features, float *x, float *room,
+                        long floats) {
+    struct batch batch = batch_of(given);
+    long needed = reading_floats(h, batch.rows, batch.max_keys);
+    if (needed > floats) return needed;
+    read_features(h, &batch, features, x, room);
+    return 0;
 }
 
-/* tokens, chances [steps, rows]: chains of the head's own choices after x[rows, width], its output for what it read last.
- * `batch` has the rows of each step but the first, one step after another. Returns how many steps it took: fewer where no
- * chain is likely enough to go on. */
-long slip_draft_chains(const struct head *h, const struct batch *batch, long steps, struct choice *by, float *x,
-                       long max_keys, int64_t *tokens, float *chances, float *scratch) {
-    long rows = batch->rows, width = h->logits->inputs, count = h->logits->outputs;
-    float *logits = scratch, *normed = logits + rows * count, *token = normed + rows * width;
-    float *room = token + rows * width;
-    room += (16 - (room - scratch) % 16) % 16;
-    struct batch at = *batch;
-    for (long step = 0;; step++, at.position += rows, at.cell += rows, at.prefix += rows) {
-        if (!h->norm_output) slip_rms_norm(x, h->final_norm, h->layer->eps, rows, width, normed);
-        slip_linear(h->logits, h->norm_output ? x : normed, rows, 0, logits, room);
-        int64_t *now = tokens + step * rows;
+/* tokens, chances [steps, chains]: what a head drafts by itself, a chain for each row wanted. The first rows are those of
+ * the text that it reads before, with the target's features of each; the rows of all steps but the first follow them, one
+ * step after another. `by` says how many tokens each chain has; where none goes on, no further step is taken. */
+long slip_draft_chains(const struct head *h, const struct rows *given, long steps, struct choice *by, const float *features,
+                       int32_t *tokens, float *chances, float *room, long floats) {
+    struct batch at = batch_of(given);
+    long chains = at.outputs, reads = at.rows - (steps - 1) * chains, width = h->logits->inputs, count = h->logits->outputs;
+    float *x = room, *last = x + padded(reads * width), *normed = last + padded(chains * width);
+    float *token = normed + padded(chains * width), *logits = token + padded(chains * width);
+    float *rest = logits + padded(chains * count);
+    long step_floats = larger(layer_floats(h->layer, chains, at.max_keys), acts_floats(chains, width));
+    long needed = (rest - room) + larger(reading_floats(h, reads, at.max_keys), step_floats);
+    if (needed > floats) return needed;
+    at.rows = reads;
+    read_features(h, &at, features, x, rest);
+    for (long r = 0; r < chains; r++) memcpy(last + r * width, x + at.wanted[r] * width, sizeof(float) * width);
+    at.rows = chains, at.position += reads, at.cell += reads, at.sequence += reads, at.prefix += reads, at.extra_from += reads;
+    for (long step = 0;; step++, at.position += chains, at.cell += chains, at.prefix += chains) {
+        if (!h->norm_output) slip_rms_norm(last, h->final_norm, h->layer->eps, chains, width, normed);
+        slip_linear(h->logits, h->norm_output ? last : normed, chains, 0, logits, rest, floats - (rest - room));
+        int32_t *now = tokens + step * chains;
         int goes_on = 0;
-        for (long r = 0; r < rows; r++) {
-            now[r] = chosen(h, logits + r * count, by + r, step, chances + step * rows + r);
-            goes_on |= now[r] >= 0 && by[r].chance >= by[r].least;
+        for (long r = 0; r < chains; r++) {
+            now[r] = chosen(h, logits + r * count, by + r, step, chances + step * chains + r);
+            goes_on |= by[r].taken > step && by[r].chance >= by[r].least;
         }
-        if (!goes_on || step + 1 == steps) return step + 1;
-        for (long r = 0; r < rows; r++) slip_embed(h->embedding, &(int64_t){now[r] < 0 ? 0 : now[r]}, 1, token + r * width);
-        slip_head_layer(h->layer, h->token_norm, h->from_norm, &at, token, x, max_keys, room);
-        if (h->norm_output) slip_rms_norm(x, h->final_norm, h->layer->eps, rows, width, x);
+        if (!goes_on || step + 1 == steps) return 0;
+        slip_embed(h->embedding, now, chains, token);
+        head_layer(h->layer, h->token_norm, h->from_norm, &at, token, last, rest);
+        if (h->norm_output) slip_rms_norm(last, h->final_norm, h->layer->eps, chains, width, last);
     }
 }

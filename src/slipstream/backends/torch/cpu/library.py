@@ -29,28 +29,22 @@ FALLBACK_COST = (
 _FUSE = "off" if platform.machine().lower() in ("x86_64", "amd64", "i686") else "fast"  # kernels.c says why
 _OPTIMISE = ["-O3", f"-ffp-contract={_FUSE}", "-march=native", "-std=gnu11", "-fPIC", "-shared"]
 _POINTER, _LONG, _FLOAT, _INT = ctypes.c_void_p, ctypes.c_long, ctypes.c_float, ctypes.c_int
+_ROOM = [_POINTER, _LONG]  # floats for one call, and how many
 _SIGNATURES: dict[str, list[type]] = {
     "slip_set_threads": [_INT],
-    "slip_linear": [_POINTER, _POINTER, _LONG, _INT, _POINTER, _POINTER],
-    "slip_project": [_POINTER, _POINTER, _FLOAT, _POINTER, _LONG, _POINTER, _POINTER],
     "slip_embed": [_POINTER, _POINTER, _LONG, _POINTER],
     "slip_rms_norm": [_POINTER, _POINTER, _FLOAT, _LONG, _LONG, _POINTER],
     "slip_swiglu": [_POINTER, _LONG, _LONG, _POINTER],
     "slip_rope_write": [_POINTER, _POINTER, _POINTER],
-    "slip_attend": [_POINTER, _POINTER, _POINTER, _LONG, _POINTER, _POINTER],
-    "slip_layers": [_POINTER, _LONG, _POINTER, _POINTER, _LONG, _POINTER, _POINTER],
-    "slip_read_features": [_POINTER, _POINTER, _POINTER, _POINTER, _POINTER, _LONG, _POINTER],
-    "slip_head_layer": [_POINTER, _POINTER, _INT, _POINTER, _POINTER, _POINTER, _LONG, _POINTER],
 }
 _COUNTS: dict[str, list[type]] = {  # those that return a number
-    "slip_acts_floats": [_LONG, _LONG],
-    "slip_project_floats": [_LONG, _LONG],
-    "slip_attend_floats": [_LONG],
-    "slip_layer_floats": [_POINTER, _LONG, _LONG],
-    "slip_read_floats": [_POINTER, _LONG, _LONG],
-    "slip_chains_floats": [_POINTER, _LONG, _LONG],
+    "slip_forward": [_POINTER, _POINTER, _POINTER, _POINTER, _POINTER, *_ROOM],
+    "slip_linear": [_POINTER, _POINTER, _LONG, _INT, _POINTER, *_ROOM],
+    "slip_attend": [_POINTER, _POINTER, _POINTER, _POINTER, *_ROOM],
+    "slip_head_layer": [_POINTER, _POINTER, _INT, _POINTER, _POINTER, _POINTER, *_ROOM],
+    "slip_read_features": [_POINTER, _POINTER, _POINTER, _POINTER, *_ROOM],
+    "slip_draft_chains": [_POINTER, _POINTER, _LONG, _POINTER, _POINTER, _POINTER, _POINTER, *_ROOM],
     "slip_choose": [_POINTER, _LONG, ctypes.c_double, ctypes.c_uint64],
-    "slip_draft_chains": [_POINTER, _POINTER, _LONG, _POINTER, _POINTER, _LONG, _POINTER, _POINTER, _POINTER],
 }
 _SOURCES = ("kernels.c", "quantised.c", "layer.c")  # one after the other, as one file
 

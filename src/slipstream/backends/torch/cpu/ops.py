@@ -5,25 +5,24 @@ codes where a weight is quantised.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-import numpy as np
 import torch
 
-from slipstream.backends.torch.batch import INDICES, Batch
+from slipstream.backends.torch.batch import Batch
 from slipstream.backends.torch.coded_cache import is_coded
-from slipstream.backends.torch.cpu.weights import BLOCK, NativeLinear, NativePart, QuantPacker, pack_floats
+from slipstream.backends.torch.cpu.weights import NativeLinear, NativePart, QuantPacker, pack_floats
 from slipstream.backends.torch.ops import (
     ChainChoice,
     ChainHead,
     DraftLayer,
     Features,
-    Hidden,
     Layer,
     LayerCache,
     LayerStep,
     Linear,
     Norm,
+    Outputs,
     QKNorm,
     RopeTable,
     SmallSteps,
@@ -32,19 +31,19 @@ from slipstream.backends.torch.ops import (
     Weight,
 )
 from slipstream.core.noise import stream_key
-from slipstream.core.protocols import Logits
+from slipstream.core.protocols import Extension, Logits
 from slipstream.core.sampling import Sampling
 from slipstream.errors import UsageError
 from slipstream.models.config import DecoderConfig
 from slipstream.models.quantised import QuantisedTensor
 
 
-class _CBatch(ctypes.Structure):
-    """`struct batch` of kernels.c."""
+class _CRows(ctypes.Structure):
+    """`struct rows` of kernels.c."""
 
     _fields_ = [
-        *((name, ctypes.c_void_p) for name in INDICES),
-        *((name, ctypes.c_int64) for name in ("rows", "max_pages", "page_size")),
+        ("indices", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("rows", "outputs", "sequences", "max_pages", "page_size", "max_keys")),
     ]
 
 
@@ -75,6 +74,17 @@ class _CLayer(ctypes.Structure):
     ]
 
 
+class _CDecoder(ctypes.Structure):
+    """`struct decoder` of layer.c."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("embedding", "head", "layers")),
+        ("count", ctypes.c_int64),
+        ("final_norm", ctypes.c_void_p),
+        ("eps", ctypes.c_float),
+    ]
+
+
 class _CHead(ctypes.Structure):
     """`struct head` of layer.c."""
 
@@ -94,6 +104,7 @@ class _CChoice(ctypes.Structure):
         ("temperature", ctypes.c_double),
         ("keys", ctypes.c_void_p),
         *((name, ctypes.c_double) for name in ("least", "chance")),
+        ("taken", ctypes.c_int64),
     ]
 
 
@@ -114,9 +125,8 @@ class NativeOps(SmallSteps[Batch]):
         self._packer = QuantPacker(library.slip_quant_tile(), bool(library.slip_unsigned_codes()))
         self._threads = torch.get_num_threads()
         library.slip_set_threads(self._threads)
-        self._scratch = torch.empty(0)
-        self._batch: tuple[Batch, _CBatch] | None = None
-        self._stacks: dict[tuple[int, int], tuple[Stack, ctypes.Array[ctypes.c_void_p]]] = {}
+        self._room = torch.empty(0)
+        self._decoders: dict[tuple[int, int], tuple[Stack, _CDecoder]] = {}
         self._layers: dict[tuple[int, int], tuple[Layer, LayerCache, _CLayer]] = {}
         self._head: tuple[ChainHead, _CHead] | None = None
 
@@ -149,10 +159,21 @@ class NativeOps(SmallSteps[Batch]):
 
     # -- steps --------------------------------------------------------------------------------------------------------
 
+    def forward(self, stack: Stack, batch: Batch, cache: StackCache, features: Features | None) -> Outputs:
+        """All of it in one call: for one row of a small model, calls would take as long as the work."""
+        logits = torch.empty(batch.num_wanted, stack.head.outputs)
+        likeliest = torch.empty(batch.num_wanted, dtype=torch.int32)
+        kept = ctypes.byref(_c_features(features)) if features else None
+        self._call(
+            self._lib.slip_forward, self._c_decoder(stack, cache), ctypes.byref(_c_rows(batch)), kept,
+            logits.data_ptr(), likeliest.data_ptr(),
+        )  # fmt: skip
+        return Outputs(logits, likeliest)
+
     def lookup(self, table: Linear, tokens: torch.Tensor) -> torch.Tensor:
-        rows = tokens.shape[0]
-        out = torch.empty(rows, table.inputs)
-        self._lib.slip_embed(_native(table).address, tokens.data_ptr(), rows, out.data_ptr())
+        ids = tokens.int()
+        out = torch.empty(ids.shape[0], table.inputs)
+        self._lib.slip_embed(_native(table).address, ids.data_ptr(), ids.shape[0], out.data_ptr())
         return out
 
     def norm(self, x: torch.Tensor, norm: Norm) -> torch.Tensor:
@@ -165,23 +186,11 @@ class NativeOps(SmallSteps[Batch]):
         self._linear(x, weight, 0, out)
         return out
 
-    def project(self, hidden: Hidden, norm: Norm, weight: Linear) -> torch.Tensor:
-        """Norm and product in one call: after each the host's caches are cold, and little steps take long."""
-        x = hidden.x
-        out = torch.empty(x.shape[0], weight.outputs)
-        room = self._room(self._lib.slip_project_floats(x.shape[0], weight.inputs))
-        self._lib.slip_project(
-            _native(weight).address, norm.gain.data_ptr(), norm.eps, x.data_ptr(), x.shape[0], out.data_ptr(), room
-        )
-        return out
-
     def linear_add(self, x: torch.Tensor, weight: Linear, residual: torch.Tensor) -> None:
         self._linear(x, weight, 1, residual)
 
     def _linear(self, x: torch.Tensor, weight: Linear, add: int, out: torch.Tensor) -> None:
-        rows = x.shape[0]
-        room = self._room(self._lib.slip_acts_floats(rows, weight.inputs))
-        self._lib.slip_linear(_native(weight).address, x.data_ptr(), rows, add, out.data_ptr(), room)
+        self._call(self._lib.slip_linear, _native(weight).address, x.data_ptr(), x.shape[0], add, out.data_ptr())
 
     def swiglu(self, gate_up: torch.Tensor) -> torch.Tensor:
         rows, width = gate_up.shape
@@ -199,90 +208,73 @@ class NativeOps(SmallSteps[Batch]):
         cache: LayerCache,
     ) -> None:
         attention = _c_attention(config, rope, norm, cache)
-        self._lib.slip_rope_write(ctypes.addressof(attention), self._c_batch(batch), qkv.data_ptr())
+        self._lib.slip_rope_write(ctypes.byref(attention), ctypes.byref(_c_rows(batch)), qkv.data_ptr())
 
     def attend(self, qkv: torch.Tensor, batch: Batch, config: DecoderConfig, cache: LayerCache) -> torch.Tensor:
         out = torch.empty(len(qkv), config.num_heads * config.head_dim)
-        attention, max_keys = _c_attention(config, None, None, cache), _whole_blocks(batch.max_keys)
-        room = self._room(self._lib.slip_attend_floats(max_keys))
-        self._lib.slip_attend(
-            ctypes.addressof(attention), self._c_batch(batch), qkv.data_ptr(), max_keys, room, out.data_ptr()
-        )
+        attention, rows = _c_attention(config, None, None, cache), _c_rows(batch)
+        self._call(self._lib.slip_attend, ctypes.byref(attention), ctypes.byref(rows), qkv.data_ptr(), out.data_ptr())
         return out
 
-    def layers(self, hidden: Hidden, stack: Stack, batch: Batch, cache: StackCache, features: Features | None) -> None:
-        """All of them in one call: for one row of a small model, calls would take as long as the work."""
-        layers, max_keys = self._c_stack(stack, cache), _whole_blocks(batch.max_keys)
-        room = self._room(self._lib.slip_layer_floats(layers[0], batch.num_rows, max_keys))
-        kept = ctypes.byref(_c_features(features)) if features else None
-        x, c_batch = hidden.x.data_ptr(), self._c_batch(batch)
-        self._lib.slip_layers(layers, len(layers), c_batch, x, max_keys, room, kept)
-
     def head_layer(self, token: torch.Tensor, x: torch.Tensor, layer: DraftLayer, step: LayerStep[Batch]) -> None:
-        max_keys = _whole_blocks(step.batch.max_keys)
         c_layer = self._c_layer(layer.layer, step.rope, step.config, step.cache)
-        room = self._room(self._lib.slip_layer_floats(c_layer, step.batch.num_rows, max_keys))
-        gain, batch = layer.token_norm.gain.data_ptr(), self._c_batch(step.batch)
-        self._lib.slip_head_layer(c_layer, gain, layer.from_norm, batch, token.data_ptr(), x.data_ptr(), max_keys, room)
+        self._call(
+            self._lib.slip_head_layer, c_layer, layer.token_norm.gain.data_ptr(), layer.from_norm,
+            ctypes.byref(_c_rows(step.batch)), token.data_ptr(), x.data_ptr(),
+        )  # fmt: skip
 
     def read_features(self, head: ChainHead, features: torch.Tensor, batch: Batch) -> torch.Tensor:
-        rows, max_keys, c_head = batch.num_rows, _whole_blocks(batch.max_keys), self._c_head(head)
-        x, c_batch, features = torch.empty(rows, head.fuse.outputs), self._c_batch(batch), features.contiguous()
-        room = self._room(self._lib.slip_read_floats(c_head, rows, max_keys))
-        addresses = (tensor.data_ptr() for tensor in (batch.tokens, features, x))
-        self._lib.slip_read_features(c_head, c_batch, *addresses, max_keys, room)
+        x, features = torch.empty(batch.num_rows, head.fuse.outputs), features.contiguous()
+        rows = ctypes.byref(_c_rows(batch))
+        self._call(self._lib.slip_read_features, self._c_head(head), rows, features.data_ptr(), x.data_ptr())
         return x
 
     def draft_chains(
-        self, head: ChainHead, x: torch.Tensor, batch: Batch, choices: Sequence[ChainChoice]
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        rows, steps, max_keys = len(x), len(choices[0].keys), _whole_blocks(batch.max_keys)
-        c_head, of_a_step = self._c_head(head), _CBatch.from_buffer_copy(_CBatch.from_address(self._c_batch(batch)))
-        of_a_step.rows = rows
-        keys = torch.from_numpy(np.array([choice.keys for choice in choices], np.uint64))
-        c_choices = (_CChoice * rows)()
+        self, head: ChainHead, features: torch.Tensor, batch: Batch, choices: Sequence[ChainChoice]
+    ) -> list[Extension]:
+        """All of it in one call."""
+        steps, chains = max(choice.steps for choice in choices), len(choices)
+        keys = [(ctypes.c_uint64 * steps)(*choice.keys) for choice in choices]
+        c_choices = (_CChoice * chains)()
         for at, (choice, own) in enumerate(zip(choices, keys, strict=True)):
-            c_choices[at] = _CChoice(choice.temperature, own.data_ptr(), choice.least_chance, 1.0)
-        tokens, chances = torch.empty(steps, rows, dtype=torch.int64), torch.empty(steps, rows)
-        room = self._room(self._lib.slip_chains_floats(c_head, rows, max_keys))
-        taken = self._lib.slip_draft_chains(
-            c_head, ctypes.addressof(of_a_step), steps, ctypes.addressof(c_choices), x.data_ptr(), max_keys,
-            tokens.data_ptr(), chances.data_ptr(), room,
+            c_choices[at] = _CChoice(choice.temperature, ctypes.addressof(own), choice.least_chance, 1.0, 0)
+        tokens, chances = (ctypes.c_int32 * (steps * chains))(), (ctypes.c_float * (steps * chains))()
+        features = features.contiguous()
+        self._call(
+            self._lib.slip_draft_chains, self._c_head(head), ctypes.byref(_c_rows(batch)), steps, c_choices,
+            features.data_ptr(), tokens, chances,
         )  # fmt: skip
-        return tokens[:taken], chances[:taken]
+        ends = [chains * min(own.taken, choice.steps) for own, choice in zip(c_choices, choices, strict=True)]
+        return [Extension(tokens[at:end:chains], chances[at:end:chains]) for at, end in enumerate(ends)]
 
     def chosen(self, logits: Logits, sampling: Sampling, position: int) -> int | None:
-        """Greedy choices are as fast on the host; noise for a whole vocabulary is not."""
-        if sampling.is_greedy or sampling.narrows or sampling.changes_logits:
+        if sampling.narrows or sampling.changes_logits:
             return None
-        key = stream_key(sampling.seed, position)
+        key = 0 if sampling.is_greedy else stream_key(sampling.seed, position)
         return int(self._lib.slip_choose(logits.ctypes.data, len(logits), sampling.temperature, key))
 
     # -- what C reads -------------------------------------------------------------------------------------------------
 
-    def _room(self, num_floats: int) -> int:
-        """The address of scratch memory, for one call."""
-        if self._scratch.shape[0] < num_floats:
-            self._scratch = torch.empty(num_floats * 5 // 4)
-        return self._scratch.data_ptr()
+    def _call(self, function: Callable[..., int], *arguments: object) -> None:
+        """With room for one call. A function that needs more says so, and has done nothing."""
+        while needed := function(*arguments, self._room.data_ptr(), self._room.shape[0]):
+            self._room = torch.empty(needed * 5 // 4)
 
-    def _c_batch(self, batch: Batch) -> int:
-        """The C view of a batch, made once for all layers of a forward."""
-        if self._batch is None or self._batch[0] is not batch:
-            address = batch.indices.data_ptr()
-            indices = (address + start * batch.indices.itemsize for start in batch.starts())
-            self._batch = (batch, _CBatch(*indices, batch.num_rows, batch.max_pages, batch.page_size))
-        return ctypes.addressof(self._batch[1])
-
-    def _c_stack(self, stack: Stack, cache: StackCache) -> ctypes.Array[ctypes.c_void_p]:
-        """The C views of all layers, made once."""
-        key = (id(stack.layers), cache.keys.data_ptr())
-        if key not in self._stacks:
+    def _c_decoder(self, stack: Stack, cache: StackCache) -> int:
+        """The C view of a decoder and its cache, made once."""
+        key = (id(stack), cache.keys.data_ptr())
+        if key not in self._decoders:
             views = [
                 self._c_layer(layer, stack.rope, stack.config, cache.of(i)) for i, layer in enumerate(stack.layers)
             ]
-            self._stacks[key] = (stack, (ctypes.c_void_p * len(views))(*views))
-        return self._stacks[key][1]
+            layers, norm = (ctypes.c_void_p * len(views))(*views), stack.final_norm
+            view = _CDecoder(
+                _native(stack.embedding).address, _native(stack.head).address, ctypes.addressof(layers), len(views),
+                norm.gain.data_ptr(), norm.eps,
+            )  # fmt: skip
+            view.kept = layers  # the address is of no use without it
+            self._decoders[key] = (stack, view)
+        return ctypes.addressof(self._decoders[key][1])
 
     def _c_layer(self, layer: Layer, rope: RopeTable, config: DecoderConfig, cache: LayerCache) -> int:
         """The C view of a layer and its cache, made once. A draft of the first layers has them with another cache."""
@@ -323,8 +315,11 @@ def _c_features(features: Features) -> _CFeatures:
     return view
 
 
-def _whole_blocks(keys: int) -> int:
-    return -(-keys // BLOCK) * BLOCK
+def _c_rows(batch: Batch) -> _CRows:
+    return _CRows(
+        batch.indices.data_ptr(), batch.num_rows, batch.num_wanted, batch.num_sequences, batch.max_pages,
+        batch.page_size, batch.max_keys,
+    )  # fmt: skip
 
 
 def _c_attention(config: DecoderConfig, rope: RopeTable | None, norm: QKNorm | None, cache: LayerCache) -> _CAttention:

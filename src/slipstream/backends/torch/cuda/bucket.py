@@ -101,7 +101,7 @@ class TargetBucket(Bucket):
         self._features = Features(feature_layers, out) if feature_layers else None
 
     def forward(self) -> torch.Tensor:
-        return self._decoder.forward(self.batch, self._pool, self._features)
+        return self._decoder.forward(self.batch, self._pool, self._features).logits
 
     def features(self, parts: Sequence[SequenceRows]) -> torch.Tensor | None:
         """[rows, features] of the forward that was started last, if a head follows it. The next may start at once."""

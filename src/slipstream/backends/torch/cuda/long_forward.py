@@ -87,7 +87,7 @@ class LongForward(ForwardPass):
 
     def forward(self) -> torch.Tensor:
         assert self._rows is not None
-        return self._decoder.forward(self._rows.batch, self._pool, self._rows.features)
+        return self._decoder.forward(self._rows.batch, self._pool, self._rows.features).logits
 
     @property
     def features(self) -> torch.Tensor | None:

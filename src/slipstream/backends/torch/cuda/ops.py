@@ -23,12 +23,14 @@ from slipstream.backends.torch.ops import (
     LayerStep,
     Linear,
     Norm,
+    Outputs,
     QKNorm,
     RopeTable,
     Stack,
     StackCache,
     Weight,
     joined,
+    run_forward,
     run_layers,
 )
 from slipstream.models.config import DecoderConfig
@@ -84,6 +86,9 @@ class TritonOps:
     def table_of(self, table: Linear, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """A table of floats, and where in it the rows of these tokens are."""
         return table.data, tokens
+
+    def forward(self, stack: Stack, batch: DeviceRows, cache: StackCache, features: Features | None) -> Outputs:
+        return run_forward(self, stack, batch, cache, features)
 
     def layers(
         self, hidden: Hidden, stack: Stack, batch: DeviceRows, cache: StackCache, features: Features | None
