@@ -201,6 +201,18 @@ def test_a_draft_goes_on_by_itself_as_it_would_step_by_step(pair: tuple[Model, M
         place.close()
 
 
+def test_a_greedy_draft_keeps_nothing_of_a_sampled_one_before_it(pair: tuple[Model, Model]) -> None:
+    """Nor where a shorter greedy draft was made between the two."""
+    mine, reference = pair
+    settings = [(Sampling(temperature=2.0, seed=5), 6), (Sampling(), 1), (Sampling(), 5)]
+    for sampling, steps in settings:
+        places = opened(pair, [3, 1, 4, 1, 5])
+        [extension] = mine.extend([ExtendRequest(places[0], [9], steps, sampling, 0)])  # type: ignore[attr-defined]
+        assert extension.tokens == _step_by_step(reference, places[1], [9], steps, sampling, 0)
+        for place in places:
+            place.close()
+
+
 def _step_by_step(
     model: Model, place: KVSequence, pending: list[int], steps: int, sampling: Sampling, position: int
 ) -> list[int]:

@@ -67,7 +67,7 @@ class DraftLoop:
         self, bucket: Callable[[int], Bucket], device: torch.device, ready: Ready = lambda bucket, parts: None,
         max_streams: int = MAX_ROWS,
     ) -> None:  # fmt: skip
-        """`max_streams`: for which there are buckets."""
+        """`max_streams`: the most rows of a bucket."""
         self._ready = ready
         self._max_streams = max_streams
         pinned = device.type == "cuda"
@@ -168,12 +168,13 @@ class DraftLoop:
         is_greedy = all(request.sampling.is_greedy for request in requests)
         if is_greedy and self._is_greedy:
             return
-        plan = self._plan_host.numpy()[: steps + 1]
+        end = len(self.plan) if is_greedy else steps + 1  # a longer greedy draft sends nothing
+        plan = self._plan_host.numpy()[:end]
         plan[:] = 0
         choices = [RowChoice(r.sampling, r.position + step) for step in range(steps) for r in requests]
         plan[:steps, : len(requests)] = settings_of(choices).reshape(steps, len(requests), 2)
         self._is_greedy = is_greedy
-        self.plan[: steps + 1].copy_(self._plan_host[: steps + 1], non_blocking=True)
+        self.plan[:end].copy_(self._plan_host[:end], non_blocking=True)
 
     def _hand_on(self, before: Bucket, after: Bucket, source: torch.Tensor, advance: bool) -> None:
         batch, chooser = after.batch, after.chooser
