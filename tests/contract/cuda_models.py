@@ -11,11 +11,12 @@ import quick_interpreter
 from contract import tiny_models
 from contract.emulated_codes import EmulatedKernels
 from slipstream.backends.torch import load as torch_backend
+from slipstream.backends.torch.cuda.batch import DeviceRows
 from slipstream.backends.torch.cuda.ops import Fp8Ops, TritonOps
 from slipstream.backends.torch.cuda.quantised_ops import QuantisedOps
 from slipstream.backends.torch.cuda.runner import CudaRunner
 from slipstream.backends.torch.cuda.tilings import Tilings
-from slipstream.backends.torch.decoder import load_decoder
+from slipstream.backends.torch.decoder import Decoder, load_decoder
 from slipstream.backends.torch.kv_pool import KVPool
 from slipstream.backends.torch.model import TorchModel
 from slipstream.backends.torch.options import TorchOptions
@@ -52,4 +53,8 @@ def load_interpreted(
         decoder = load_decoder(checkpoint, ops, device, _CONTEXT)
     pool = KVPool(checkpoint.config, 2048, kv_dtype, device)
     setup = torch_backend._Setup(checkpoint.name, device, "fp32", _CONTEXT, 2048, kv_dtype, max_rows, max_rows)
-    return torch_backend._model(setup, decoder, pool, lambda decoder, pool: CudaRunner(decoder, pool, max_rows, device))
+
+    def runner(decoder: Decoder[DeviceRows], pool: KVPool) -> CudaRunner:
+        return CudaRunner(decoder, pool, max_rows, device, rounds_large_heads=True)
+
+    return torch_backend._model(setup, decoder, pool, runner)

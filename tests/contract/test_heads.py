@@ -112,7 +112,7 @@ def test_the_first_token_of_a_draft_is_that_of_a_head_that_reads_the_whole_text(
 def test_a_large_head_is_in_fp8_on_cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Its rows are nearly those of floats: a weight has 3 % of error, and sums have less."""
     pytest.importorskip("triton")
-    monkeypatch.setattr("slipstream.backends.torch.cuda.head._cache_bytes", lambda device: 0)
+    monkeypatch.setattr("slipstream.backends.torch.cuda.head._FP8_FROM_BYTES", 0)
     case = made(load_cuda, "each-norm", tmp_path)
     sequence = read(case, TEXT)
     [row] = case.head.begin_draft([sequence], [7])

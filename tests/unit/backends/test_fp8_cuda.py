@@ -85,7 +85,7 @@ def test_unpacked_weights_are_the_floats_of_the_file(inputs: int) -> None:
     assert torch.equal(floats, expected)
 
 
-def test_floats_are_rounded_to_four_bits_by_output() -> None:
+def test_floats_are_rounded_to_fp8_with_a_scale_for_each_output() -> None:
     weights = torch.randn(6, 96, generator=torch.Generator().manual_seed(0)) * torch.logspace(-6, 6, 6)[:, None]
     weights[2] = 0
     product = rounded(Linear(weights.bfloat16(), 6, 96))

@@ -190,7 +190,7 @@ def _load_graphed(checkpoint: Checkpoint, setup: _Setup, options: TorchOptions, 
     _choose_kernels(decoder, ops, pool, device)
 
     def runner(decoder: Decoder[DeviceRows], pool: KVPool) -> Runner:
-        graphs = CudaRunner(decoder, pool, setup.max_rows, device)
+        graphs = CudaRunner(decoder, pool, setup.max_rows, device, rounds_large_heads=keeps_codes(options, device))
         graphs.warm_up(lambda share: report(_READING + (1 - _READING) * share))
         return graphs
 

@@ -21,7 +21,7 @@ from slipstream.models.quantised import Fp8Tensor
 
 TILE = 128  # inputs; every tiling of these products has tiles of so many
 MIN_TILE = 32  # a dot takes 16 inputs or more, and a tile has two
-_UNPACKED_AT_ONCE = 1 << 26  # weights; 128 MB in bf16
+_WEIGHTS_AT_ONCE = 1 << 26  # weights; 128 MB in bf16
 _UNPACKED_BLOCK = 1024  # words of a program
 _TINY = 1e-20  # of an output whose weights are all 0
 # The exponent of E4M3 has a bias of 7, that of bf16 and float32 one of 127: moved to its place, it is 120 too small.
@@ -108,9 +108,16 @@ def pack_fp8(parts: Sequence[Fp8Tensor], bias: torch.Tensor | None, device: torc
 
 def rounded(weight: Linear) -> Linear:
     """The same product with its floats rounded to FP8."""
-    scale = weight.data.abs().amax(1, keepdim=True).float().clamp(min=_TINY) / torch.finfo(torch.float8_e4m3fn).max
-    codes = (weight.data.float() / scale).to(torch.float8_e4m3fn).view(torch.uint8)
-    return replace(weight, data=_as_words(codes), scale=scale.flatten())
+    pieces = [_rounded_rows(rows) for rows in weight.data.split(max(_WEIGHTS_AT_ONCE // weight.inputs, 1))]
+    words, scales = (torch.cat(parts) for parts in zip(*pieces, strict=True))
+    return replace(weight, data=words, scale=scales)
+
+
+def _rounded_rows(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """[rows, inputs / 2] words, and [rows] scales."""
+    scale = rows.abs().amax(1, keepdim=True).float().clamp(min=_TINY) / torch.finfo(torch.float8_e4m3fn).max
+    codes = (rows.float() / scale).to(torch.float8_e4m3fn).view(torch.uint8)
+    return _as_words(codes), scale.flatten()
 
 
 def _words(part: Fp8Tensor, device: torch.device) -> torch.Tensor:
@@ -130,7 +137,7 @@ def _as_words(codes: torch.Tensor) -> torch.Tensor:
 def unpacked_pieces(weight: Linear, dtype: torch.dtype) -> Iterator[tuple[slice, torch.Tensor]]:
     """Some outputs at a time, and their weights [outputs, inputs] as floats, scales included."""
     assert weight.scale is not None
-    inputs, step = weight.inputs, max(_UNPACKED_AT_ONCE // weight.inputs, 1)
+    inputs, step = weight.inputs, max(_WEIGHTS_AT_ONCE // weight.inputs, 1)
     blocks = triton.cdiv(inputs // 2, _UNPACKED_BLOCK)
     for start in range(0, weight.outputs, step):
         piece = slice(start, min(start + step, weight.outputs))

@@ -29,7 +29,7 @@ from slipstream.backends.torch.cuda.streamed import Shares, StreamedProducts
 from slipstream.backends.torch.kv_pool import PAGE_SIZE
 from slipstream.backends.torch.ops import Hidden, LayerStep, Linear, Norm
 
-MAX_SKINNY_ROWS = 64  # of a draft's step
+MAX_SKINNY_ROWS = 64  # of a step of a head's draft
 MAX_ROWS = 256  # that these kernels take; from there on products are bound by arithmetic, and cuBLAS is faster
 MAX_SPLIT = 4
 _MIN_TMA_ROWS = 64  # of a tile that comes through the tensor memory accelerator, as its weights do

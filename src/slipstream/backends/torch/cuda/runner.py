@@ -28,10 +28,11 @@ from slipstream.backends.torch.cuda.ops import TritonOps
 from slipstream.backends.torch.cuda.run_ahead import RunAhead
 from slipstream.backends.torch.cuda.tilings import NARROW_ROWS
 from slipstream.backends.torch.decoder import Decoder
-from slipstream.backends.torch.head import load_head
+from slipstream.backends.torch.head import HeadWeights, load_head
 from slipstream.backends.torch.kv_pool import KVPool, PooledSequence
 from slipstream.core.protocols import ExtendRequest, Extension, ScoreRequest, Scores
 from slipstream.errors import UsageError
+from slipstream.models.head_config import HeadConfig
 from slipstream.models.head_files import HeadCheckpoint, check_head_for
 
 BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 192, MAX_ROWS)
@@ -75,8 +76,13 @@ class CudaRunner:
     runs_ahead = True
     decoding_rows: int | None = MAX_ROWS
 
-    def __init__(self, decoder: Decoder[DeviceRows], pool: KVPool, max_rows: int, device: torch.device) -> None:
+    def __init__(
+        self, decoder: Decoder[DeviceRows], pool: KVPool, max_rows: int, device: torch.device,
+        rounds_large_heads: bool = False,
+    ) -> None:  # fmt: skip
+        """`rounds_large_heads`: to FP8."""
         self._decoder = decoder
+        self._rounds_large_heads = rounds_large_heads
         self._pool = pool
         self._planned_rows = max_rows
         self.max_rows: int | None = max_rows
@@ -174,9 +180,7 @@ class CudaRunner:
             config, own = check_head_for(checkpoint, self._decoder.config), self._decoder.ops
             assert isinstance(own, TritonOps)
             ops = own.for_head(config.layer)
-            floats = load_head(checkpoint, config, replace(self._decoder, ops=ops), self._device)
-            weights = in_fp8(floats, self._device)
-            head = CudaHead(checkpoint, weights, ops, self._pool, self._device)
+            head = CudaHead(checkpoint, self._head_weights(checkpoint, config, ops), ops, self._pool, self._device)
             self._feature_layers = config.feature_layers
             self._run_ahead.forget()
             self._buckets, self._long, self._draft_loop = {}, None, DraftLoop(self.bucket, self._device)
@@ -188,6 +192,10 @@ class CudaRunner:
         if self._head.path != checkpoint.path:
             raise UsageError(f"the model has the head {self._head.path} already, and it can have one at a time")
         return self._head
+
+    def _head_weights(self, checkpoint: HeadCheckpoint, config: HeadConfig, ops: TritonOps) -> HeadWeights:
+        weights = load_head(checkpoint, config, replace(self._decoder, ops=ops), self._device)
+        return in_fp8(weights) if self._rounds_large_heads else weights
 
     def _use_device(self) -> None:
         """The current CUDA device is set per thread, and any thread may run a round."""
