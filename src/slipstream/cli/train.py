@@ -32,7 +32,9 @@ TRAINING = {  # of all commands that train
     "length": opt.OptionSpec("--length", "Tokens of a text, at most.", "Text", {"min": 16}),
     "temperatures": opt.OptionSpec("--temperatures", "Of the answers, separated by commas; 0 is greedy.", "Text"),
     "streams": opt.OptionSpec("--streams", "Texts written at the same time.", "Text", {"min": 1}),
-    "shard_texts": opt.OptionSpec("--shard-texts", "Conversations written together: what a crash can lose.", "Text"),
+    "shard_texts": opt.OptionSpec(
+        "--shard-texts", "Conversations of a file; a crash loses those of files that are not complete.", "Text"
+    ),
     "steps": opt.OptionSpec("--steps", "Training steps.", "Training", {"min": 1}),
     "seconds": opt.OptionSpec("--seconds", "Train for so long instead of --steps.", "Training", {"min": 1}),
     "batch_tokens": opt.OptionSpec("--batch-tokens", "Tokens of one step.", "Training", {"min": 16}),
@@ -62,7 +64,11 @@ _OWN = {
     ),
     "norm_before_residual": opt.OptionSpec("--norm-before-residual", "Start from the normed features.", "Head"),
     "norm_output": opt.OptionSpec("--norm-output", "The next step reads the output after the last norm.", "Head"),
-    "begin_with": opt.OptionSpec("--begin-with", "A head to train further; its shape and vocabulary stay.", "Head"),
+    "begin_with": opt.OptionSpec(
+        "--begin-with",
+        "A head to train further, or the built-in model whose head it is; its shape and vocabulary stay.",
+        "Head",
+    ),
     "learning_rate": opt.OptionSpec("--learning-rate", "At its peak. Default: 0.006, of adamw 0.001.", "Training"),
     "draft_steps": opt.OptionSpec("--draft-steps", "Tokens drafted from each position.", "Training", {"min": 1}),
     "step_decay": opt.OptionSpec("--step-decay", "Weight of a drafted token against the one before it.", "Training"),

@@ -18,7 +18,7 @@ from slipstream.models.head_config import HeadConfig, default_feature_layers
 from slipstream.models.head_export import HeadNotes, save_head
 from slipstream.models.head_files import HeadCheckpoint, check_finite, check_head_for, open_head
 from slipstream.models.head_layouts import head_tensors
-from slipstream.models.spec import locate
+from slipstream.models.spec import locate, store_of
 from slipstream.train.card import head_card
 from slipstream.train.forward import TargetForward
 from slipstream.train.head_module import HeadModule, begin_new, head_config
@@ -120,7 +120,8 @@ class HeadTrainee:
 def _opened(spec: str, target: Checkpoint) -> HeadCheckpoint:
     """A head for this target; the name of a built-in model is its own head's. Raises ModelError, and UsageError for one
     that can't be trained."""
-    head = open_head(builtin_head(spec) or locate(spec).path, spec)
+    built_in = builtin_head(spec) if store_of(spec) == "built-in" else None
+    head = open_head(built_in or locate(spec).path, spec)
     check_finite(head)
     head = replace(head, config=check_head_for(head, target.config))
     if other := set(head_tensors(head.config)) ^ set(HeadModule(head.config).state_dict()):

@@ -1,6 +1,7 @@
 """Scripts: how one or more texts come about. A script asks for pieces of text and gets them from whoever runs it.
 
-A script depends on its own random numbers alone, never on other scripts: a shard is the same whenever it is made.
+A script depends on its own random numbers alone, never on other scripts, so a shard that is made again is the same, as
+far as the target rounds alike: on a GPU prompts that are read together may change the last bits.
 """
 
 from __future__ import annotations

@@ -29,22 +29,29 @@ _MAX_EMPTY_SHARDS = 3  # in a row with hardly anything new: more would not help
 
 @dataclass(slots=True)
 class Tally:
-    """Answer tokens that are kept: not all that is written is an answer, and not every text is worth keeping."""
+    """Answer tokens that are kept: not all that is written is an answer, and not every text is worth keeping.
 
-    kept: int  # in whole shards
-    written: int = 0  # tokens, since the start
-    _gained: int = 0  # of them, in whole shards
-    _counted: int = 0  # written when the last of these was whole
+    `expected` counts what was written since the last complete shard too: as large a share of it is kept as before, or
+    at first the usual one. It never falls.
+    """
+
+    kept: int  # in complete shards
+    usual_share: float = _USUALLY_KEPT
+    expected: int = 0
+    _written: int = 0  # tokens, since the start
+    _gained: int = 0  # of them, in complete shards
+    _counted: int = 0  # written when the last of these was complete
+
+    def write(self, written: int) -> None:
+        """So many tokens were written since the start."""
+        share = self._gained / self._counted if self._counted else self.usual_share
+        self._written, expected = written, self.kept + int((written - self._counted) * share)
+        self.expected = max(self.expected, expected)
 
     def keep(self, gained: int) -> None:
-        """A shard is whole."""
-        self.kept, self._gained, self._counted = self.kept + gained, self._gained + gained, self.written
-
-    @property
-    def expected(self) -> int:
-        """Of what was written since, as large a share is kept as before, or as usual."""
-        share = self._gained / self._counted if self._counted else _USUALLY_KEPT
-        return self.kept + int((self.written - self._counted) * share)
+        """A shard is complete."""
+        self.kept, self._gained, self._counted = self.kept + gained, self._gained + gained, self._written
+        self.expected = max(self.expected, self.kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +70,13 @@ class TextMaker:
                 texts = read_transcripts(self.options.transcripts, ChatForm(self.tokenizer))
                 shards.write(0, self._chosen(texts, Seen()))
             return
-        tally, number = Tally(self._already(shards)), shards.count()
-        if tally.kept >= self.options.tokens:
+        number, kinds = shards.count(), self._given_kinds()
+        tally = Tally(self._already(shards), _USUALLY_KEPT if kinds is None else 1.0)
+        is_used_up = kinds is not None and number * self.options.shard_texts >= len(kinds)
+        if tally.kept >= self.options.tokens or is_used_up:
             return
         seen, num_poor = Seen(shards.all()), 0
-        with closing(self._written(number, tally)) as written:
+        with closing(self._written(number, kinds, tally)) as written:
             while tally.kept < self.options.tokens and num_poor < _MAX_EMPTY_SHARDS:
                 if not (made := list(islice(written, self.options.shard_texts))):
                     return
@@ -94,14 +103,14 @@ class TextMaker:
             raise UsageError("--prompts needs a target with a chat template; this one has none")
         return [_kind_of(prompt) for _ in self.options.answer_temperatures() for prompt in prompts]
 
-    def _written(self, number: int, tally: Tally) -> Generator[list[Text]]:
+    def _written(self, number: int, kinds: list[Kind] | None, tally: Tally) -> Generator[list[Text]]:
         """What each conversation from shard `number` on became."""
-        started, first, wanted, kinds = time.monotonic(), tally.kept, self.options.tokens, self._given_kinds()
+        started, first, wanted = time.monotonic(), tally.kept, self.options.tokens
 
         def pulse(num_written: int) -> None:
-            if self.messenger.stop_asked:  # shards that are not whole are lost, those before them are kept
+            if self.messenger.stop_asked:  # shards that are not complete are lost, those before them are kept
                 raise KeyboardInterrupt
-            tally.written = num_written
+            tally.write(num_written)
             seconds, now = max(time.monotonic() - started, 1e-9), min(tally.expected, wanted)
             left = [time_left((wanted - now) * seconds / (now - first))] if now > first else []
             self.messenger.progress(now, wanted, ", ".join([f"{num_written / seconds:,.0f} tokens/s", *left]))

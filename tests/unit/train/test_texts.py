@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import pytest
@@ -185,12 +186,18 @@ def test_making_goes_on_with_the_same_text(learnable, tmp_path):
 
 def test_progress_counts_what_is_kept_of_what_is_written():
     tally = Tally(1_000)
-    tally.written = 300
+    tally.write(300)
     assert 1_000 < tally.expected < 1_300
     tally.keep(100)
     assert (tally.kept, tally.expected) == (1_100, 1_100)
-    tally.written = 600
+    tally.write(600)
     assert tally.expected == 1_200
+    tally.keep(50)  # less than expected: what was shown stays
+    assert (tally.kept, tally.expected) == (1_150, 1_200)
+
+
+def refused() -> NoReturn:
+    raise AssertionError("nothing is left to write")
 
 
 def test_prompts_of_the_user_are_answered(tiny, tmp_path):
@@ -203,6 +210,7 @@ def test_prompts_of_the_user_are_answered(tiny, tmp_path):
     TextMaker(options, open_checkpoint(tiny).tokenizer, lambda: engine, Messenger()).make(shards)
     assert shards.count() == 1
     assert {text.kind for text in shards.all()} <= {"given"}
+    TextMaker(options, open_checkpoint(tiny).tokenizer, refused, Messenger()).make(shards)  # all are used: no engine
 
 
 def test_transcripts_are_read(form, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 from dataclasses import replace
 from itertools import pairwise
@@ -187,6 +188,13 @@ def test_a_head_for_another_target_is_not_trained_further(options, whole, tmp_pa
     head = "smollm2-135m" if built_in else str(whole.folder)
     with pytest.raises(UnsupportedModelError, match="head for another target"):
         train(replace(options, target=str(small), begin_with=head), tmp_path / "head")
+
+
+def test_a_folder_goes_before_a_built_in_head_of_its_name(options, whole, tmp_path, monkeypatch):
+    """The built-in one would be refused for this target."""
+    shutil.copytree(whole.folder, tmp_path / "smollm2-135m")
+    monkeypatch.chdir(tmp_path)
+    train(replace(options, begin_with="smollm2-135m", steps=1), tmp_path / "head")
 
 
 def test_a_head_with_its_ids_in_another_order_is_not_trained_further(options, whole, tmp_path):
