@@ -7,6 +7,7 @@ and timing are the same for all engines, in `process`, `readiness`, `client` and
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -51,6 +52,7 @@ class ExternalEngine(Protocol):
     hints: Mapping[str, str] = {}  # by Slipstream drafter: what to do instead, where the engine has nothing like it
     secret_flags: tuple[str, ...] = ()  # with secrets that can be passed without the command line; `plan` does so
 
+    @abstractmethod
     def plan(self, settings: EngineSettings, folder: Path) -> StartPlan:
         """How to start it. Has no side effects. `folder` is where `Plan.files` will be.
 
@@ -63,6 +65,7 @@ class ExternalEngine(Protocol):
         """The version of the engine on this machine; None if it is not installed, or does not tell."""
         return None
 
+    @abstractmethod
     def request(
         self, prompt: str | Conversation, sampling: Sampling, limits: Limits, *, cold: bool = True, top: int = 0
     ) -> Request:
@@ -76,6 +79,7 @@ class ExternalEngine(Protocol):
     def read_event(self, event: Mapping[str, Any]) -> AnswerPiece:
         return read_openai_event(event)
 
+    @abstractmethod
     def speculation_state(self, client: Client, settings: EngineSettings) -> SpeculationState:
         """Detects a silent fallback: speculation was configured, but the engine runs without it."""
         ...
