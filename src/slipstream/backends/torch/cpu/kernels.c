@@ -194,8 +194,8 @@ static int num_threads = 1;
 void slip_set_threads(int threads) { num_threads = threads; }
 
 /* Where the threads of a parallel region wait for each other. OpenMP's own barrier keeps its core for milliseconds, so that
- * with another program on the cores the thread that is waited for does not get one. This one offers it soon; where no other
- * thread wants it, that takes half a microsecond. */
+ * with another program on the cores the thread that is waited for does not get one. After TURNS turns this one calls
+ * sched_yield, which takes half a microsecond where no other thread is ready to run. */
 struct meeting {
     atomic_int arrived, number;
 };
@@ -218,8 +218,8 @@ static void meet(void) {
         atomic_store(&meeting->number, number + 1);
         return;
     }
-    for (int turn = 0; atomic_load(&meeting->number) == number; turn++) {
-        if (turn < TURNS) pause_a_little();
+    for (int turn = 0; atomic_load(&meeting->number) == number;) {
+        if (turn < TURNS) turn++, pause_a_little();
         else sched_yield();
     }
 }
