@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 ROOT = -1  # the last pending token, which the first drafted token follows
+_CHAIN_PARENTS = tuple(range(ROOT, 63))  # of chains of up to 64 nodes
+_CHAIN_DEPTHS = list(range(1, 65))
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,15 +28,20 @@ class DraftTree:
     parents: tuple[int, ...] = ()
     confidence: tuple[float, ...] = ()
     proposals: tuple[npt.NDArray[np.float64] | None, ...] = ()
-    _children: dict[tuple[int, int], int] = field(init=False, repr=False, compare=False)
+    _children: dict[tuple[int, int], int] | None = field(init=False, repr=False, compare=False)  # None: a chain
     _depths: list[int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if len(self.parents) != len(self.tokens):
-            raise ValueError(f"a draft of {len(self.tokens)} tokens has {len(self.parents)} parents")
-        for name in ("confidence", "proposals"):
-            if len(getattr(self, name)) not in (0, len(self.tokens)):
-                raise ValueError(f"{name} has {len(getattr(self, name))} entries for {len(self.tokens)} tokens")
+        num_nodes = len(self.tokens)
+        if len(self.parents) != num_nodes:
+            raise ValueError(f"a draft of {num_nodes} tokens has {len(self.parents)} parents")
+        for name, entries in (("confidence", self.confidence), ("proposals", self.proposals)):
+            if len(entries) not in (0, num_nodes):
+                raise ValueError(f"{name} has {len(entries)} entries for {num_nodes} tokens")
+        if tuple(self.parents) == _CHAIN_PARENTS[:num_nodes]:  # most drafts: nothing can be wrong with it
+            object.__setattr__(self, "_children", None)
+            object.__setattr__(self, "_depths", _CHAIN_DEPTHS[:num_nodes])
+            return
         children: dict[tuple[int, int], int] = {}
         depths: list[int] = []
         for node, (token, parent) in enumerate(zip(self.tokens, self.parents, strict=True)):
@@ -65,7 +72,10 @@ class DraftTree:
 
     def child(self, node: int, token: int) -> int | None:
         """The child of `node` with this token, or None."""
-        return self._children.get((node, token))
+        if self._children is not None:
+            return self._children.get((node, token))
+        following = node + 1
+        return following if following < len(self.tokens) and self.tokens[following] == token else None
 
     def children(self, node: int) -> list[int]:
         """Nodes that follow `node`, in the order they were proposed."""
@@ -73,7 +83,7 @@ class DraftTree:
 
     @property
     def is_chain(self) -> bool:
-        return all(parent == node - 1 for node, parent in enumerate(self.parents))
+        return self._children is None or all(parent == node - 1 for node, parent in enumerate(self.parents))
 
     def depths(self) -> list[int]:
         """Depth of each node; children of ROOT have depth 1."""
@@ -93,8 +103,11 @@ class DraftTree:
     def keep(self, nodes: Iterable[int]) -> DraftTree:
         """The tree of these nodes only. Raises ValueError if the parent of a kept node is missing."""
         order = sorted(set(nodes))
-        if not order or len(order) == len(self):
+        count = len(order)
+        if not order or count == len(self):
             return self if order else EMPTY_TREE
+        if order[-1] == count - 1:  # its beginning
+            return DraftTree(self.tokens[:count], self.parents[:count], self.confidence[:count], self.proposals[:count])
         new_index = {old: new for new, old in enumerate(order)} | {ROOT: ROOT}
         orphans = [node for node in order if self.parents[node] not in new_index]
         if orphans:

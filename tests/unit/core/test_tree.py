@@ -62,6 +62,14 @@ def test_a_chain_follows_itself():
     assert chain.path_tokens(2) == [7, 8, 7]
 
 
+def test_a_chain_may_be_of_any_length():
+    chain = DraftTree.chain(range(200))
+    assert chain.is_chain and chain.depths() == list(range(1, 201)) and len(chain.path(199)) == 200
+    for node in (ROOT, 62, 63, 198):
+        assert chain.child(node, node + 1) == node + 1 and chain.child(node, 500) is None
+    assert chain.child(199, 200) is None
+
+
 def test_a_builder_merges_shared_beginnings_in_order():
     tree = tree_of([1, 2, 3], [1, 4], [5], [1, 2, 6])
     assert tree.tokens == (1, 2, 3, 4, 5, 6)
