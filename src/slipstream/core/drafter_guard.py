@@ -11,6 +11,7 @@ import math
 import operator
 import time
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -43,7 +44,8 @@ class DrafterGuard:
         by_drafter: dict[int, list[int]] = {}
         for i, ask in enumerate(asks):
             by_drafter.setdefault(id(ask.drafter), []).append(i)
-        trees, draft_s = [EMPTY_TREE] * len(asks), dict[str, float]()
+        draft_s: dict[str, float] = {}
+        trees = [EMPTY_TREE] * len(asks)
         for members in by_drafter.values():
             started, drafter = self._clock(), asks[members[0]].drafter
             for i, tree in zip(members, self._ask([asks[i] for i in members]), strict=True):
@@ -58,8 +60,11 @@ class DrafterGuard:
         for ask in asks:
             ask.stream.least_chance = ask.least_chance
         try:
-            proposals = asks[0].drafter.propose([ask.stream for ask in asks], [ask.budget for ask in asks])
-            return [checked(t, ask.budget, self.vocab_size) for t, ask in zip(proposals, asks, strict=True)]
+            budgets = [ask.budget for ask in asks]
+            proposals = list(asks[0].drafter.propose([ask.stream for ask in asks], budgets))
+            if len(proposals) == len(asks) and _need_no_change(proposals, budgets, self.vocab_size):
+                return [tree or EMPTY_TREE for tree in proposals]
+            return [checked(t, n, self.vocab_size) for t, n in zip(proposals, budgets, strict=True)]
         except Exception as error:
             if len(asks) == 1:
                 self._give_up(asks[0].stream, error)
@@ -108,7 +113,7 @@ def checked(tree: object, budget: int, vocab_size: int) -> DraftTree:
         raise TypeError(f"the proposal is a {type(tree).__name__}; expected a DraftTree")
     if not tree:
         return EMPTY_TREE
-    if not _is_sound(tree):
+    if not _are_sound([tree]):
         tree = DraftTree(
             tuple(map(operator.index, tree.tokens)),
             tuple(map(operator.index, tree.parents)),
@@ -123,18 +128,28 @@ def checked(tree: object, budget: int, vocab_size: int) -> DraftTree:
     return tree if keep == len(tree) else tree.keep(range(keep))
 
 
-def _is_sound(tree: DraftTree) -> bool:
+def _need_no_change(trees: Sequence[DraftTree], budgets: Sequence[int], vocab_size: int) -> bool:
+    """Whether `checked` would return each of these unchanged: in most rounds, so it looks at all of them at once."""
+    if {*map(type, trees)} != {DraftTree} or any(tree.proposals for tree in trees) or not _are_sound(trees):
+        return False
+    tokens = [*chain.from_iterable([tree.tokens for tree in trees])]
+    is_known = not tokens or (min(tokens) >= 0 and max(tokens) < vocab_size)
+    return is_known and all(map(operator.le, map(len, trees), budgets))
+
+
+def _are_sound(trees: Sequence[DraftTree]) -> bool:
     """Whether nothing has to be converted. This runs in every round, so it loops only in C; a sum shows any NaN."""
-    tokens, parents, confidence = tree.tokens, tree.parents, tree.confidence
-    if len(parents) != len(tokens) or {*map(type, tokens), *map(type, parents)} != {int}:
+    for tree in trees:
+        parents, num_nodes = tree.parents, len(tree.tokens)
+        if len(parents) != num_nodes or len(tree.confidence) not in (0, num_nodes) or min(parents, default=0) < ROOT:
+            return False
+        if not all(map(operator.lt, parents, range(num_nodes))):
+            return False
+    ids = chain.from_iterable([(*tree.tokens, *tree.parents) for tree in trees])
+    chances = [*chain.from_iterable([tree.confidence for tree in trees])]
+    if not {*map(type, ids)} <= {int} or not {*map(type, chances)} <= {float}:
         return False
-    if min(parents) < ROOT or not all(map(operator.lt, parents, range(len(parents)))):
-        return False
-    if not confidence:
-        return True
-    if len(confidence) != len(tokens) or {*map(type, confidence)} != {float}:
-        return False
-    return min(confidence) >= 0 and max(confidence) <= 1 and not math.isnan(sum(confidence))
+    return min(chances, default=0.0) >= 0 and max(chances, default=0.0) <= 1 and not math.isnan(sum(chances))
 
 
 def _chance(confidence: Any) -> float:
