@@ -10,6 +10,7 @@ import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from slipstream.core.drafter_guard import DrafterGuard
 from slipstream.core.policy import Policy, RoundOutcome, RoundPlan, RoundView
@@ -43,7 +44,8 @@ class PolicyGuard:
         plain = [EMPTY_TREE] * len(view.streams)
         if not any(stream.drafter for stream in view.streams):
             return RoundDraft(plain, next_draft=0)
-        draft_s, offers = Counter[str](), defaultdict[int, list[Offer]](list)
+        draft_s: Counter[str] = Counter()
+        offers: defaultdict[int, list[Offer]] = defaultdict(list)
         try:
             plan = self._policy.plan(view)
             while asks := plan.asks():
@@ -91,8 +93,9 @@ def _check(trees: Sequence[DraftTree], view: RoundView, vocab_size: int) -> None
     for tree in trees:
         if not isinstance(tree, DraftTree):
             raise TypeError(f"it keeps a {type(tree).__name__}; expected a DraftTree")
-        if tree and not 0 <= min(tree.tokens) <= max(tree.tokens) < vocab_size:
-            raise ValueError(f"it keeps token ids from {min(tree.tokens)} to {max(tree.tokens)} of {vocab_size}")
+    tokens = [*chain.from_iterable([tree.tokens for tree in trees])]
+    if tokens and not 0 <= min(tokens) <= max(tokens) < vocab_size:
+        raise ValueError(f"it keeps token ids from {min(tokens)} to {max(tokens)} of {vocab_size}")
     if len(sizes) != len(view.streams):
         raise ValueError(f"it keeps {len(sizes)} drafts for {len(view.streams)} streams")
     if sum(sizes) > (0 if view.is_announced else view.max_nodes) or any(map(int.__gt__, sizes, view.rooms)):
