@@ -401,15 +401,13 @@ class Engine:
 
     def _receive(self, observation: Observation) -> int:
         """Hands the new tokens to the stream until it is done; returns how many it took."""
-        tokens, stream = observation.verdict.tokens(observation.scored), observation.stream
-        sources = observation.sources()
+        tokens, stream = observation.tokens, observation.stream
+        sources, end_tokens, last = observation.sources(), self.tokenizer.eos_ids, len(tokens) - 1
         logprobs: Sequence[TokenLogprobs | None] = observation.logprobs or [None] * len(tokens)
         taken = 0
         try:
-            while taken < len(tokens) and not stream.done:
-                drafted = taken + 1 < len(tokens)
-                of_token = sources[taken], logprobs[taken]
-                stream.receive(tokens[taken], drafted, self.tokenizer.eos_ids, *of_token)
+            while taken <= last and stream.finish_reason is None:
+                stream.receive(tokens[taken], taken < last, end_tokens, sources[taken], logprobs[taken])
                 taken += 1
         except Exception as error:
             stream.finish("error", error)
@@ -424,18 +422,18 @@ class Engine:
             if turn.is_prefill:
                 for stats in (turn.stream.stats, self.stats):
                     stats.prefill_s += outcome.score_s * share_s
-        plain = _record(outcome, EMPTY_TREE, 0, 1, share_s)  # that of most streams
-        num_plain = 0
+        records: dict[tuple[int, int, int, int, bool], RoundRecord] = {}  # of streams whose round went alike
+        times: dict[tuple[int, int, int, int, bool], int] = {}
         for o, gained in zip(outcome.observations, gains, strict=True):
-            if not o.scored and gained == 1 and o.stream.id not in prefilled:
-                o.stream.stats.add(plain)
-                num_plain += 1
-                continue
-            decoding_s = 0.0 if o.stream.id in prefilled else share_s
-            record = _record(outcome, o.scored, min(len(o.verdict.path), gained), gained, decoding_s)
-            o.stream.stats.add(record)
-            self.stats.add(record)
-        self.stats.add(plain, num_plain)
+            depths, accepted, has_read = o.scored.depths(), min(len(o.verdict.path), gained), o.stream.id in prefilled
+            kind = len(depths), max(depths) if depths else 0, accepted, gained
+            alike = *kind, has_read
+            if alike not in records:
+                records[alike], times[alike] = _record(outcome, *kind, 0.0 if has_read else share_s), 0
+            times[alike] += 1
+            o.stream.stats.add(records[alike])
+        for alike, record in records.items():
+            self.stats.add(record, times[alike])
 
     # -- joining and leaving --------------------------------------------------------------------------------------
 
@@ -469,7 +467,7 @@ class Engine:
         for stream in (*self._waiting, *self._active):
             if stream.is_cancelled:
                 stream.finish("cancelled")
-        if not any(s.done for s in (*self._active, *self._waiting)):
+        if all(s.finish_reason is None for s in (*self._active, *self._waiting)):
             return
         finished = [s for s in self._active if s.done]
         self._active = [s for s in self._active if not s.done]
@@ -499,19 +497,13 @@ class Engine:
         self.stats.drafter_error = self.stats.drafter_error or stream.stats.drafter_error
 
 
-def _record(outcome: RoundOutcome, tree: DraftTree, accepted: int, gained: int, share_s: float) -> RoundRecord:
-    """One stream's part of a round. `share_s`: of its seconds."""
+def _record(
+    outcome: RoundOutcome, drafted: int, drafted_depth: int, accepted: int, gained: int, share_s: float
+) -> RoundRecord:
+    """The part of a round of streams whose round went alike. `share_s`: of its seconds."""
     rest_s = outcome.total_s - outcome.score_s - outcome.drafting_s
-    return RoundRecord(
-        num_drafted=len(tree),
-        num_accepted=accepted,
-        num_tokens=gained,
-        drafted_depth=max(tree.depths(), default=0),
-        accepted_depth=accepted,
-        draft_s=outcome.drafting_s * share_s,
-        score_s=outcome.score_s * share_s,
-        rest_s=rest_s * share_s,
-    )
+    times_s = outcome.drafting_s * share_s, outcome.score_s * share_s, rest_s * share_s
+    return RoundRecord(drafted, accepted, gained, accepted, drafted_depth, *times_s)
 
 
 def _is_repeated(turn: _Turn) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from slipstream.core.stream import Drafter, Observation, Stream
 from slipstream.core.tree import EMPTY_TREE, DraftTree
@@ -23,8 +23,7 @@ class RoundView:
     draft_under_way: int = 0  # tokens that the device drafts for each stream, in a round that it already runs
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(NamedTuple):
     """A request for a draft of at most `budget` tokens from one of a stream's drafters.
 
     A token that is accepted with less than `least_chance` does not pay: a drafter that `stops_early` ends there.
@@ -75,11 +74,11 @@ class RoundOutcome:
 
     @property
     def num_drafted(self) -> int:
-        return sum(len(o.scored) for o in self.observations)
+        return sum([len(o.scored.tokens) for o in self.observations])
 
     @property
     def num_accepted(self) -> int:
-        return sum(len(o.verdict.path) for o in self.observations)
+        return sum([len(o.verdict.path) for o in self.observations])
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +152,8 @@ class PlainPolicy:
 
 def fit(trees: Sequence[DraftTree], max_nodes: int) -> list[DraftTree]:
     """Cuts the last nodes of the drafts, so that all drafts together have at most `max_nodes`."""
+    if sum(map(len, trees)) <= max_nodes:
+        return list(trees)
     fitted = []
     for tree in trees:
         keep = max(0, min(len(tree), max_nodes))

@@ -6,8 +6,8 @@ import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, Protocol
 
 from slipstream.core.checks import token_ids, whole_number, wrong_value
 from slipstream.core.logprobs import TokenLogprobs
@@ -51,8 +51,7 @@ def _stop_strings(stop: object) -> tuple[str, ...]:
     return strings
 
 
-@dataclass(frozen=True, slots=True)
-class TokenSource:
+class TokenSource(NamedTuple):
     """Who drafted a token, and the drafter's own estimate that it is accepted, if it gave one."""
 
     drafter: str
@@ -74,8 +73,7 @@ class RequestOptions:
                 whole_number(name, getattr(self, name), 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(NamedTuple):
     """One token of an answer. `text` is what became certain with it: it may be empty, or span several tokens."""
 
     id: int
@@ -144,13 +142,8 @@ class Stream:
         return self.finish_reason is not None
 
     @property
-    def pending(self) -> list[int]:
-        """Tokens the target has not seen yet: prompt that is left, or the last token chosen."""
-        return self.tokens[self.sequence.length if self.sequence else 0 :]
-
-    @property
     def num_unread(self) -> int:
-        """How many are `pending`."""
+        """Tokens the target has not seen yet: prompt that is left, or the last token chosen."""
         return len(self.tokens) - (self.sequence.length if self.sequence else 0)
 
     def sampling_state(self) -> SamplingState:
@@ -186,7 +179,7 @@ class Stream:
         reason: FinishReason | None = None
         if ends or self._assembler.stopped:
             reason = "stop"
-        elif self.num_answer_tokens >= self.max_answer_tokens:
+        elif len(self.tokens) - self.prompt_length >= self.max_answer_tokens:
             reason = "length"
         if reason:
             text += self._assembler.flush()
@@ -201,14 +194,13 @@ class Stream:
             self.finish_reason = reason
 
     def _note_time(self) -> None:
-        elapsed = self._clock() - self._submitted_at
-        if not self.stats.ttft_s:
-            self.stats.ttft_s = elapsed
-        self.stats.total_s = elapsed
+        stats = self.stats
+        stats.total_s = self._clock() - self._submitted_at
+        if not stats.ttft_s:
+            stats.ttft_s = stats.total_s
 
 
-@dataclass(frozen=True, slots=True)
-class Offer:
+class Offer(NamedTuple):
     """What one drafter proposed for a stream."""
 
     drafter: str
@@ -224,11 +216,17 @@ class Observation:
     verdict: Verdict
     offers: Sequence[Offer] = ()  # of which the tree was made
     logprobs: Sequence[TokenLogprobs] = ()  # of the verdict's tokens, if they were asked for
+    tokens: list[int] = field(init=False)  # that the stream gains: the verdict's
+
+    def __post_init__(self) -> None:
+        self.tokens = self.verdict.tokens(self.scored)
 
     def sources(self) -> list[TokenSource | None]:
         """Who drafted each of the verdict's tokens: the first that offered it. None for the target's own."""
         if not self.verdict.path:
             return [None]
+        if len(self.offers) == 1 and self.offers[0].tree is self.scored:
+            return [*[_source(self.offers[0], node) for node in self.verdict.path], None]
         found: list[TokenSource | None] = []
         places: list[int | None] = [ROOT] * len(self.offers)  # of the path so far in each offer; None: not in it
         for node in self.verdict.path:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -26,8 +26,7 @@ from slipstream.errors import NonFiniteLogitsError
 Probabilities = npt.NDArray[np.float64]  # [vocab]
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """`path`: the accepted nodes from the root down. `next_token`: the target's own token after them."""
 
     path: tuple[int, ...]
@@ -35,9 +34,7 @@ class Verdict:
 
     def tokens(self, tree: DraftTree) -> list[int]:
         """The tokens that the stream gains in this round: the accepted ones, then the target's."""
-        tokens = [tree.tokens[node] for node in self.path]
-        tokens.append(self.next_token)
-        return tokens
+        return [*[tree.tokens[node] for node in self.path], self.next_token]
 
 
 class Constraint(Protocol):
