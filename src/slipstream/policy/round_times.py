@@ -13,6 +13,7 @@ kept as a share of t: it is the cost of plain decoding there.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from itertools import accumulate, pairwise
 from statistics import median
@@ -32,7 +33,6 @@ class RoundTimes:
         self._asking: float | None = None  # the same if drafters were asked meanwhile
         self._rows: list[int] = []
         self._seconds: list[float] = []
-        self._curve: list[float] = []  # by rows, computed on request
 
     def expect(self, curve: Mapping[int, float]) -> None:
         """Sets the times of forward passes measured before the first round, by rows."""
@@ -51,12 +51,12 @@ class RoundTimes:
 
     def seconds(self, rows: int) -> float:
         """Never lower for more rows. 0 before anything is known."""
-        return self._scale * (self._curve_to(rows)[rows] + self._host_s)
+        return self._scale * (self._forward_s(rows) + self._host_s)
 
     def each(self, first: int, last: int) -> list[float]:
         """Seconds of rounds with `first` rows, with one more, and so on to `last`."""
         scale, host_s = self._scale, self._host_s
-        return [scale * (seconds + host_s) for seconds in self._curve_to(last)[first : last + 1]]
+        return [scale * (seconds + host_s) for seconds in self._curve(last + 1)[first:]]
 
     # -- a device that runs ahead -----------------------------------------------------------------------------------
 
@@ -126,28 +126,35 @@ class RoundTimes:
     def _learn_host(self) -> None:
         """If nothing was measured at load, the first measured time becomes the curve."""
         if self._is_measured:
-            self._host_s = max(0.0, median(seconds - self._curve_to(rows)[rows] for rows, seconds in self._first))
+            self._host_s = max(0.0, median(seconds - self._forward_s(rows) for rows, seconds in self._first))
         else:
             for rows in {rows for rows, _ in self._first}:
                 self._points[rows] = median(seconds for size, seconds in self._first if size == rows)
 
-    def _curve_to(self, rows: int) -> list[float]:
-        """The curve by rows, up to at least `rows`, interpolated linearly between known points."""
-        if len(self._curve) <= rows:
-            self._curve = self._interpolated(2 * rows + 16) if self._rows else [0.0] * (2 * rows + 16)
-        return self._curve
+    def _forward_s(self, rows: int) -> float:
+        """One value of the curve, interpolated linearly between known points."""
+        after = bisect_left(self._rows, rows)
+        if after == 0:
+            return self._seconds[0] if self._rows else 0.0
+        before, low = self._rows[after - 1], self._seconds[after - 1]
+        if after == len(self._rows):
+            return low + self._slope() * (rows - before)
+        high, distance = self._seconds[after], self._rows[after] - before
+        return low + (high - low) / distance * (rows - before) if before + distance > rows else high
 
-    def _interpolated(self, count: int) -> list[float]:
-        """The first `count` rows. It is made anew after most rounds with drafts, and numpy takes longer for so few."""
-        curve = [self._seconds[0]] * (self._rows[0] + 1)
+    def _curve(self, count: int) -> list[float]:
+        """The values for 0 to `count - 1` rows. They change after most rounds with drafts; numpy is slower."""
+        curve = [self._seconds[0]] * (self._rows[0] + 1) if self._rows else [0.0] * count
         for (before, low), (rows, high) in pairwise(zip(self._rows, self._seconds, strict=True)):
             if len(curve) >= count:
-                return curve
+                return curve[:count]
             slope = (high - low) / (rows - before)
             curve += [low + slope * i for i in range(1, rows - before)]
             curve.append(high)
-        slope = self._slope()
-        return curve + [self._seconds[-1] + slope * i for i in range(1, count - len(curve) + 1)]
+        if len(curve) < count:
+            slope, last = self._slope(), self._seconds[-1]
+            curve += [last + slope * i for i in range(1, count - len(curve) + 1)]
+        return curve[:count]
 
     def _slope(self) -> float:
         """The slope beyond the last point: the mean slope of the known points; 0 if only one size is known, so that
@@ -160,7 +167,6 @@ class RoundTimes:
         """More rows never cost less: if they were measured to cost less, the smaller size gets the larger one's
         time.
         """
-        self._curve = []
         self._rows = sorted(self._points)
         self._seconds = list(accumulate((self._points[rows] for rows in reversed(self._rows)), min))[::-1]
 

@@ -36,6 +36,7 @@ def test_more_rows_never_cost_less(curve, rounds):
     seconds = [times.seconds(rows) for rows in range(1, 400)]
     assert all(a <= b * (1 + 1e-9) for a, b in pairwise(seconds))
     assert all(s >= 0 for s in seconds)
+    assert times.each(1, 399) == seconds
 
 
 def test_between_measured_sizes_lie_straight_lines_and_beyond_them_the_mean_slope():
