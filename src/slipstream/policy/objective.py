@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +26,9 @@ def best_prefix(start: RoundOption, chances: Sequence[float], seconds: Sequence[
 
     Token i is accepted with `chances[i]`, and rounds that score i tokens take `seconds[i] + other_s`.
     """
-    tokens, best_tokens, best_size, best_rate = start.tokens, start.tokens, 0, start.rate
-    for size, chance in enumerate(chances, start=1):
-        tokens += chance
-        rate = tokens / max(seconds[size] + other_s, 1e-12)
-        if rate > best_rate:
-            best_tokens, best_size, best_rate = tokens, size, rate
-    return RoundOption(best_size, best_tokens, seconds[best_size] + other_s) if best_size else start
+    tokens = list(accumulate(chances, initial=start.tokens))
+    round_s = [s + other_s for s in seconds]
+    rates = [expected / (s if s > 1e-12 else 1e-12) for expected, s in zip(tokens, round_s, strict=True)]
+    rates[0] = start.rate
+    best = rates.index(max(rates))
+    return RoundOption(best, tokens[best], round_s[best]) if best else start
