@@ -18,11 +18,7 @@ class DrafterGroup:
     streams: list[Stream]
     longest: int  # the longest draft for which any of them has room
     num_unread: int  # tokens that the drafter has to read first
-
-    @property
-    def is_cut_later(self) -> bool:
-        """Whether a draft costs nothing until it is scored, so that the choice can wait until it is proposed."""
-        return self.drafter.is_free and all(s.verifier.judges_unscored for s in self.streams)
+    is_cut_later: bool  # a draft costs nothing until it is scored, so the choice can wait until it is proposed
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +33,20 @@ def group_by_drafter(view: RoundView, known: Knowledge) -> list[DrafterGroup]:
     members: dict[int, list[int]] = {}
     drafters: dict[int, Drafter] = {}
     for i, (stream, room) in enumerate(zip(view.streams, view.rooms, strict=True)):
-        for drafter in members_of(stream.drafter) if min(room, known.max_draft) > 0 else ():
-            drafters[id(drafter)] = drafter
-            members.setdefault(id(drafter), []).append(i)
-    groups = []
-    for key, of_drafter in members.items():
-        streams = [view.streams[i] for i in of_drafter]
-        longest = min(known.max_draft, max(view.rooms[i] for i in of_drafter))
-        drafter = drafters[key]
-        num_unread = 0 if drafter.is_free else sum(known.num_unread(drafter.name, stream) for stream in streams)
-        groups.append(DrafterGroup(drafter, of_drafter, streams, longest, num_unread))
-    return groups
+        for drafter in members_of(stream.drafter) if room > 0 and known.max_draft > 0 else ():
+            if id(drafter) not in drafters:
+                drafters[id(drafter)], members[id(drafter)] = drafter, []
+            members[id(drafter)].append(i)
+    return [_group(drafters[key], of_drafter, view, known) for key, of_drafter in members.items()]
+
+
+def _group(drafter: Drafter, members: list[int], view: RoundView, known: Knowledge) -> DrafterGroup:
+    streams, is_free = [view.streams[i] for i in members], drafter.is_free
+    return DrafterGroup(
+        drafter,
+        members,
+        streams,
+        longest=min(known.max_draft, max([view.rooms[i] for i in members])),
+        num_unread=0 if is_free else known.num_unread(drafter.name, streams),
+        is_cut_later=is_free and all(s.verifier.judges_unscored for s in streams),
+    )

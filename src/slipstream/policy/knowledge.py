@@ -66,10 +66,11 @@ class Knowledge:
         drafting_s = self.drafters[drafter].times.seconds(num_streams, depth, 0)
         return times.seconds(num_streams * (1 + depth)) + drafting_s - times.head_start(num_streams)
 
-    def num_unread(self, drafter: str, stream: Stream) -> int:
-        """Tokens that a drafter has to read before it drafts. It has read the prompt, and the stream as far as it was
+    def num_unread(self, drafter: str, streams: Sequence[Stream]) -> int:
+        """Tokens that a drafter has to read before it drafts. It has read the prompts, and each stream as far as it was
         when it was last asked; the last token is part of its first step."""
-        return max(0, len(stream.tokens) - 1 - self.streams[stream.id].read_to.get(drafter, stream.prompt_length))
+        unread = [len(s.tokens) - 1 - self.streams[s.id].read_to.get(drafter, s.prompt_length) for s in streams]
+        return sum([count for count in unread if count > 0])
 
     def chances(self, drafter: str, streams: Sequence[Stream], depth: int, seen: float | None = None) -> list[Chance]:
         """The probability that drafts for these streams are accepted to each depth. The longer the drafter was not
