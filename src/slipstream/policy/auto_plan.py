@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
 from slipstream.core.policy import Ask, RoundView, fit
@@ -192,19 +193,19 @@ class AutoPlan:
         most_nodes = min(
             self.view.max_nodes, len(chances) * everybody * width + sum(nodes for nodes, _ in gains.values())
         )
-        seconds = self._known.times.each(num_streams, num_streams + most_nodes)
         found, rate, gain = None, offered.rate, 0.0
+        offers, num_exceeded = sorted([tokens for _, tokens in gains.values()]), -1
+        members, everyone, other_nodes, other_tokens = group.members, set(group.members), 0, 0.0
         for depth, chance in enumerate(chances, start=1):
             gain += chance.quantile(z) if z else chance.p
-            members, num_nodes, gained = group.members, everybody * depth * width, everybody * gain
-            if gains:
-                members = [i for i in members if i not in gains or gains[i][1] < gain]
-                others = [of for i, of in gains.items() if i not in members]
-                num_nodes = len(members) * depth * width + sum(nodes for nodes, _ in others)
-                gained = len(members) * gain + sum(tokens for _, tokens in others)
+            if gains and num_exceeded != (now := bisect_left(offers, gain)):  # else it is for the same streams
+                num_exceeded, members = now, [i for i in group.members if i not in gains or gains[i][1] < gain]
+                others = [of for i, of in gains.items() if of[1] >= gain or i not in everyone]
+                other_nodes, other_tokens = sum([nodes for nodes, _ in others]), sum([tokens for _, tokens in others])
+            num_nodes, gained = len(members) * depth * width + other_nodes, len(members) * gain + other_tokens
             if num_nodes > most_nodes:
                 break
-            round_s = seconds[num_nodes] + other_s + step_s * depth
+            round_s = self._known.times.seconds(num_streams + num_nodes) + other_s + step_s * depth
             self.shortest_s = round_s if depth == 1 else self.shortest_s
             if members and num_streams + gained > rate * round_s:
                 option = RoundOption(depth, num_streams + gained, round_s)
