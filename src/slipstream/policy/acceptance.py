@@ -10,13 +10,12 @@ is a mean. The uncertainty of p follows from the number of observations.
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import NamedTuple
 
-from slipstream.core.tree import ROOT, DraftTree
+from slipstream.core.tree import DraftTree
 from slipstream.policy.constants import BUCKETS, LOSS_SHARE, MEMORY, PRIOR, RECENT, UNKNOWN
 
 
@@ -33,17 +32,6 @@ class AcceptanceRecord:
         self.taken = self.taken * memory + taken
         self.expected = self.expected * memory + expected
 
-    def fade(self, share: float) -> None:
-        """Scales all counts by this factor."""
-        self.tried *= share
-        self.taken *= share
-        self.expected *= share
-
-    def mean(self, before: float, left: float = 1.0, prior: float = 2 * PRIOR) -> Chance:
-        """The mean of the observations, scaled by `left`, and the earlier estimate, which weighs `prior` tokens."""
-        weight = self.tried * left + prior
-        return Chance((self.taken * left + before * prior) / weight, weight) if weight else Chance(before, 0.0)
-
     def odds_shift(self, left: float = 1.0) -> float:
         """The odds of the accepted tokens divided by the odds of the expected ones."""
         tried, taken, expected = self.tried * left, self.taken * left, self.expected * left
@@ -56,43 +44,71 @@ class Chance(NamedTuple):
     p: float
     weight: float
 
-    def quantile(self, z: float) -> float:
-        """p plus `z` standard deviations, within 0 and 1. The deviation is computed with p half a token away from 0 and
-        1: a drafter that was always right so far may still be wrong.
-        """
-        inner = (self.p * self.weight + 0.5) / (self.weight + 1)
-        return min(1.0, max(0.0, self.p + z * math.sqrt(inner * (1 - inner) / (self.weight + 1))))
+
+def quantile(p: float, weight: float, z: float) -> float:
+    """p plus `z` standard deviations, within 0 and 1. The deviation is computed with p half a token away from 0 and 1:
+    a drafter that was always right so far may still be wrong.
+    """
+    inner = (p * weight + 0.5) / (weight + 1)
+    value = p + z * math.sqrt(inner * (1 - inner) / (weight + 1))
+    return 0.0 if value < 0 else value if value < 1 else 1.0
 
 
-Cells = list[AcceptanceRecord]
+class TreeChances(NamedTuple):
+    """The probability of each node of a tree, and the number of tokens behind it."""
+
+    p: list[float]
+    weights: list[float]
+
+
+class JudgedDraft(NamedTuple):
+    """A stream's draft, and the tokens that the stream gained instead or with it."""
+
+    tree: DraftTree
+    tokens: Sequence[int]
+    recent: AcceptanceRecord
+    ended_early: bool = False
 
 
 class Acceptance:
     """The observations of one drafter. `recent` are those of a stream: how often its first drafted token was
     accepted.
+
+    What runs for each drafted token of each stream is written out in its loop: calls would take most of the time.
     """
 
     def __init__(self) -> None:
         self._drafter = AcceptanceRecord()
-        self._first = [AcceptanceRecord() for _ in range(BUCKETS)]  # tokens of drafts, by confidence
-        self._deeper = [AcceptanceRecord() for _ in range(BUCKETS)]
-        self._depths: dict[int, AcceptanceRecord] = defaultdict(AcceptanceRecord)
-        self._seen_at: Counter[int] = Counter()  # by depth: the last draft with an observation at it
+        self._tried = [0.0] * 2 * BUCKETS  # tokens by confidence: the first ones of drafts, then deeper ones
+        self._taken = [0.0] * 2 * BUCKETS
+        self._tried_at: list[float] = []  # by depth, from 1
+        self._taken_at: list[float] = []
+        self._seen_at: list[int] = []  # the last draft with an observation at it
         self._num_drafts = 0
 
-    def of_tree(self, tree: DraftTree, recent: AcceptanceRecord) -> list[Chance]:
-        """The probability that each node is accepted: the product of p along its path."""
-        odds, shift = self._drafter.odds_shift(), recent.odds_shift()
-        chances: list[Chance] = []
-        for confidence, parent in zip(_confidences(tree), tree.parents, strict=True):
-            if parent == ROOT:
-                p, weight = _given_parent(self._first, confidence, odds)
-                chances.append(Chance(_shifted(p, shift), weight))
-            else:
-                p, weight = _given_parent(self._deeper, confidence, odds)
-                above, least = chances[parent]
-                chances.append(Chance(p * above, weight if weight < least else least))
-        return chances
+    def of_trees(self, trees: Sequence[DraftTree], recent: Sequence[AcceptanceRecord]) -> list[TreeChances]:
+        """The probability that each node of these streams' drafts is accepted: the product of p along its path."""
+        prior, odds, found = 2 * PRIOR, self._drafter.odds_shift(), []
+        classes = [(taken, tried + prior) for taken, tried in zip(self._taken, self._tried, strict=True)]
+        first, deeper = [*classes[:BUCKETS], classes[BUCKETS - 1]], [*classes[BUCKETS:], classes[-1]]  # again for 1.0
+        for tree, record in zip(trees, recent, strict=True):
+            shift = record.odds_shift()
+            chances: list[float] = []
+            weights: list[float] = []
+            for confidence, parent in zip(_confidences(tree), tree.parents, strict=True):
+                right = confidence * odds
+                right /= right + (1 - confidence)
+                if parent < 0:
+                    taken, weight = first[int(confidence * BUCKETS)]
+                    p = _shifted((taken + prior * right) / weight, shift)
+                else:
+                    taken, weight = deeper[int(confidence * BUCKETS)]
+                    p = (taken + prior * right) / weight * chances[parent]
+                    weight = weight if weight < weights[parent] else weights[parent]
+                chances.append(p)
+                weights.append(weight)
+            found.append(TreeChances(chances, weights))
+        return found
 
     def of_depths(
         self, depth: int, recent: Sequence[AcceptanceRecord], left: float = 1.0, prior: float = 2 * PRIOR
@@ -105,10 +121,9 @@ class Acceptance:
         shift = _mean_shift(recent, left)
         own_p, path, least, chances = UNKNOWN, 1.0, math.inf, list[Chance]()
         for d in range(1, depth + 1):
-            record = self._depths.get(d)
             weight = prior
-            if record:
-                own_p, weight = record.mean(own_p, left * self._left_of(d), prior)
+            if d <= len(self._seen_at):
+                own_p, weight = self._mean_at(d, own_p, left * self._left_of(d), prior)
             path *= own_p if chances else _shifted(own_p, shift)
             least = min(least, weight)
             chances.append(Chance(path, least))
@@ -116,45 +131,67 @@ class Acceptance:
                 break
         return chances
 
+    def _mean_at(self, depth: int, before: float, left: float, prior: float) -> Chance:
+        """The mean of the observations, scaled by `left`, and the earlier estimate, which weighs `prior` tokens."""
+        tried, taken = self._tried_at[depth - 1] * left, self._taken_at[depth - 1] * left
+        weight = tried + prior
+        return Chance((taken + before * prior) / weight, weight) if weight else Chance(before, 0.0)
+
     def _left_of(self, depth: int) -> float:
         """Observations at a depth that drafts no longer reach fade, so a few rejections there do not end trials."""
-        return float(MEMORY ** (self._num_drafts - self._seen_at[depth]))
+        return float(MEMORY ** (self._num_drafts - self._seen_at[depth - 1]))
 
-    def observe(
-        self, proposed: DraftTree, tokens: Sequence[int], recent: AcceptanceRecord, *, ended_early: bool = False
-    ) -> None:
-        """Learns from the tokens a stream gained, also about nodes that were proposed but not scored. An empty draft
-        counts as one whose first token was rejected; one that `ended_early`, because the drafter was not sure, as one
-        whose next token was.
+    def observe(self, drafts: Sequence[JudgedDraft]) -> None:
+        """Learns from the tokens that streams gained, also about nodes that were proposed but not scored. An empty
+        draft counts as one whose first token was rejected; one that `ended_early`, because the drafter was not sure, as
+        one whose next token was.
         """
-        depth_of, odds = {ROOT: 0}, self._drafter.odds_shift()  # nodes that the text goes through
-        seen = reached = 0
-        for node, (token, parent, confidence) in enumerate(
-            zip(proposed.tokens, proposed.parents, _confidences(proposed), strict=True)
-        ):
-            depth = depth_of.get(parent, len(tokens)) + 1
-            if depth > len(tokens):
-                continue
-            seen, taken = max(seen, depth), token == tokens[depth - 1]
-            if taken:
-                reached = depth_of[node] = depth
-            self._learn(self._deeper if depth > 1 else self._first, confidence, odds, taken, recent)
-        if ended_early and reached == max(proposed.depths(), default=0):
-            seen = reached + 1
-        self._num_drafts += 1
-        for depth in range(1, max(seen, 1) + 1):
-            record = self._depths[depth]
-            record.fade(self._left_of(depth))
-            self._seen_at[depth] = self._num_drafts
-            record.tried += 1
-            record.taken += depth <= reached
+        judged = []  # the depth to which each draft was judged, and that to which it was accepted
+        for tree, tokens, recent, ended_early in drafts:
+            seen, reached = self._observe_tokens(tree, tokens, recent)
+            if ended_early and reached == max(tree.depths(), default=0):
+                seen = reached + 1
+            judged.append((seen or 1, reached))
+        self._observe_depths(judged)
 
-    def _learn(self, cells: Cells, confidence: float, odds: float, taken: bool, recent: AcceptanceRecord) -> None:
-        expected, _ = _given_parent(cells, confidence, odds)
-        if cells is self._first:
-            recent.add(taken, expected, RECENT)
-        cells[_bucket(confidence)].add(taken, expected, MEMORY)
-        self._drafter.add(taken, confidence, MEMORY)
+    def _observe_tokens(self, tree: DraftTree, tokens: Sequence[int], recent: AcceptanceRecord) -> tuple[int, int]:
+        drafter, tried_of, taken_of, prior, memory = self._drafter, self._tried, self._taken, 2 * PRIOR, MEMORY
+        odds, num_tokens, seen, reached = drafter.odds_shift(), len(tokens), 0, 0
+        depth_of = [num_tokens] * len(tree.tokens) + [0]  # less for nodes that the text goes through; ROOT is the last
+        tried, right, expected, confidences = drafter.tried, drafter.taken, drafter.expected, _confidences(tree)
+        for node, parent in enumerate(tree.parents):
+            above = depth_of[parent]
+            if above == num_tokens:
+                continue
+            taken, confidence = tree.tokens[node] == tokens[above], confidences[node]
+            at = int(confidence * BUCKETS) if confidence < 1 else BUCKETS - 1
+            if above:
+                at += BUCKETS
+            else:
+                p = (taken_of[at] + prior * _shifted(confidence, odds)) / (tried_of[at] + prior)
+                recent.add(taken, p, RECENT)
+            if above >= seen:
+                seen = above + 1
+            if taken:
+                reached = depth_of[node] = above + 1
+            tried_of[at], taken_of[at] = tried_of[at] * memory + 1, taken_of[at] * memory + taken
+            tried, right, expected = tried * memory + 1, right * memory + taken, expected * memory + confidence
+        drafter.tried, drafter.taken, drafter.expected = tried, right, expected
+        return seen, reached
+
+    def _observe_depths(self, judged: Sequence[tuple[int, int]]) -> None:
+        """Of each draft: the depth to which it was judged, and that to which it was accepted."""
+        deepest = max([seen for seen, _ in judged], default=0)
+        for by_depth in (self._tried_at, self._taken_at, self._seen_at):
+            by_depth += [0] * (deepest - len(by_depth))
+        for i in range(deepest):
+            tried, taken, at = self._tried_at[i], self._taken_at[i], self._seen_at[i]
+            for num_drafts, (seen, reached) in enumerate(judged, self._num_drafts + 1):
+                if seen > i:
+                    left = MEMORY ** (num_drafts - at)
+                    tried, taken, at = tried * left + 1, taken * left + (reached > i), num_drafts
+            self._tried_at[i], self._taken_at[i], self._seen_at[i] = tried, taken, at
+        self._num_drafts += len(judged)
 
 
 def _mean_shift(recent: Sequence[AcceptanceRecord], left: float) -> float:
@@ -164,21 +201,8 @@ def _mean_shift(recent: Sequence[AcceptanceRecord], left: float) -> float:
     return math.exp(fmean(math.log(record.odds_shift(left)) for record in recent)) if recent else 1.0
 
 
-def _given_parent(cells: Cells, confidence: float, odds: float) -> tuple[float, float]:
-    """The probability that a token is accepted if the one before it was, in any stream, and the tokens behind it. This
-    runs for each drafted token: it is `mean`, without its calls.
-    """
-    cell = cells[_bucket(confidence)]
-    weight = cell.tried + 2 * PRIOR
-    return (cell.taken + 2 * PRIOR * _shifted(confidence, odds)) / weight, weight
-
-
 def _confidences(tree: DraftTree) -> Sequence[float]:
     return tree.confidence or [UNKNOWN] * len(tree)
-
-
-def _bucket(confidence: float) -> int:
-    return int(confidence * BUCKETS) if confidence < 1 else BUCKETS - 1
 
 
 def _shifted(p: float, odds: float) -> float:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from slipstream.core.policy import PolicyReport, RoundOutcome, RoundView
 from slipstream.core.rehearsal import RehearsedRound
-from slipstream.core.stream import Observation, Stream, stops_early
+from slipstream.core.stream import Stream, stops_early
 from slipstream.core.team import members_of
-from slipstream.core.tree import ROOT, DraftTree
+from slipstream.core.tree import ROOT
 from slipstream.errors import UsageError
+from slipstream.policy.acceptance import JudgedDraft
 from slipstream.policy.auto_plan import AutoPlan
 from slipstream.policy.constants import MAX_DRAFT
 from slipstream.policy.knowledge import Knowledge
@@ -92,43 +92,45 @@ class AutoPolicy:
 
     def _learn_acceptance(self, plan: AutoPlan, outcome: RoundOutcome) -> None:
         """A free drafter that proposed nothing cost nothing; a costly one that proposed nothing counts as wrong."""
+        judged: dict[str, list[JudgedDraft]] = {}  # by drafter
         for o in outcome.observations if plan.offers.was_asked else ():
-            recent = self._known.streams[o.stream.id].recent
+            stream, offered = self._known.streams[o.stream.id], plan.offers.of_stream(o.stream)
             for drafter in members_of(o.stream.drafter):
-                if drafter.is_free:
-                    self._free.add(drafter.name)
-                tree = plan.offers.of_stream(o.stream).get(drafter.name)
-                if tree is not None:
-                    self._learn_recovery(o, drafter.name, tree)
-                if tree or (tree is not None and not drafter.is_free):
-                    self._last_drafter = drafter.name
-                    judged = tree if o.stream.verifier.judges_unscored else o.scored
-                    acceptance = self._known.drafters[drafter.name].acceptance
-                    acceptance.observe(judged, o.verdict.tokens(o.scored), recent, ended_early=stops_early(drafter))
-
-    def _learn_recovery(self, o: Observation, drafter: str, tree: DraftTree) -> None:
-        """What a drafter offers where its last draft was wrong from the start."""
-        was_right = self._known.streams[o.stream.id].was_right
-        is_right = tree.child(ROOT, o.verdict.tokens(o.scored)[0]) is not None
-        if was_right.get(drafter) is False:
-            self._known.drafters[drafter].add_recovery(is_right)
-        was_right[drafter] = is_right
+                name, is_free = drafter.name, drafter.is_free
+                if is_free:
+                    self._free.add(name)
+                tree = offered.get(name)
+                if tree is None:
+                    continue
+                known = self._known.drafters[name]
+                is_right = tree.child(ROOT, o.tokens[0]) is not None
+                if stream.was_right.get(name) is False:  # what it offers where its last draft was wrong from the start
+                    known.add_recovery(is_right)
+                stream.was_right[name] = is_right
+                if tree or not is_free:
+                    self._last_drafter = name
+                    draft = tree if o.stream.verifier.judges_unscored else o.scored
+                    of_drafter = judged.setdefault(name, [])
+                    of_drafter.append(JudgedDraft(draft, o.tokens, stream.recent, stops_early(drafter)))
+        for name, drafts in judged.items():
+            self._known.drafters[name].acceptance.observe(drafts)
 
     def _learn_drafting(self, plan: AutoPlan, outcome: RoundOutcome) -> None:
-        known, asked, unread = self._known, Counter[str](), Counter[str]()
+        known = self._known
+        unread: dict[str, list[int]] = {}  # by drafter: of each stream that it was asked for
         for stream in plan.view.streams if plan.offers.was_asked else ():
-            read_to = known.streams[stream.id].read_to
+            read_to, num_tokens = known.streams[stream.id].read_to, len(stream.tokens)
             for name in plan.offers.of_stream(stream):
-                asked[name] += 1
-                unread[name] = max(unread[name], len(stream.tokens) - read_to.get(name, 0))
-                read_to[name] = len(stream.tokens)
+                unread.setdefault(name, []).append(num_tokens - read_to.get(name, 0))
+                read_to[name] = num_tokens
         for name, drafter in known.drafters.items():
-            drafter.rounds_since = 0 if name in asked else drafter.rounds_since + 1
-            if name in asked:
+            drafter.rounds_since = 0 if name in unread else drafter.rounds_since + 1
+            if name in unread:
                 is_free = name in self._free
                 num_steps = 1 if is_free else plan.offers.depth_of(name)  # no matter how long what is free is
                 if name != plan.repeats:
-                    drafter.times.record(asked[name], num_steps, outcome.draft_s[name], unread[name], is_free=is_free)
+                    num_asked, most = len(unread[name]), max(unread[name])
+                    drafter.times.record(num_asked, num_steps, outcome.draft_s[name], most, is_free=is_free)
                 if is_free and not outcome.was_announced:
                     drafter.add_worth(self._saved_rounds(plan, outcome, name))
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from slipstream.core.policy import Ask, RoundView, fit
 from slipstream.core.stream import Drafter, is_repeated, nodes_of_a_step, stops_early
 from slipstream.core.tree import EMPTY_TREE, DraftTree
-from slipstream.policy.acceptance import Chance
+from slipstream.policy.acceptance import Chance, quantile
 from slipstream.policy.constants import CAUTION, HOLD, LOSS_SHARE, MEMORY, PRIOR
 from slipstream.policy.groups import DrafterGroup, DraftOption, group_by_drafter
 from slipstream.policy.knowledge import Decision, Knowledge
@@ -75,10 +75,10 @@ class AutoPlan:
         affordable = LOSS_SHARE * (drafter.rounds_since + 1) if known.budget.allows(0.0) else 0.0
         if asking_s > max(affordable, drafter.worth) * self.plain.seconds and not known.is_waiting:
             return []
-        wanted = [2 * (known.streams[s.id].num_scored + 2) for s in group.streams]
+        states, rooms = known.streams, self.view.rooms
         return [
-            Ask(stream, group.drafter, min(n, self.view.rooms[i], known.max_draft))
-            for stream, i, n in zip(group.streams, group.members, wanted, strict=True)
+            Ask(stream, group.drafter, min(2 * (states[stream.id].num_scored + 2), rooms[i], known.max_draft))
+            for stream, i in zip(group.streams, group.members, strict=True)
         ]
 
     def _ask_costly(self, group: DrafterGroup) -> list[Ask]:
@@ -168,7 +168,7 @@ class AutoPlan:
         trial = self._best_draft(group, chances, CAUTION, offered)
         if trial is None:
             return None
-        hoped = sum(chance.quantile(CAUTION) - chance.p for chance in chances[: trial.round.size])
+        hoped = sum(quantile(*chance, CAUTION) - chance.p for chance in chances[: trial.round.size])
         likely_tokens = trial.round.tokens - hoped * len(trial.members)
         lost_rounds = trial.round.seconds / self.plain.seconds - likely_tokens / self.plain.tokens
         return trial if known.budget.allows(lost_rounds) else None
@@ -197,7 +197,7 @@ class AutoPlan:
         offers, num_exceeded = sorted([tokens for _, tokens in gains.values()]), -1
         members, everyone, other_nodes, other_tokens = group.members, set(group.members), 0, 0.0
         for depth, chance in enumerate(chances, start=1):
-            gain += chance.quantile(z) if z else chance.p
+            gain += quantile(*chance, z) if z else chance.p
             if gains and num_exceeded != (now := bisect_left(offers, gain)):  # else it is for the same streams
                 num_exceeded, members = now, [i for i in group.members if i not in gains or gains[i][1] < gain]
                 others = [of for i, of in gains.items() if of[1] >= gain or i not in everyone]
@@ -227,7 +227,7 @@ class AutoPlan:
             self.offers.weigh(self._known)
         view, known = self.view, self._known
         asked = range(len(view.streams)) if self.offers.was_asked else ()
-        whole = fit([self.offers.whole(i) for i in asked], view.max_nodes)
+        whole = fit(self.offers.whole() if asked else [], view.max_nodes)
         num_whole = sum(map(len, whole))
         tokens, start_s = self.plain.tokens, self.plain.seconds
         if self._pays:  # the device waits for the next draft, whether this one is scored or not
@@ -236,10 +236,10 @@ class AutoPlan:
             tokens += sum(self.offers.whole_gain(i, tree, known) for i, tree in enumerate(whole) if tree)
             start_s = known.times.seconds(len(view.streams) + num_whole) - self._head_start_s
         self.chosen = self._choose(RoundOption(0, tokens, start_s + self._drafting_s), num_whole)
-        kept = [tree or self.offers.selected(i) for i, tree in enumerate(whole)]
-        for i in asked:
-            if self.offers.of_stream(view.streams[i]):
-                known.streams[view.streams[i].id].num_scored = len(kept[i])
+        kept = [tree or selected for tree, selected in zip(whole, self.offers.selected(), strict=True)] if asked else []
+        for stream, tree in zip(view.streams, kept, strict=True) if asked else ():
+            if self.offers.of_stream(stream):
+                known.streams[stream.id].num_scored = len(tree)
         known.is_waiting = view.can_run_ahead and self._is_worth_waiting()
         self.next_draft = 0 if view.can_run_ahead and known.times.is_known and not known.is_waiting else None
         return [EMPTY_TREE] * len(view.streams) if view.is_announced or not asked else kept
@@ -263,6 +263,7 @@ class AutoPlan:
         are rejected, else by the lower p.
         """
         chosen = start
+        self.offers.select(())
         for z in (0.0, -CAUTION) if self.offers else ():
             order, chances = self.offers.ranked(z, self.view.max_nodes - num_whole)
             chosen = self._best_prefix(start, chances, num_whole, 0.0)

@@ -8,7 +8,7 @@ from slipstream.core.policy import Ask, PolicyReport, RoundOutcome, RoundView, f
 from slipstream.core.stream import Stream
 from slipstream.core.tree import EMPTY_TREE, DraftTree
 from slipstream.errors import UsageError
-from slipstream.policy.acceptance import Acceptance, AcceptanceRecord
+from slipstream.policy.acceptance import Acceptance, AcceptanceRecord, JudgedDraft
 from slipstream.policy.ledger import Ledger
 from slipstream.policy.round_times import RoundTimes
 
@@ -57,9 +57,8 @@ class FixedPolicy:
         if not outcome.has_prefill:
             self._times.record(outcome.rows, outcome.total_s - outcome.drafting_s, is_plain=not outcome.num_drafted)
             self._ledger.add(outcome)
-        for o in outcome.observations:
-            if o.scored:
-                self._acceptance.observe(o.scored, o.verdict.tokens(o.scored), AcceptanceRecord())
+        drafted = [o for o in outcome.observations if o.scored]
+        self._acceptance.observe([JudgedDraft(o.scored, o.tokens, AcceptanceRecord()) for o in drafted])
 
     def forget(self, stream: Stream) -> None:
         pass

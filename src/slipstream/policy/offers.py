@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from slipstream.core.stream import Drafter, Observation, Stream
 from slipstream.core.tree import EMPTY_TREE, ROOT, DraftTree, TreeBuilder
-from slipstream.policy.acceptance import Chance
+from slipstream.policy.acceptance import TreeChances, quantile
 from slipstream.policy.knowledge import Knowledge
 
 
@@ -17,26 +17,29 @@ class Offers:
         self._rooms = rooms
         self._index = {stream.id: i for i, stream in enumerate(streams)}
         self._trees: list[dict[str, DraftTree]] = [{} for _ in streams]  # by drafter
-        self._weighed: dict[tuple[int, str], list[Chance]] = {}  # by stream and drafter
+        self._weighed: list[dict[str, TreeChances]] = [{} for _ in streams]  # by drafter
         self._merged: list[DraftTree] = []  # the trees of all drafters merged, if they may be cut
-        self._nodes: list[tuple[int, int]] = []  # stream and node of all of them
-        self._chances: list[Chance] = []  # of each
+        self._starts: list[int] = []  # by stream: the place of its first node among all of them
+        self._stream_of: list[int] = []  # by place
+        self._chances = TreeChances([], [])  # by place
         self._recovery: list[float] = []  # by stream: the chance that a draft goes on rightly after a wrong one
-        self._selected: dict[int, list[int]] = {}  # by stream: places in `_nodes`
+        self._selected: list[list[int]] = []  # by stream: places
         self.was_asked = False  # any drafter: if not, there is nothing to choose from or to learn
 
     def add(self, stream: Stream, drafter: Drafter, tree: DraftTree) -> None:
         self.was_asked = True
-        self._trees[self._index[stream.id]][drafter.name] = tree
-        self._weighed.pop((stream.id, drafter.name), None)
+        i = self._index[stream.id]
+        self._trees[i][drafter.name] = tree
+        self._weighed[i].pop(drafter.name, None)
 
     def __bool__(self) -> bool:
         """Whether there is a node that may be scored or dropped."""
-        return bool(self._nodes)
+        return bool(self._stream_of)
 
     def of_stream(self, stream: Stream) -> dict[str, DraftTree]:
         """Proposals by drafter. Empty for a stream that read its prompt."""
-        return self._trees[self._index[stream.id]] if stream.id in self._index else {}
+        i = self._index.get(stream.id)
+        return {} if i is None else self._trees[i]
 
     def of_drafter(self, name: str) -> list[DraftTree] | None:
         """One drafter's proposal for every stream, if it alone proposed something for all of them."""
@@ -44,105 +47,127 @@ class Offers:
         is_alone = all(sum(map(bool, of_stream.values())) == 1 for of_stream in self._trees)
         return trees if is_alone and all(trees) else None
 
-    def whole(self, i: int) -> DraftTree:
-        """The draft of a stream that must not be cut."""
-        if self._streams[i].verifier.judges_unscored:
-            return EMPTY_TREE
-        return next(filter(None, self._trees[i].values()), EMPTY_TREE)
+    def whole(self) -> list[DraftTree]:
+        """By stream: the draft of one that must not be cut."""
+        return [
+            EMPTY_TREE if stream.verifier.judges_unscored else next(filter(None, trees.values()), EMPTY_TREE)
+            for stream, trees in zip(self._streams, self._trees, strict=True)
+        ]
 
     def whole_gain(self, i: int, tree: DraftTree, known: Knowledge) -> float:
         """Expected tokens of such a draft, or of its beginning."""
         name = next(name for name, of_drafter in self._trees[i].items() if of_drafter)
-        chances = known.drafters[name].acceptance.of_tree(tree, known.streams[self._streams[i].id].recent)
-        return sum(chance.p for chance in chances)
+        recent = known.streams[self._streams[i].id].recent
+        return sum(known.drafters[name].acceptance.of_trees([tree], [recent])[0].p)
 
     def weigh(self, known: Knowledge) -> None:
         """Computes the probabilities of all nodes that may be cut."""
-        self._merged, self._nodes, self._chances, self._recovery = [], [], [], []
-        for i, (stream, trees) in enumerate(zip(self._streams, self._trees, strict=True)):
-            offered = {name: tree for name, tree in trees.items() if tree} if stream.verifier.judges_unscored else {}
-            chances = {name: self._chances_of(stream, name, tree, known) for name, tree in offered.items()}
-            if len(offered) > 1:
-                tree, merged = _likeliest(*_merge(offered, chances), self._rooms[i])
-            else:
-                tree, merged = next(iter(offered.values()), EMPTY_TREE), next(iter(chances.values()), [])
+        offered = [
+            [name for name, tree in trees.items() if tree.tokens] if stream.verifier.judges_unscored else []
+            for stream, trees in zip(self._streams, self._trees, strict=True)
+        ]
+        self._weigh_new(offered, known)
+        self._merged, self._starts, self._stream_of = [], [], []
+        self._recovery = self._recoveries(offered, known)
+        self._chances = all_chances = TreeChances([], [])
+        for i, names in enumerate(offered):
+            self._starts.append(len(self._stream_of))
+            if not names:
+                self._merged.append(EMPTY_TREE)
+                continue
+            tree, chances = self._trees[i][names[0]], self._weighed[i][names[0]]
+            if len(names) > 1:
+                merged = _merge({name: self._trees[i][name] for name in names}, self._weighed[i])
+                tree, chances = _likeliest(*merged, self._rooms[i])
             self._merged.append(tree)
-            self._recovery.append(self._recovery_of(offered, known))
-            self._nodes += [(i, node) for node in range(len(tree))]
-            self._chances += merged
+            self._stream_of += [i] * len(tree.tokens)
+            all_chances.p.extend(chances.p)
+            all_chances.weights.extend(chances.weights)
 
-    def _chances_of(self, stream: Stream, drafter: str, tree: DraftTree, known: Knowledge) -> list[Chance]:
-        key = (stream.id, drafter)
-        if key not in self._weighed:
-            recent = known.streams[stream.id].recent
-            self._weighed[key] = known.drafters[drafter].acceptance.of_tree(tree, recent)
-        return self._weighed[key]
+    def _weigh_new(self, offered: Sequence[Sequence[str]], known: Knowledge) -> None:
+        """What was proposed since the last time."""
+        new: dict[str, list[int]] = {}
+        for i, names in enumerate(offered):
+            for name in names:
+                if name not in self._weighed[i]:
+                    new.setdefault(name, []).append(i)
+        for name, of_streams in new.items():
+            trees = [self._trees[i][name] for i in of_streams]
+            recent = [known.streams[self._streams[i].id].recent for i in of_streams]
+            chances = known.drafters[name].acceptance.of_trees(trees, recent)
+            for i, of_tree in zip(of_streams, chances, strict=True):
+                self._weighed[i][name] = of_tree
 
-    def _recovery_of(self, offered: Iterable[str], known: Knowledge) -> float:
+    def _recoveries(self, offered: Sequence[Sequence[str]], known: Knowledge) -> list[float]:
         """One stream alone is not waited for: its next draft is right or wrong, and the wait is then lost whole. Over
         many streams the mean is what comes."""
-        if len(self._streams) == 1:
-            return 0.0
-        return max((known.drafters[name].recovery for name in offered), default=0.0)
+        if len(offered) == 1:
+            return [0.0]
+        return [max([known.drafters[name].recovery for name in names]) if names else 0.0 for names in offered]
 
     def ranked(self, z: float, limit: int) -> tuple[list[int], list[float]]:
         """Places of the `limit` likeliest nodes, most likely first, and their probabilities at the quantile `z`.
         Parents come before children.
         """
-        order = sorted(range(len(self._chances)), key=self._chances.__getitem__, reverse=True)[:limit]  # stable
-        if not z:
-            return order, [self._chances[place].p for place in order]
-        values: dict[int, float] = {}
-        for place in order:
-            values[place] = self._bounded(place, z, values)
-        order.sort(key=values.__getitem__, reverse=True)
+        values = self._chances.p
+        order = sorted(range(len(values)), key=values.__getitem__, reverse=True)[:limit]  # stable, also in reverse
+        if z:
+            values = self._quantiles(z)
+            order.sort(key=values.__getitem__, reverse=True)
         return order, [values[place] for place in order]
 
-    def _bounded(self, place: int, z: float, values: Mapping[int, float]) -> float:
-        """The quantile of a node: no node's is higher than its parent's, which is in `values`."""
-        i, node = self._nodes[place]
-        parent = self._merged[i].parents[node]
-        above = 1.0 if parent == ROOT else values.get(place - node + parent, 1.0)
-        return min(above, self._chances[place].quantile(z))
+    def _quantiles(self, z: float) -> list[float]:
+        """Of all nodes, by place; no node's is higher than its parent's."""
+        values: list[float] = []
+        p, weights = self._chances
+        for tree, start in zip(self._merged, self._starts, strict=True):
+            for place, parent in enumerate(tree.parents, start):
+                own = quantile(p[place], weights[place], z)
+                above = 1.0 if parent == ROOT else values[start + parent]
+                values.append(own if own < above else above)
+        return values
 
     def expected_next(self, z: float, limit: int) -> list[float]:
         """The `limit` highest chances of tokens that the round after this one could score, if this one gives the first
         token of each draft alone. What is now in second place is then in first; and where the first token is wrong,
         the drafter may offer something else that is right.
         """
-        values: dict[int, float] = {}
+        values = self._quantiles(z)
         expected: list[float] = []
-        for place, (i, node) in enumerate(self._nodes):
-            tree = self._merged[i]
-            values[place] = self._bounded(place, z, values)
-            depth = tree.depths()[node]
-            if depth == 2:
-                wrong = 1 - values[place - node + tree.parents[node]]
-                expected.append(values[place] + wrong * self._recovery[i])
-            elif depth > 2:
-                expected.append(values[place])
+        for tree, start, recovery in zip(self._merged, self._starts, self._recovery, strict=True):
+            for place, (depth, parent) in enumerate(zip(tree.depths(), tree.parents, strict=True), start):
+                if depth > 1:
+                    wrong = 1 - values[start + parent] if depth == 2 else 0.0
+                    expected.append(values[place] + wrong * recovery)
         return sorted(expected, reverse=True)[:limit]
 
     # -- the selection ----------------------------------------------------------------------------------------------
 
     def select(self, places: Sequence[int]) -> None:
-        self._selected = {}
+        self._selected = [[] for _ in self._streams]
         for place in places:
-            self._selected.setdefault(self._nodes[place][0], []).append(place)
+            self._selected[self._stream_of[place]].append(place)
 
-    def selected(self, i: int) -> DraftTree:
-        places = self._selected.get(i, ())
-        return self._merged[i].keep(self._nodes[place][1] for place in places) if places else EMPTY_TREE
+    def selected(self) -> list[DraftTree]:
+        """By stream: the tree of its selected nodes."""
+        return [
+            (tree if places else EMPTY_TREE)
+            if not 0 < len(places) < len(tree.tokens)
+            else tree.keep([place - start for place in places])
+            for tree, start, places in zip(self._merged, self._starts, self._selected, strict=True)
+        ]
 
     def gains(self) -> dict[int, tuple[int, float]]:
         """By stream: the selected nodes, and their expected tokens."""
-        return {i: (len(of), sum(self._chances[place].p for place in of)) for i, of in self._selected.items()}
+        p = self._chances.p
+        return {i: (len(of), sum([p[place] for place in of])) for i, of in enumerate(self._selected) if of}
 
     # -- the result -------------------------------------------------------------------------------------------------
 
     def depth_of(self, drafter: str) -> int:
         """The depth of the longest draft that a drafter proposed."""
-        return max((max(trees[drafter].depths(), default=0) for trees in self._trees if drafter in trees), default=0)
+        drafts = [trees[drafter].depths() for trees in self._trees if drafter in trees]
+        return max([max(depths) for depths in drafts if depths], default=0)
 
     def credit_of(self, drafter: str, observations: Sequence[Observation]) -> tuple[int, int]:
         """The scored and the accepted nodes among those that this drafter proposed."""
@@ -150,7 +175,7 @@ class Offers:
         for o in observations:
             trees = self.of_stream(o.stream)
             if len(trees) == 1 and drafter in trees:
-                num_scored += len(o.scored)
+                num_scored += len(o.scored.tokens)
                 num_accepted += len(o.verdict.path)
             elif drafter in trees and o.scored:
                 place = _places(o.scored, trees[drafter])
@@ -159,26 +184,27 @@ class Offers:
         return num_scored, num_accepted
 
 
-def _merge(trees: dict[str, DraftTree], chances: dict[str, list[Chance]]) -> tuple[DraftTree, list[Chance]]:
+def _merge(trees: Mapping[str, DraftTree], chances: Mapping[str, TreeChances]) -> tuple[DraftTree, TreeChances]:
     """Merges several trees; each node has the highest probability of any drafter."""
     builder = TreeBuilder()
-    best: list[Chance] = []
+    best: list[tuple[float, float]] = []
     for name, tree in trees.items():
         place = {ROOT: ROOT}
-        for node, (token, parent) in enumerate(zip(tree.tokens, tree.parents, strict=True)):
+        of_nodes = zip(tree.tokens, tree.parents, *chances[name], strict=True)
+        for node, (token, parent, *chance) in enumerate(of_nodes):
             at = place[node] = builder.add(place[parent], token)
             if at == len(best):
-                best.append(chances[name][node])
-            best[at] = max(best[at], chances[name][node])
-    return builder.build(), best
+                best.append((0.0, 0.0))
+            best[at] = max(best[at], (chance[0], chance[1]))
+    return builder.build(), TreeChances([p for p, _ in best], [weight for _, weight in best])
 
 
-def _likeliest(tree: DraftTree, chances: list[Chance], count: int) -> tuple[DraftTree, list[Chance]]:
+def _likeliest(tree: DraftTree, chances: TreeChances, count: int) -> tuple[DraftTree, TreeChances]:
     """As much of a tree as there is room for: each drafter kept to it, but not all of them together."""
     if len(tree) <= count:
         return tree, chances
-    kept = sorted(sorted(range(len(tree)), key=chances.__getitem__, reverse=True)[:count])  # stable, also in reverse
-    return tree.keep(kept), [chances[node] for node in kept]
+    kept = sorted(sorted(range(len(tree)), key=chances.p.__getitem__, reverse=True)[:count])  # stable, also in reverse
+    return tree.keep(kept), TreeChances([chances.p[i] for i in kept], [chances.weights[i] for i in kept])
 
 
 def _places(inner: DraftTree, outer: DraftTree) -> dict[int, int | None]:

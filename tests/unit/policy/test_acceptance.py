@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fakes import FakeDrafter, make_stream
 from slipstream.core.tree import EMPTY_TREE, ROOT, DraftTree, TreeBuilder
-from slipstream.policy.acceptance import Acceptance, AcceptanceRecord, Chance
+from slipstream.policy.acceptance import Acceptance, AcceptanceRecord, Chance, JudgedDraft, quantile
 from slipstream.policy.budget import LossBudget
 from slipstream.policy.constants import CREDIT
 from slipstream.policy.knowledge import Knowledge
@@ -21,12 +21,12 @@ UNITS = st.floats(0.0, 1.0)
 def learn(acceptance, tree, tokens, recent=None, times=60):
     recent = recent or AcceptanceRecord()
     for _ in range(times):
-        acceptance.observe(tree, tokens, recent)
+        acceptance.observe([JudgedDraft(tree, tokens, recent)])
     return recent
 
 
 def chance(acceptance, tree=SURE, recent=None):
-    return acceptance.of_tree(tree, recent or AcceptanceRecord())[0].p
+    return acceptance.of_trees([tree], [recent or AcceptanceRecord()])[0].p[0]
 
 
 def test_a_new_drafter_is_believed_and_a_known_one_is_judged():
@@ -41,8 +41,7 @@ def test_a_new_drafter_is_believed_and_a_known_one_is_judged():
 def test_streams_are_told_apart_by_how_their_drafts_began():
     acceptance, copying, other = Acceptance(), AcceptanceRecord(), AcceptanceRecord()
     for _ in range(60):
-        acceptance.observe(SURE, [1, 9], copying)
-        acceptance.observe(SURE, [2], other)
+        acceptance.observe([JudgedDraft(SURE, [1, 9], copying), JudgedDraft(SURE, [2], other)])
     assert chance(acceptance, recent=copying) > 0.65
     assert chance(acceptance, recent=other) < 0.35
     assert chance(acceptance) == pytest.approx(0.5, abs=0.1)
@@ -50,7 +49,7 @@ def test_streams_are_told_apart_by_how_their_drafts_began():
 
 def test_a_nodes_chance_is_the_product_along_its_path():
     tree = DraftTree((1, 2, 3), (ROOT, 0, ROOT), (0.5, 0.5, 0.2))
-    assert [c.p for c in Acceptance().of_tree(tree, AcceptanceRecord())] == pytest.approx([0.5, 0.25, 0.2])
+    assert Acceptance().of_trees([tree], [AcceptanceRecord()])[0].p == pytest.approx([0.5, 0.25, 0.2])
 
 
 @given(st.lists(st.tuples(st.integers(-1, 8), UNITS), max_size=9), st.floats(-3, 3), st.lists(UNITS, max_size=30))
@@ -61,7 +60,8 @@ def test_offered_nodes_are_ranked_by_chance_and_parents_come_first(nodes, z, see
     tree, known, stream = builder.build(), Knowledge(16), make_stream([1])
     for confidence in seen:
         tokens = [1 if confidence > 0.3 else 2]
-        known.drafters["d"].acceptance.observe(DraftTree.chain([1], [confidence]), tokens, AcceptanceRecord())
+        draft = JudgedDraft(DraftTree.chain([1], [confidence]), tokens, AcceptanceRecord())
+        known.drafters["d"].acceptance.observe([draft])
     offers = Offers([stream], [16])
     offers.add(stream, FakeDrafter("d"), tree)
     offers.weigh(known)
@@ -70,7 +70,7 @@ def test_offered_nodes_are_ranked_by_chance_and_parents_come_first(nodes, z, see
     assert all(0 <= c <= 1 for c in chances)
     for count in range(len(tree) + 1):
         offers.select(order[:count])
-        assert len(offers.selected(0)) == count  # a child without its parent would raise
+        assert len(offers.selected()[0]) == count  # a child without its parent would raise
 
 
 def test_what_several_drafters_offer_keeps_to_the_streams_room():
@@ -81,14 +81,45 @@ def test_what_several_drafters_offer_keeps_to_the_streams_room():
     offers.weigh(known)
     order, _ = offers.ranked(0.0, limit=99)
     offers.select(order)
-    assert offers.selected(0).tokens == (1, 3)
+    assert offers.selected()[0].tokens == (1, 3)
+
+
+def random_tree(nodes):
+    builder = TreeBuilder()
+    for i, (parent, token, confidence) in enumerate(nodes):
+        builder.add(min(parent, i - 1, len(builder) - 1), token, confidence)
+    return builder.build()
+
+
+NODES = st.lists(st.tuples(st.integers(-1, 8), st.integers(0, 2), UNITS), max_size=9)
+ROUNDS = st.lists(st.tuples(NODES, st.lists(st.integers(0, 2), min_size=1, max_size=4), st.booleans()), max_size=12)
+
+
+@given(ROUNDS)
+def test_streams_are_weighed_and_learned_from_together_as_one_after_the_other(drafts):
+    together, alone = Acceptance(), Acceptance()
+    recent = [AcceptanceRecord() for _ in drafts], [AcceptanceRecord() for _ in drafts]
+    trees = [random_tree(nodes) for nodes, _, _ in drafts]
+    judged = list(zip(trees, [tokens for _, tokens, _ in drafts], [early for *_, early in drafts], strict=True))
+    for _ in range(3):
+        together.observe([JudgedDraft(t, n, r, early) for (t, n, early), r in zip(judged, recent[0], strict=True)])
+        for (tree, tokens, early), record in zip(judged, recent[1], strict=True):
+            alone.observe([JudgedDraft(tree, tokens, record, early)])
+    assert recent[0] == recent[1]
+    assert together.of_depths(5, []) == alone.of_depths(5, [])
+    one_by_one = [alone.of_trees([tree], [record])[0] for tree, record in zip(trees, recent[1], strict=True)]
+    assert together.of_trees(trees, recent[0]) == one_by_one
+    for tree, (p, weights) in zip(trees, one_by_one, strict=True):
+        for node, parent in enumerate(tree.parents):
+            assert 0 <= p[node] <= (1 if parent == ROOT else p[parent])
+            assert parent == ROOT or weights[node] <= weights[parent]
 
 
 @given(UNITS, st.floats(0, 1000), st.floats(0, 4))
 def test_quantiles_lie_on_both_sides_of_p_and_close_in_with_what_was_seen(p, weight, z):
     known, better = Chance(p, weight), Chance(p, weight + 50)
-    assert 0 <= known.quantile(-z) <= p <= known.quantile(z) <= 1
-    assert better.quantile(z) - better.quantile(-z) <= known.quantile(z) - known.quantile(-z) + 1e-9
+    assert 0 <= quantile(*known, -z) <= p <= quantile(*known, z) <= 1
+    assert quantile(*better, z) - quantile(*better, -z) <= quantile(*known, z) - quantile(*known, -z) + 1e-9
 
 
 def test_a_draft_that_was_never_scored_is_judged_by_the_targets_token():
