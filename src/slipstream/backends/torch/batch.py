@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +13,9 @@ from slipstream.core.tree import EMPTY_TREE, ROOT, DraftTree
 
 if TYPE_CHECKING:
     from slipstream.backends.torch.kv_pool import PooledSequence
+
+
+LISTS = ("pages", "tokens", "position", "cell", "sequence", "prefix", "wanted", "extra_from", "extra")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +28,7 @@ class Batch:
     outputs are read.
     """
 
-    indices: torch.Tensor  # int32: the lists of `starts`, one after another; a tensor for each takes longer than a step
+    indices: torch.Tensor  # int32: `LISTS`, one after another; a tensor for each takes longer than a small step
     num_rows: int
     num_wanted: int
     num_sequences: int
@@ -34,19 +36,11 @@ class Batch:
     page_size: int
     max_keys: int  # the most keys any row sees
 
-    def starts(self) -> dict[str, int]:
-        """Where each list begins, and where the last one ends."""
-        rows = self.num_rows
-        sizes = {"pages": self.num_sequences * self.max_pages}
-        sizes |= dict.fromkeys(("tokens", "position", "cell", "sequence", "prefix"), rows)
-        sizes |= {"wanted": self.num_wanted, "extra_from": rows + 1}
-        return dict(zip((*sizes, "extra"), accumulate(sizes.values(), initial=0), strict=True))
-
     def of(self, name: str) -> torch.Tensor:
-        """One of the lists."""
-        starts = self.starts()
-        end = next((start for start in starts.values() if start > starts[name]), None)
-        part = self.indices[starts[name] : None if name == "extra" else end]
+        """One of `LISTS`."""
+        sizes = [self.num_sequences * self.max_pages, *[self.num_rows] * 5, self.num_wanted, self.num_rows + 1]
+        sizes.append(self.indices.shape[0] - sum(sizes))
+        part = torch.split(self.indices, sizes)[LISTS.index(name)]
         return part.view(self.num_sequences, self.max_pages) if name == "pages" else part
 
     @property
@@ -97,13 +91,9 @@ class RowLists:
     def build(self, pages_of: Sequence[Sequence[int]], page_size: int, device: torch.device) -> Batch:
         """`pages_of`: the pages of each sequence."""
         max_pages = max(map(len, pages_of))
-        indices: list[int] = []
-        for own in pages_of:
-            indices += own
-            indices += [0] * (max_pages - len(own))
-        for part in (self.tokens, self.position, self.cell, self.sequence, self.prefix, self.wanted, self.extra_from):
-            indices += part
-        indices += self.extra
+        pages = [page for own in pages_of for page in (*own, *[0] * (max_pages - len(own)))]
+        indices = [*pages, *self.tokens, *self.position, *self.cell, *self.sequence, *self.prefix, *self.wanted]
+        indices += (*self.extra_from, *self.extra)
         return Batch(
             torch.from_numpy(np.array(indices, np.int32)).to(device),  # `torch.tensor` takes 25 us
             num_rows=len(self.tokens),

@@ -229,14 +229,6 @@ class Ops(Protocol[BatchOf]):
         """Tokens through the whole decoder."""
         ...
 
-    def embed(self, table: Linear, tokens: torch.Tensor, then: Norm) -> Hidden: ...
-
-    def layers(
-        self, hidden: Hidden, stack: Stack, batch: BatchOf, cache: StackCache, features: Features | None
-    ) -> None:
-        """The residual stream through all layers, in place."""
-        ...
-
     def qkv(
         self, hidden: Hidden, norm: Norm, weight: Linear, qk_norm: QKNorm | None, step: LayerStep[BatchOf]
     ) -> torch.Tensor:
@@ -261,13 +253,6 @@ class Ops(Protocol[BatchOf]):
     def attend(self, qkv: torch.Tensor, batch: BatchOf, config: DecoderConfig, cache: LayerCache) -> torch.Tensor:
         """[rows, heads * head_dim], of what `qkv` gave"""
         ...
-
-
-def run_forward(ops: Ops[B], stack: Stack, batch: B, cache: StackCache, features: Features | None) -> Outputs:
-    """A forward pass, step by step."""
-    hidden = ops.embed(stack.embedding, batch.tokens, then=stack.layers[0].attention_norm)
-    ops.layers(hidden, stack, batch, cache, features)
-    return Outputs(ops.logits(hidden.take(batch.logit_rows), stack.final_norm, stack.head))
 
 
 def run_layers(
@@ -302,18 +287,10 @@ def joined(weight: Weight | Sequence[Weight]) -> torch.Tensor:
 class SmallSteps(ABC, Generic[B]):
     """The steps one at a time. `x` is [rows, width]."""
 
-    name: str
     activation_dtype: torch.dtype
-    batch_invariant: bool
     takes_quantised = False
     takes_fp8 = False
     drafts_chains = False
-
-    @abstractmethod
-    def pack(self, weight: Weight | Sequence[Weight], bias: torch.Tensor | None = None) -> Linear: ...
-
-    @abstractmethod
-    def first_outputs(self, weight: Linear, count: int) -> Linear: ...
 
     @abstractmethod
     def attend(self, qkv: torch.Tensor, batch: B, config: DecoderConfig, cache: LayerCache) -> torch.Tensor: ...
@@ -340,15 +317,6 @@ class SmallSteps(ABC, Generic[B]):
     ) -> None:  # fmt: skip
         """Normalises and rotates queries and keys of `qkv` in place; writes keys and values into the cache."""
         ...
-
-    def forward(self, stack: Stack, batch: B, cache: StackCache, features: Features | None) -> Outputs:
-        return run_forward(self, stack, batch, cache, features)
-
-    def layers(self, hidden: Hidden, stack: Stack, batch: B, cache: StackCache, features: Features | None) -> None:
-        run_layers(self, hidden, stack, batch, cache, features)
-
-    def embed(self, table: Linear, tokens: torch.Tensor, then: Norm) -> Hidden:
-        return Hidden(self.lookup(table, tokens))
 
     def qkv(
         self, hidden: Hidden, norm: Norm, weight: Linear, qk_norm: QKNorm | None, step: LayerStep[B]

@@ -11,14 +11,20 @@ import torch.nn.functional as F  # noqa: N812
 from slipstream.backends.torch.batch import Batch
 from slipstream.backends.torch.coded_cache import read_cells, write_cells
 from slipstream.backends.torch.ops import (
+    Features,
+    Hidden,
     LayerCache,
     Linear,
     Norm,
+    Outputs,
     QKNorm,
     RopeTable,
     SmallSteps,
+    Stack,
+    StackCache,
     Weight,
     joined,
+    run_layers,
 )
 from slipstream.models.config import DecoderConfig
 
@@ -41,6 +47,11 @@ class ReferenceOps(SmallSteps[Batch]):
 
     def first_outputs(self, weight: Linear, count: int) -> Linear:
         return replace(weight, data=weight.data[:count], outputs=count)
+
+    def forward(self, stack: Stack, batch: Batch, cache: StackCache, features: Features | None) -> Outputs:
+        hidden = Hidden(self.lookup(stack.embedding, batch.tokens))
+        run_layers(self, hidden, stack, batch, cache, features)
+        return Outputs(self.logits(hidden.take(batch.logit_rows), stack.final_norm, stack.head))
 
     def lookup(self, table: Linear, tokens: torch.Tensor) -> torch.Tensor:
         return table.data[tokens].to(self.activation_dtype)

@@ -37,31 +37,33 @@ from slipstream.errors import UsageError
 from slipstream.models.config import DecoderConfig
 from slipstream.models.quantised import QuantisedTensor
 
+_POINTER, _INT, _FLOAT, _DOUBLE = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float, ctypes.c_double
+
+
+def _all(kind: type, names: str) -> list[tuple[str, type]]:
+    return [(name, kind) for name in names.split()]
+
 
 class _CRows(ctypes.Structure):
     """`struct rows` of kernels.c."""
 
-    _fields_ = [
-        ("indices", ctypes.c_void_p),
-        *((name, ctypes.c_int64) for name in ("rows", "outputs", "sequences", "max_pages", "page_size", "max_keys")),
-    ]
+    _fields_ = [("indices", _POINTER), *_all(_INT, "rows outputs sequences max_pages page_size max_keys")]
 
 
 class _CAttention(ctypes.Structure):
     """`struct attention` of kernels.c."""
 
     _fields_ = [
-        *((name, ctypes.c_int64) for name in ("heads", "kv_heads", "dim", "window")),
-        *((name, ctypes.c_void_p) for name in ("cosine", "sine", "q_norm", "k_norm", "k_cache", "v_cache")),
-        ("coded", ctypes.c_int64),
-        ("eps", ctypes.c_float),
+        *_all(_INT, "heads kv_heads dim window"),
+        *_all(_POINTER, "cosine sine q_norm k_norm k_cache v_cache"),
+        *(("coded", _INT), ("eps", _FLOAT)),
     ]
 
 
 class _CFeatures(ctypes.Structure):
     """`struct features` of layer.c."""
 
-    _fields_ = [("layers", ctypes.c_void_p), ("count", ctypes.c_int64), ("out", ctypes.c_void_p)]
+    _fields_ = [("layers", _POINTER), ("count", _INT), ("out", _POINTER)]
 
 
 class _CLayer(ctypes.Structure):
@@ -69,43 +71,31 @@ class _CLayer(ctypes.Structure):
 
     _fields_ = [
         ("attention", _CAttention),
-        *((name, ctypes.c_void_p) for name in ("qkv", "output", "gate_up", "down", "attention_norm", "mlp_norm")),
-        ("eps", ctypes.c_float),
+        *_all(_POINTER, "qkv output gate_up down attention_norm mlp_norm"),
+        ("eps", _FLOAT),
     ]
 
 
 class _CDecoder(ctypes.Structure):
     """`struct decoder` of layer.c."""
 
-    _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("embedding", "head", "layers")),
-        ("count", ctypes.c_int64),
-        ("final_norm", ctypes.c_void_p),
-        ("eps", ctypes.c_float),
-    ]
+    _fields_ = [*_all(_POINTER, "embedding head layers"), ("count", _INT), ("final_norm", _POINTER), ("eps", _FLOAT)]
 
 
 class _CHead(ctypes.Structure):
     """`struct head` of layer.c."""
 
     _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("fuse", "feature_gains")),
-        ("feature_norms", ctypes.c_int64),
-        *((name, ctypes.c_void_p) for name in ("layer", "embedding", "logits")),
-        *((name, ctypes.c_void_p) for name in ("token_norm", "final_norm", "token_ids")),
-        *((name, ctypes.c_int32) for name in ("from_norm", "norm_output")),
+        *(*_all(_POINTER, "fuse feature_gains"), ("feature_norms", _INT)),
+        *_all(_POINTER, "layer embedding logits token_norm final_norm token_ids"),
+        *_all(ctypes.c_int32, "from_norm norm_output"),
     ]
 
 
 class _CChoice(ctypes.Structure):
     """`struct choice` of layer.c."""
 
-    _fields_ = [
-        ("temperature", ctypes.c_double),
-        ("keys", ctypes.c_void_p),
-        *((name, ctypes.c_double) for name in ("least", "chance")),
-        ("taken", ctypes.c_int64),
-    ]
+    _fields_ = [("temperature", _DOUBLE), ("keys", _POINTER), *_all(_DOUBLE, "least chance"), ("taken", _INT)]
 
 
 class NativeOps(SmallSteps[Batch]):

@@ -30,7 +30,6 @@ from slipstream.backends.torch.ops import (
     StackCache,
     Weight,
     joined,
-    run_forward,
     run_layers,
 )
 from slipstream.models.config import DecoderConfig
@@ -88,7 +87,9 @@ class TritonOps:
         return table.data, tokens
 
     def forward(self, stack: Stack, batch: DeviceRows, cache: StackCache, features: Features | None) -> Outputs:
-        return run_forward(self, stack, batch, cache, features)
+        hidden = self.embed(stack.embedding, batch.tokens, then=stack.layers[0].attention_norm)
+        self.layers(hidden, stack, batch, cache, features)
+        return Outputs(self.logits(hidden.take(batch.logit_rows), stack.final_norm, stack.head))
 
     def layers(
         self, hidden: Hidden, stack: Stack, batch: DeviceRows, cache: StackCache, features: Features | None
