@@ -264,8 +264,9 @@ class Engine:
             return True
 
     def _round(self, turns: list[_Turn], started: float) -> None:
-        view = self._view(turns)
+        view, planning = self._view(turns), self._clock()
         draft = self._policy.draft(view)
+        plan_s = self._clock() - planning - sum(draft.draft_s.values())
         for turn, tree in zip((t for t in turns if not t.is_prefill), draft.trees, strict=True):
             turn.tree = tree
             turn.offers = draft.offers.get(turn.stream.id, ())
@@ -294,6 +295,7 @@ class Engine:
             was_repeated=bool(self._repeated) and self._repeated == _drafts(turns),
             observations=observations,
             plan=draft.plan,
+            plan_s=plan_s,
         )
         self._account(turns, gains, outcome)
         if draft.plan or any(t.stream.drafter for t in turns):

@@ -67,6 +67,7 @@ class RoundOutcome:
     observations: Sequence[Observation] = ()
     plan: RoundPlan | None = None  # the plan that was followed; None if there was none, or if it failed
     was_repeated: bool = False  # a round with drafts that the device started before the host asked for it
+    plan_s: float = 0.0  # what the policy itself took until it was clear what to score
 
     @property
     def drafting_s(self) -> float:

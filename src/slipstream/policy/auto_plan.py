@@ -69,7 +69,7 @@ class AutoPlan:
             return []
         known = self._known
         drafter = known.drafters[group.drafter.name]
-        asking_s = drafter.times.seconds(len(group.members), 1, 0)
+        asking_s = drafter.times.seconds(len(group.members), 1, 0) + (known.asking_s or 0.0)
         if self.view.is_announced:
             asking_s = known.times.asking(len(self.view.streams))
         affordable = LOSS_SHARE * (drafter.rounds_since + 1) if known.budget.allows(0.0) else 0.0
@@ -104,7 +104,8 @@ class AutoPlan:
 
     def _goes_on(self, drafter: Drafter) -> bool:
         """Whether the device starts the next round with this drafter's drafts by itself."""
-        return self.view.can_run_ahead and is_repeated(drafter)
+        view = self.view
+        return view.can_run_ahead and is_repeated(drafter) and all(s.verifier.judges_unscored for s in view.streams)
 
     def _begin_rounds(self, drafter: Drafter) -> float:
         """Plain rounds lost by beginning with rounds that the device goes on with, and by going back to plain ones."""

@@ -56,6 +56,7 @@ class Knowledge:
     budget: LossBudget = field(default_factory=LossBudget)
     decision: Decision | None = None
     plain_rounds_left: int = 0  # that the device starts by itself, for which no costly drafter is looked into
+    asking_s: float | None = None  # what the policy itself takes for each drafter that is asked
     is_waiting: bool = False  # the device was not allowed to start the next round, because of a draft
     drafters: dict[str, DrafterState] = field(default_factory=lambda: defaultdict(DrafterState))
     streams: dict[int, StreamState] = field(default_factory=lambda: defaultdict(StreamState))

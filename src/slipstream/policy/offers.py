@@ -150,12 +150,8 @@ class Offers:
 
     def selected(self) -> list[DraftTree]:
         """By stream: the tree of its selected nodes."""
-        return [
-            (tree if places else EMPTY_TREE)
-            if not 0 < len(places) < len(tree.tokens)
-            else tree.keep([place - start for place in places])
-            for tree, start, places in zip(self._merged, self._starts, self._selected, strict=True)
-        ]
+        of_streams = zip(self._merged, self._starts, self._selected, strict=True)
+        return [t.keep([at - start for at in own]) if len(own) < len(t.tokens) else t for t, start, own in of_streams]
 
     def gains(self) -> dict[int, tuple[int, float]]:
         """By stream: the selected nodes, and their expected tokens."""
@@ -170,7 +166,7 @@ class Offers:
         return max([max(depths) for depths in drafts if depths], default=0)
 
     def credit_of(self, drafter: str, observations: Sequence[Observation]) -> tuple[int, int]:
-        """The scored and the accepted nodes among those that this drafter proposed."""
+        """The scored and the accepted nodes that this drafter alone proposed: what would be missing without it."""
         num_scored = num_accepted = 0
         for o in observations:
             trees = self.of_stream(o.stream)
@@ -178,9 +174,10 @@ class Offers:
                 num_scored += len(o.scored.tokens)
                 num_accepted += len(o.verdict.path)
             elif drafter in trees and o.scored:
-                place = _places(o.scored, trees[drafter])
-                num_scored += sum(at is not None for at in place.values()) - 1
-                num_accepted += sum(place[node] is not None for node in o.verdict.path)
+                nodes = {name: _nodes_in(tree, o.scored) for name, tree in trees.items()}
+                alone = nodes.pop(drafter).difference(*nodes.values())
+                num_scored += len(alone)
+                num_accepted += len(alone.intersection(o.verdict.path))
         return num_scored, num_accepted
 
 
@@ -207,10 +204,10 @@ def _likeliest(tree: DraftTree, chances: TreeChances, count: int) -> tuple[Draft
     return tree.keep(kept), TreeChances([chances.p[i] for i in kept], [chances.weights[i] for i in kept])
 
 
-def _places(inner: DraftTree, outer: DraftTree) -> dict[int, int | None]:
-    """The places of the nodes of one tree in another, if they are in it."""
-    place: dict[int, int | None] = {ROOT: ROOT}
+def _nodes_in(outer: DraftTree, inner: DraftTree) -> set[int]:
+    """The nodes of `inner` that `outer` has too."""
+    place: dict[int, int] = {ROOT: ROOT}
     for node, (token, parent) in enumerate(zip(inner.tokens, inner.parents, strict=True)):
-        above = place[parent]
-        place[node] = None if above is None else outer.child(above, token)
-    return place
+        if parent in place and (at := outer.child(place[parent], token)) is not None:
+            place[node] = at
+    return place.keys() - {ROOT}

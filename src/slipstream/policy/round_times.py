@@ -87,9 +87,9 @@ class RoundTimes:
         """Records a plain round that the device started by itself."""
         share = seconds / max(self.seconds(num_streams), 1e-12)
         if was_asked:
-            self._asking = _follow(self._asking, share)
+            self._asking = follow(self._asking, share)
         else:
-            self._ahead = min(1.0, _follow(self._ahead, share))
+            self._ahead = min(1.0, follow(self._ahead, share))
 
     def record(self, rows: int, seconds: float, *, is_plain: bool = True) -> None:
         """Records a round that the device did not start early, without its drafting time. A plain round corrects the
@@ -175,7 +175,7 @@ class RoundTimes:
         return {rows: self.seconds(rows) for rows in self._rows}
 
 
-def _follow(known: float | None, seen: float) -> float:
+def follow(known: float | None, seen: float) -> float:
     """The mean: a round that comes late makes the next one short. One that waited for other programs counts as twice
     the usual time, or plain decoding would look slow for as long as drafts are made."""
     return seen if known is None else RECENT * known + (1 - RECENT) * min(seen, 2 * known)

@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes import FakeDrafter, make_stream
+from slipstream.core.stream import Observation
 from slipstream.core.tree import EMPTY_TREE, ROOT, DraftTree, TreeBuilder
+from slipstream.core.verify import Verdict
 from slipstream.policy.acceptance import Acceptance, AcceptanceRecord, Chance, JudgedDraft, quantile
 from slipstream.policy.budget import LossBudget
 from slipstream.policy.constants import CREDIT
@@ -82,6 +84,18 @@ def test_what_several_drafters_offer_keeps_to_the_streams_room():
     order, _ = offers.ranked(0.0, limit=99)
     offers.select(order)
     assert offers.selected()[0].tokens == (1, 3)
+
+
+def test_a_drafter_is_credited_with_what_it_alone_proposed():
+    stream, scored = make_stream([1]), DraftTree((1, 2, 3, 4), (-1, 0, 0, 1))
+    offers = Offers([stream], [16])
+    offers.add(stream, FakeDrafter("a"), DraftTree.chain([1, 2, 4]))
+    seen = [Observation(stream, scored, Verdict((0, 1, 3), 9))]
+    assert offers.credit_of("a", seen) == (4, 3)  # all is its own
+    offers.add(stream, FakeDrafter("b"), DraftTree.chain([1, 3]))
+    assert offers.credit_of("a", seen) == (2, 2)
+    assert offers.credit_of("b", seen) == (1, 0)
+    assert offers.credit_of("c", seen) == (0, 0)
 
 
 def random_tree(nodes):

@@ -31,10 +31,10 @@ class Lookup(FakeDrafter):
 
 
 class World:
-    def __init__(self, free: Lookup, costly: Lookup, step_s: float = 0.001) -> None:
+    def __init__(self, free: Lookup, costly: Lookup, step_s: float = 0.001, plan_s: float = 0.0) -> None:
         self.policy = AutoPolicy()
         self.policy.expect(ROW_S, {costly.name: {1: step_s, 8: 1.1 * step_s}})
-        self.step_s = step_s
+        self.step_s, self.plan_s = step_s, plan_s
         self.stream = make_stream([1], drafter=DrafterTeam([free, costly]))
         self.num_asked = {free.name: 0, costly.name: 0}
         self.scored: list[DraftTree] = []
@@ -64,6 +64,7 @@ class World:
                     False,
                     [Observation(self.stream, tree, Verdict(tuple(path), TARGET[len(path)]))],
                     plan,
+                    plan_s=self.plan_s * len(draft_s),
                 )
             )
             self.scored.append(tree)
@@ -107,3 +108,12 @@ def test_two_drafts_of_one_stream_are_one_tree():
     both = [tree for tree in world.scored if len(tree) > 1]
     assert both and all(tree.is_chain for tree in both)  # they agree on the first token, so it is scored once
     assert EMPTY_TREE not in world.scored[-20:]
+
+
+def test_a_free_one_that_adds_nothing_is_asked_rarely_where_the_policy_takes_time_for_it():
+    def asked(plan_s):
+        free, costly = Lookup(name="suffix", is_free=True, depth=1), Lookup(name="model", is_free=False, depth=8)
+        return World(free, costly, plan_s=plan_s).run(200).num_asked
+
+    assert asked(0.0)["suffix"] > 190
+    assert asked(0.001)["suffix"] < 50 and asked(0.001)["model"] > 150

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 
 import numpy as np
@@ -21,32 +20,28 @@ from slipstream.errors import UsageError
 from slipstream.models.head_files import HeadCheckpoint, check_head_for
 
 
-@dataclass(slots=True)
-class _Outputs:
-    """What a forward pass gave, as the host reads it. Rows of all requests: of each ROOT, then the nodes."""
-
-    logits: npt.NDArray[np.float32]  # [rows, vocab]
-    likeliest: list[int] | None  # the token with the largest logit of each row, or -1
-
-
 class EagerScores:
-    """Those of one request."""
+    """Logits of one request. Rows of all requests follow each other: of each ROOT, then the nodes."""
 
-    def __init__(self, outputs: _Outputs, first: int, request: ScoreRequest, ops: SmallSteps[Batch]) -> None:
-        self._outputs = outputs
+    def __init__(
+        self, logits: npt.NDArray[np.float32], likeliest: Sequence[int], first: int, request: ScoreRequest,
+        ops: SmallSteps[Batch],
+    ) -> None:  # fmt: skip
+        self._logits = logits  # [rows of all requests, vocab]
+        self._likeliest = likeliest  # of all rows, or empty: not looked for
         self._first = first  # of this one's rows
         self._request = request
         self._ops = ops
 
     def row(self, node: int) -> npt.NDArray[np.float32]:
-        row: npt.NDArray[np.float32] = self._outputs.logits[self._first + node + 1]
+        row: npt.NDArray[np.float32] = self._logits[self._first + node + 1]
         return row
 
     def argmax(self, node: int) -> int:
         return int(self.row(node).argmax())
 
     def chosen(self, node: int) -> int | None:
-        request, likeliest = self._request, self._outputs.likeliest
+        request, likeliest = self._request, self._likeliest
         if request.sampling is None or request.sampling.changes_logits:
             return None
         if request.sampling.is_greedy and likeliest:
@@ -76,12 +71,10 @@ class EagerRunner:
         features = head.features(batch.num_rows) if head and any(part.sequence.is_followed for part in parts) else None
         found = self._decoder.forward(batch, self._pool, features)
         note_features(parts, features.out if features else None)
-        likeliest = None if found.likeliest is None else found.likeliest.tolist()
-        outputs = _Outputs(found.logits.cpu().numpy(), likeliest)
-        starts = accumulate((len(r.tree) + 1 for r in requests), initial=0)
-        return [
-            EagerScores(outputs, start, request, self._ops) for start, request in zip(starts, requests, strict=False)
-        ]
+        logits, likeliest = found.logits.cpu().numpy(), () if found.likeliest is None else found.likeliest.tolist()
+        starts = accumulate((len(request.tree) + 1 for request in requests), initial=0)
+        each = zip(starts, requests, strict=False)
+        return [EagerScores(logits, likeliest, start, request, self._ops) for start, request in each]
 
     @torch.inference_mode()
     def attach_head(self, checkpoint: HeadCheckpoint) -> TorchHead:
