@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from slipstream.backends.torch.kv_pool import PooledSequence
 
 
-LISTS = ("pages", "tokens", "position", "cell", "sequence", "prefix", "wanted", "extra_from", "extra")
+LISTS = ("pages", "tokens", "position", "cell", "sequence", "prefix", "logit_rows", "extra_from", "extra")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +24,13 @@ class Batch:
 
     A row has a token, a rotary position, a cell where its key and value are written, and a sequence: a row of `pages`.
     It sees positions [0, prefix) of that, then the cells `extra[extra_from[r] : extra_from[r + 1]]`: draft ancestors
-    that do not lie in order right behind the prefix, itself last. A chain has no extras. `wanted`: the rows whose
+    that do not lie in order right behind the prefix, itself last. A chain has no extras. `logit_rows`: the rows whose
     outputs are read.
     """
 
     indices: torch.Tensor  # int32: `LISTS`, one after another; a tensor for each takes longer than a small step
     num_rows: int
-    num_wanted: int
+    num_outputs: int
     num_sequences: int
     max_pages: int
     page_size: int
@@ -38,7 +38,7 @@ class Batch:
 
     def of(self, name: str) -> torch.Tensor:
         """One of `LISTS`."""
-        sizes = [self.num_sequences * self.max_pages, *[self.num_rows] * 5, self.num_wanted, self.num_rows + 1]
+        sizes = [self.num_sequences * self.max_pages, *[self.num_rows] * 5, self.num_outputs, self.num_rows + 1]
         sizes.append(self.indices.shape[0] - sum(sizes))
         part = torch.split(self.indices, sizes)[LISTS.index(name)]
         return part.view(self.num_sequences, self.max_pages) if name == "pages" else part
@@ -49,7 +49,7 @@ class Batch:
 
     @property
     def logit_rows(self) -> torch.Tensor:
-        return self.of("wanted")
+        return self.of("logit_rows")
 
 
 @dataclass(slots=True)
@@ -77,7 +77,7 @@ class RowLists:
         self.prefix: list[int] = []
         self.extra_from: list[int] = [0]
         self.extra: list[int] = []
-        self.wanted: list[int] = []
+        self.logit_rows: list[int] = []
 
     def add(self, token: int, position: int, cell: int, sequence: int, prefix: int, extra: Sequence[int] = ()) -> None:
         self.tokens.append(token)
@@ -92,12 +92,12 @@ class RowLists:
         """`pages_of`: the pages of each sequence."""
         max_pages = max(map(len, pages_of))
         pages = [page for own in pages_of for page in (*own, *[0] * (max_pages - len(own)))]
-        indices = [*pages, *self.tokens, *self.position, *self.cell, *self.sequence, *self.prefix, *self.wanted]
+        indices = [*pages, *self.tokens, *self.position, *self.cell, *self.sequence, *self.prefix, *self.logit_rows]
         indices += (*self.extra_from, *self.extra)
         return Batch(
             torch.from_numpy(np.array(indices, np.int32)).to(device),  # `torch.tensor` takes 25 us
             num_rows=len(self.tokens),
-            num_wanted=len(self.wanted),
+            num_outputs=len(self.logit_rows),
             num_sequences=len(pages_of),
             max_pages=max_pages,
             page_size=page_size,
@@ -111,7 +111,7 @@ def build_batch(parts: Sequence[SequenceRows], page_size: int, device: torch.dev
     for number, part in enumerate(parts):
         for position, token in enumerate(part.pending, start=part.start):
             rows.add(token, position, part.sequence.cell(position), number, position + 1)
-        rows.wanted.append(len(rows.tokens) - 1)
+        rows.logit_rows.append(len(rows.tokens) - 1)
         _add_tree(rows, part.sequence, number, part.start + len(part.pending), part.tree)
     return rows.build([part.sequence.pages for part in parts], page_size, device)
 
@@ -129,7 +129,7 @@ def _add_tree(rows: RowLists, sequence: PooledSequence, number: int, base: int, 
         else:
             ancestors = [sequence.cell(base + i) for i in tree.path(node)]
             rows.add(token, position, cell, number, base, ancestors)
-        rows.wanted.append(len(rows.tokens) - 1)
+        rows.logit_rows.append(len(rows.tokens) - 1)
 
 
 def note_features(parts: Sequence[SequenceRows], features: torch.Tensor | None) -> None:

@@ -150,7 +150,7 @@ class TorchHead(FollowingHead):
         features = self._add_unread(rows, sequences, tokens)
         batch = rows.build([sequence.pages for sequence in sequences], PAGE_SIZE, self._device)
         outputs = self._ops.read_features(self._as_chains, features, batch)
-        for sequence, last in zip(sequences, rows.wanted, strict=True):
+        for sequence, last in zip(sequences, rows.logit_rows, strict=True):
             trail_of(sequence).output = outputs[last : last + 1]
 
     def _add_unread(self, rows: RowLists, sequences: Sequence[PooledSequence], tokens: Sequence[int]) -> torch.Tensor:
@@ -165,7 +165,7 @@ class TorchHead(FollowingHead):
             start = sequence.head_length
             for position, token in enumerate([*sequence.tokens[start + 1 :], last], start=start):
                 rows.add(token, position, sequence.cell(position), number, position + 1)
-            rows.wanted.append(len(rows.tokens) - 1)
+            rows.logit_rows.append(len(rows.tokens) - 1)
             pieces.append(trail.take())
             sequence.head_length = sequence.length
         return joined_rows(pieces)

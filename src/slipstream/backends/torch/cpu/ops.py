@@ -151,8 +151,8 @@ class NativeOps(SmallSteps[Batch]):
 
     def forward(self, stack: Stack, batch: Batch, cache: StackCache, features: Features | None) -> Outputs:
         """All of it in one call: for one row of a small model, calls would take as long as the work."""
-        logits = torch.empty(batch.num_wanted, stack.head.outputs)
-        likeliest = torch.empty(batch.num_wanted, dtype=torch.int32)
+        logits = torch.empty(batch.num_outputs, stack.head.outputs)
+        likeliest = torch.empty(batch.num_outputs, dtype=torch.int32)
         kept = ctypes.byref(_c_features(features)) if features else None
         self._call(
             self._lib.slip_forward, self._c_decoder(stack, cache), ctypes.byref(_c_rows(batch)), kept,
@@ -307,7 +307,7 @@ def _c_features(features: Features) -> _CFeatures:
 
 def _c_rows(batch: Batch) -> _CRows:
     return _CRows(
-        batch.indices.data_ptr(), batch.num_rows, batch.num_wanted, batch.num_sequences, batch.max_pages,
+        batch.indices.data_ptr(), batch.num_rows, batch.num_outputs, batch.num_sequences, batch.max_pages,
         batch.page_size, batch.max_keys,
     )  # fmt: skip
 
