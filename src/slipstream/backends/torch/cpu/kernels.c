@@ -219,8 +219,12 @@ static void meet(void) {
         return;
     }
     for (int turn = 0; atomic_load(&meeting->number) == number;) {
-        if (turn < TURNS) turn++, pause_a_little();
-        else sched_yield();
+        if (turn == TURNS) {
+            sched_yield();
+            continue;
+        }
+        turn++;
+        pause_a_little();
     }
 }
 
