@@ -109,11 +109,18 @@ def test_the_first_token_of_a_draft_is_that_of_a_head_that_reads_the_whole_text(
     sequence.close()
 
 
-def test_a_large_head_is_in_fp8_on_cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_large_head_is_in_fp8_on_cuda(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
     """Its rows are nearly those of floats: a weight has 3 % of error, and sums have less."""
     pytest.importorskip("triton")
+    from contract import cuda_models
+
+    caplog.set_level("INFO", "slipstream")
     monkeypatch.setattr("slipstream.backends.torch.cuda.head._FP8_FROM_BYTES", 0)
-    case = made(load_cuda, "each-norm", tmp_path)
+    load = cuda_models.load_on_gpu if torch.cuda.is_available() else cuda_models.load_interpreted
+    case = made(load, "each-norm", tmp_path)
+    assert "rounded to FP8" in caplog.text
     sequence = read(case, TEXT)
     [row] = case.head.begin_draft([sequence], [7])
     expected = case.expected([*TEXT, 7])

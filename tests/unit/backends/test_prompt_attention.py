@@ -43,7 +43,7 @@ def test_blocks_see_what_plain_attention_sees(window: int | None, tma: bool) -> 
     attention = PromptAttention(config(window), torch.float32, torch.device("cpu"))
     attention._shape, attention._has_tma = BlockShape(32, 16, 4, 2), tma
     out = torch.full((len(queries), HEADS * HEAD_DIM), float("nan"))
-    blocks = Blocks(torch.tensor(fields, dtype=torch.int32).flatten(), len(fields), pages, len(pages))
+    blocks = Blocks(torch.tensor(fields, dtype=torch.int32).flatten(), pages, len(pages))
     attention.attend(queries, blocks, LayerCache(keys, values), out)
     cells = (pages.long()[:, None] * PAGE_SIZE + torch.arange(PAGE_SIZE)).flatten()[:length]
     torch.testing.assert_close(out, expected(queries, keys[cells], values[cells], start, window), rtol=0, atol=1e-5)

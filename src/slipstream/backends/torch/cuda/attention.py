@@ -328,6 +328,11 @@ class PagedAttention:
         self._early = can_start_early(device)
         self._prompts = PromptAttention(config, dtype, device)
 
+    @property
+    def rows_a_block(self) -> int:
+        """Of a prompt."""
+        return self._prompts.rows_a_block
+
     def rope_write(
         self, qkv: torch.Tensor, batch: DeviceRows, rope: RopeTable, norm: QKNorm | None, cache: LayerCache
     ) -> None:

@@ -47,7 +47,7 @@ class LongBatch(DeviceRows):
             setattr(self, name, self._sent.piece(name))
         if len(laid.blocks):
             blocks, num_pages = self._sent.piece("blocks"), room.pages if room else laid.num_block_pages
-            self.blocks = Blocks(blocks, len(blocks) // len(BLOCK_FIELDS), self.pages, num_pages)
+            self.blocks = Blocks(blocks, self.pages, num_pages)
 
     def fill(self, laid: LaidRows) -> None:
         """Others that have the same room."""

@@ -18,7 +18,7 @@ from slipstream.backends.torch.cuda.batch import DeviceRows
 from slipstream.backends.torch.cuda.bucket import ForwardPass
 from slipstream.backends.torch.cuda.choose import Chooser
 from slipstream.backends.torch.cuda.long_batch import LaidRows, LongBatch, Room, lay_rows
-from slipstream.backends.torch.cuda.prompt_attention import rows_a_block
+from slipstream.backends.torch.cuda.ops import TritonOps
 from slipstream.backends.torch.decoder import Decoder
 from slipstream.backends.torch.kv_pool import PAGE_SIZE, KVPool, PooledSequence
 from slipstream.backends.torch.memory import CAPTURED_ROWS
@@ -52,7 +52,8 @@ class LongForward(ForwardPass):
         self._pool = pool
         self._device = device
         self._feature_layers = feature_layers
-        self._rows_a_block = rows_a_block(decoder.config, decoder.ops.activation_dtype)
+        assert isinstance(decoder.ops, TritonOps)
+        self._rows_a_block = decoder.ops.rows_a_block
         self._rows: _Rows | None = None
         self._num_rows = 0
         self._rooms: dict[Room, _Rows] = {}

@@ -64,6 +64,11 @@ class TritonOps:
         self._attention = PagedAttention(config, dtype, device, MAX_TILES)
         self.tilings = Tilings(device, streams=streamed is not None)
 
+    @property
+    def rows_a_block(self) -> int:
+        """Of a prompt, for attention."""
+        return self._attention.rows_a_block
+
     def for_head(self, config: DecoderConfig) -> TritonOps:
         """Those of a draft head with such a layer. Its weights are floats."""
         return TritonOps(config, self.activation_dtype, self._device, self.batch_invariant, self.tilings.streams)

@@ -2,12 +2,12 @@
 
 A block is up to BLOCK_M rows: neighbouring positions of one sequence, and for each of them the heads that share a key
 head. It reads all keys that its rows see, and its result does not depend on other blocks. Pages are first copied into
-one piece, which takes a hundredth of the time: the tensor memory accelerator then brings tiles of any size.
+one piece, which takes a hundredth of the time: the tensor memory accelerator then brings tiles of any size. On Hopper,
+the common shapes have a faster kernel (`hopper_attention.cu`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +17,7 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from slipstream.backends.torch.coded_cache import decoded
+from slipstream.backends.torch.cuda.hopper_attention import HopperAttention
 from slipstream.backends.torch.kv_pool import PAGE_SIZE
 from slipstream.backends.torch.ops import LayerCache
 from slipstream.models.config import DecoderConfig
@@ -123,16 +124,11 @@ def block_shape(config: DecoderConfig, dtype: torch.dtype) -> BlockShape:
     return BlockShape(max(64, least), 32, 4, 2) if row_bytes <= 512 else BlockShape(max(32, least), 16, 4, 1)
 
 
-def rows_a_block(config: DecoderConfig, dtype: torch.dtype) -> int:
-    return block_shape(config, dtype).block_m // (config.num_heads // config.num_kv_heads)
-
-
 @dataclass(frozen=True, slots=True)
 class Blocks:
     """The blocks of a forward."""
 
     fields: torch.Tensor  # [blocks * BLOCK_SIZE] int32, as BLOCK_FIELDS
-    count: int
     pages: torch.Tensor  # int32, begins with those that they read
     num_pages: int
 
@@ -145,31 +141,42 @@ class PromptAttention:
         self._shape = block_shape(config, dtype)
         self._width = triton.next_power_of_2(config.head_dim)
         self._precision = "ieee" if dtype == torch.float32 else "tf32"
+        self._hopper = HopperAttention.for_model(config, dtype, device)
         is_hopper = device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
         self._has_tma = is_hopper and dtype.itemsize == 2
         self._dtype = dtype
 
+    @property
+    def rows_a_block(self) -> int:
+        """Neighbouring positions."""
+        group = self._config.num_heads // self._config.num_kv_heads
+        return self._hopper.rows_a_block if self._hopper else self._shape.block_m // group
+
     def attend(self, queries: torch.Tensor, blocks: Blocks, cache: LayerCache, out: torch.Tensor) -> None:
         config, shape = self._config, self._shape
-        keys, values = self._gathered(blocks, cache)
-        prompt_attend_kernel[(blocks.count, config.num_kv_heads)](
-            queries, keys, values, out, blocks.fields, queries.shape[1], config.head_dim**-0.5 * _LOG2_E,
+        keys, values = self._gathered(cache.keys, blocks), self._gathered(cache.values, blocks)
+        if self._hopper:
+            self._hopper.attend(queries, keys, values, blocks.fields, out)
+            return
+        prompt_attend_kernel[(len(blocks.fields) // len(BLOCK_FIELDS), config.num_kv_heads)](
+            queries, self._tiled(keys), self._tiled(values), out, blocks.fields, queries.shape[1],
+            config.head_dim**-0.5 * _LOG2_E,
             HEADS=config.num_heads, KV_HEADS=config.num_kv_heads, GROUP=config.num_heads // config.num_kv_heads,
             D=config.head_dim, BLOCK_D=self._width, BLOCK_M=shape.block_m, BLOCK_KEYS=shape.block_keys,
             WINDOW=config.sliding_window or 0, TMA=self._has_tma, PRECISION=self._precision, STAGES=shape.stages,
             num_warps=shape.warps, num_stages=shape.stages,
         )  # fmt: skip
 
-    def _gathered(self, blocks: Blocks, cache: LayerCache) -> Sequence[torch.Tensor | TensorDescriptor]:
-        """Keys and values of the sequences, each in one piece [keys, kv_heads * BLOCK_D]."""
+    def _gathered(self, pool: torch.Tensor, blocks: Blocks) -> torch.Tensor:
+        """Keys or values of the sequences in one piece [keys, kv_heads * BLOCK_D]."""
         heads, d, pages = self._config.num_kv_heads, self._config.head_dim, blocks.pages[: blocks.num_pages]
-        both = []
-        for pool in (cache.keys, cache.values):
-            own = pool.view(-1, PAGE_SIZE * heads * pool.shape[-1]).index_select(0, pages)
-            own = decoded(own.view(-1, heads, pool.shape[-1]), d).to(self._dtype)
-            if d != self._width:
-                own = F.pad(own.view(-1, d), (0, self._width - d))
-            both.append(own.view(-1, heads * self._width))
+        own = pool.view(-1, PAGE_SIZE * heads * pool.shape[-1]).index_select(0, pages)
+        own = decoded(own.view(-1, heads, pool.shape[-1]), d).to(self._dtype)
+        if d != self._width:
+            own = F.pad(own.view(-1, d), (0, self._width - d))
+        return own.view(-1, heads * self._width)
+
+    def _tiled(self, gathered: torch.Tensor) -> torch.Tensor | TensorDescriptor:
         if not self._has_tma:
-            return both
-        return [TensorDescriptor.from_tensor(own, [self._shape.block_keys, self._width]) for own in both]
+            return gathered
+        return TensorDescriptor.from_tensor(gathered, [self._shape.block_keys, self._width])
