@@ -26,7 +26,7 @@ from slipstream.backends.torch.cuda.quantised_kernels import QuantisedKernels
 from slipstream.backends.torch.cuda.quantised_layout import CodedLinear, pack_part
 from slipstream.backends.torch.cuda.quantised_ops import QuantisedOps
 from slipstream.backends.torch.cuda.streamed import StreamedProducts, can_stream
-from slipstream.backends.torch.cuda.tilings import FP8_CANDIDATES, FP8_WIDE, STREAMED
+from slipstream.backends.torch.cuda.tilings import FP8_CANDIDATES, FP8_WIDE, STREAMED, WIDE
 from slipstream.backends.torch.kv_pool import KVPool, PooledSequence
 from slipstream.backends.torch.load import load_model
 from slipstream.backends.torch.model import TorchModel
@@ -203,6 +203,30 @@ def test_streamed_products_have_the_bits_of_the_others(
                 plain = Tiling(32, 64, 3, split=tiling.split)
                 for ours, theirs in zip(*(results(kind, one, x, batch) for one in (tiling, plain)), strict=True):
                     assert torch.equal(ours, theirs), (kind, rows, tiling.split)
+
+
+@pytest.mark.skipif(not can_stream(torch.device("cuda", 0)), reason="some of them are for Hopper")
+@pytest.mark.parametrize("rows", [17, 32, 50, 64, 100, 256])
+@pytest.mark.parametrize("split", [1, 2])
+def test_every_tiling_of_many_rows_has_the_bits_of_few(rows: int, split: int) -> None:
+    torch.manual_seed(0)
+    device, narrow = torch.device("cuda", 0), Tiling(32, 64, 6, split=split)
+    products, norm = SkinnyProducts(torch.bfloat16, device, 1152, 2), Norm(torch.rand(1536, device=device), 1e-5)
+    weight = Linear((torch.randn(1152, 1536, device=device) / 30).bfloat16(), 1152, 1536)
+    x, stream = (torch.randn(rows, width, device=device).bfloat16() for width in (1536, 1152))
+    squares = torch.full((2, rows), 10**11, dtype=torch.int64, device=device)
+
+    def results(tiling: Tiling, rows: int) -> list[torch.Tensor]:
+        own = Hidden(stream[:rows].clone(), torch.empty_like(stream[:rows]), squares[:, :rows].clone())
+        products.add(x[:rows], weight, own, norm, tiling)
+        read = Hidden(x[:rows], x[:rows], squares[:, :rows].clone())
+        normed = [products.normed(read, norm, weight, tiling, gated=g) for g in ([False, True] if split == 1 else [])]
+        return [own.x, own.scaled, own.squares.T, *normed]
+
+    few = results(narrow, 8)
+    for tiling in WIDE[next(size for size in WIDE if rows <= size)]:
+        many = results(tiling.like(narrow, 1536, 2), rows)
+        assert all(torch.equal(own[:8], one) for own, one in zip(many, few, strict=True)), tiling
 
 
 @pytest.mark.parametrize("rows", [1, 8, 16, 17])

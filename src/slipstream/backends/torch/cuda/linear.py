@@ -48,14 +48,14 @@ class Tiling:
     tma: bool = False  # weights, and rows where they are many, come through the tensor memory accelerator
     warps: int = 4
     block_r: int = 64  # rows of a tile, at most
-    least_r: int = 16  # and at least: tiles of 64 use wider instructions, and rows that are not there cost no memory
     share: int | None = None  # inputs of one of them; None: equal shares of whole tiles
     in_turn: bool = False  # one program adds up all shares; else each has one of its own
+    turned: bool = False  # the tensor cores take outputs for rows, of which they want 64, and rows for outputs
     streamed: bool = False  # by streamed.cu, which cuts its tiles itself
 
     def rows(self, rows: int) -> int:
         """Rows of a tile, as a power of two."""
-        return min(self.block_r, max(self.least_r, 1 << (rows - 1).bit_length()))
+        return min(self.block_r, max(16, 1 << (rows - 1).bit_length()))
 
     @property
     def programs(self) -> int:
@@ -118,10 +118,14 @@ def scaled_sum(total, scale, bias):
 
 
 @triton.jit
-def _dot(a, second, w, total, PACKED: tl.constexpr, PRECISION: tl.constexpr):
-    """total + x * w. `second`: the other half of x where an element of `w` has two weights."""
+def _dot(a, second, w, total, PACKED: tl.constexpr, TURNED: tl.constexpr, PRECISION: tl.constexpr):
+    """total + x * w, or the same turned. `second`: the other half of x where an element of `w` has two weights."""
     packed: tl.constexpr = PACKED == 2
-    return fp8_dot(a, second, w, total, PRECISION) if packed else tl.dot(a, w, total, input_precision=PRECISION)
+    if TURNED:
+        total = tl.dot(w.T, a.T, total, input_precision=PRECISION)
+    else:
+        total = fp8_dot(a, second, w, total, PRECISION) if packed else tl.dot(a, w, total, input_precision=PRECISION)
+    return total
 
 
 @triton.jit
@@ -154,6 +158,7 @@ def linear_kernel(
     ADD: tl.constexpr,
     TMA: tl.constexpr,
     ROWS_TMA: tl.constexpr,
+    TURNED: tl.constexpr,
     PRECISION: tl.constexpr,
     EARLY: tl.constexpr,
 ):
@@ -180,11 +185,13 @@ def linear_kernel(
         x_at = x + r[:, None] * K + k[None, :]
     if not TMA:
         w_at = weight + tl.where(n < N, n, 0)[None, :].to(tl.int64) * width + k[:, None]
-    total = tl.zeros([BLOCK_R, BLOCK_N], tl.float32)
-    up = tl.zeros([BLOCK_R, BLOCK_N], tl.float32)
+    tall: tl.constexpr = BLOCK_N if TURNED else BLOCK_R
+    wide: tl.constexpr = BLOCK_R if TURNED else BLOCK_N
+    total = tl.zeros([tall, wide], tl.float32)
+    up = tl.zeros([tall, wide], tl.float32)
     for i in tl.static_range(SHARES):
         begin = (tl.program_id(2) + i) * share
-        part = tl.zeros([BLOCK_R, BLOCK_N], tl.float32)
+        part = tl.zeros([tall, wide], tl.float32)
         for k0 in tl.range(begin, tl.minimum(begin + share, K), BLOCK_K, num_stages=STAGES):
             a = x.load([r0, k0]) if ROWS_TMA else tl.load(x_at + k0, mask=in_rows[:, None], other=0.0)
             second = a
@@ -193,14 +200,16 @@ def linear_kernel(
                 second = x.load([r0, k1]) if ROWS_TMA else tl.load(x_at + k1, mask=in_rows[:, None], other=0.0)
             word = k0 // PACKED
             w = weight.load([n_tile * BLOCK_N, word]).T if TMA else tl.load(w_at + word, eviction_policy="evict_first")
-            part = _dot(a, second, w, part, PACKED, PRECISION)
+            part = _dot(a, second, w, part, PACKED, TURNED, PRECISION)
             if GATED and TMA:
                 w = weight.load([N + n_tile * BLOCK_N, word]).T
             elif GATED:
                 w = tl.load(w_at + N.to(tl.int64) * width + word, eviction_policy="evict_first")
             if GATED:
-                up = _dot(a, second, w, up, PACKED, PRECISION)
+                up = _dot(a, second, w, up, PACKED, TURNED, PRECISION)
         total = part if i == 0 else total + part
+    if TURNED:
+        total, up = total.T, up.T
 
     start_next_kernel(EARLY)
     if SPLIT > 1:
@@ -232,10 +241,10 @@ def linear_kernel(
         if ROWS_TMA:
             old = tl.load(out + at, mask=inside, other=0.0).to(tl.float32)
         new = (old + total).to(out.dtype.element_ty)
-        wide = new.to(tl.float32)
+        floats = new.to(tl.float32)
         next_gain = tl.load(gain + n, mask=n < N, other=0.0)[None, :]
-        tl.store(scaled + at, (wide * next_gain).to(scaled.dtype.element_ty), mask=inside)
-        integers = tl.where(inside, wide * wide * SQUARES_UNIT, 0.0).to(tl.int64)
+        tl.store(scaled + at, (floats * next_gain).to(scaled.dtype.element_ty), mask=inside)
+        integers = tl.where(inside, floats * floats * SQUARES_UNIT, 0.0).to(tl.int64)
         tl.atomic_add(squares + r, tl.sum(integers, 1), mask=in_rows, sem="relaxed")
         tl.store(out + at, new, mask=inside)
     else:
@@ -313,9 +322,9 @@ def qkv_kernel(
         a = tl.load(x_at + k0, mask=in_rows[:, None], other=0.0)
         second = tl.load(x_at + k0 + BLOCK_K // 2, mask=in_rows[:, None], other=0.0) if PACKED == 2 else a
         word = k0 // PACKED
-        low = _dot(a, second, tl.load(w_at + word, eviction_policy="evict_first"), low, PACKED, PRECISION)
+        low = _dot(a, second, tl.load(w_at + word, eviction_policy="evict_first"), low, PACKED, False, PRECISION)
         w_high = tl.load(w_at + half * width + word, eviction_policy="evict_first")
-        high = _dot(a, second, w_high, high, PACKED, PRECISION)
+        high = _dot(a, second, w_high, high, PACKED, False, PRECISION)
     start_next_kernel(EARLY)
     if SPLIT > 1:
         size: tl.constexpr = BLOCK_R * BLOCK_N
@@ -477,7 +486,8 @@ class SkinnyProducts:
         share = cut.inputs_of_share(weight.inputs)
         shares = triton.cdiv(weight.inputs, share) if cut.in_turn else 1  # the last may be short, none is empty
         packed, data, x_in = _packed(weight), weight.data, x
-        rows_tma = cut.tma and block_r >= _MIN_TMA_ROWS
+        turned = cut.tma and cut.turned
+        rows_tma = turned or (cut.tma and block_r >= _MIN_TMA_ROWS)
         if cut.tma:
             data = TensorDescriptor.from_tensor(data, [cut.block_n, cut.block_k // packed])
         if rows_tma:
@@ -488,7 +498,7 @@ class SkinnyProducts:
             self._arrived, rows, n, weight.inputs, share, norm.eps,
             BLOCK_R=block_r, BLOCK_N=cut.block_n, BLOCK_K=cut.block_k, STAGES=cut.stages, SPLIT=cut.programs,
             SHARES=shares, PACKED=packed, NORM=not add, GATED=gated, BIAS=weight.bias is not None,
-            ADD=add, TMA=cut.tma, ROWS_TMA=rows_tma, PRECISION=self._precision, EARLY=self._early,
+            ADD=add, TMA=cut.tma, ROWS_TMA=rows_tma, TURNED=turned, PRECISION=self._precision, EARLY=self._early,
             num_warps=cut.warps, num_stages=cut.stages, **launch_options(self._early),
         )  # fmt: skip
 

@@ -55,12 +55,17 @@ STREAMED: dict[str, tuple[Tiling, ...]] = {
 # program adds up all shares: through memory, those of 256 rows took 7 to 15 us.
 WIDE: dict[int, tuple[Tiling, ...]] = {
     32: (
-        Tiling(32, 128, 4),
         Tiling(64, 128, 3),
-        Tiling(64, 128, 5, tma=True, least_r=64),
-        Tiling(32, 128, 8, tma=True, least_r=64),
+        Tiling(64, 128, 8, tma=True, turned=True),
+        Tiling(64, 256, 4, tma=True, turned=True),
+        Tiling(128, 64, 8, tma=True, turned=True),
     ),
-    64: (Tiling(32, 128, 4), Tiling(64, 128, 5, tma=True), Tiling(32, 128, 8, tma=True)),
+    64: (
+        Tiling(32, 128, 4),
+        Tiling(64, 128, 5, tma=True),
+        Tiling(32, 128, 8, tma=True),
+        Tiling(128, 64, 8, tma=True, turned=True),
+    ),
     128: (
         Tiling(64, 128, 3),
         Tiling(64, 128, 5, tma=True),
