@@ -9,7 +9,7 @@ from slipstream.core.policy import Ask, RoundView, fit
 from slipstream.core.stream import Drafter, is_repeated, nodes_of_a_step, stops_early
 from slipstream.core.tree import EMPTY_TREE, DraftTree
 from slipstream.policy.acceptance import Chance, quantile
-from slipstream.policy.constants import CAUTION, HOLD, LOSS_SHARE, MEMORY, PRIOR
+from slipstream.policy.constants import CAUTION, CHANGE, HOLD, LOSS_SHARE, MEMORY, PRIOR, STAY
 from slipstream.policy.groups import DrafterGroup, DraftOption, group_by_drafter
 from slipstream.policy.knowledge import Decision, Knowledge
 from slipstream.policy.objective import RoundOption, best_prefix
@@ -109,7 +109,7 @@ class AutoPlan:
 
     def _begin_rounds(self, drafter: Drafter) -> float:
         """Plain rounds lost by beginning with rounds that the device goes on with, and by going back to plain ones."""
-        if not self._goes_on(drafter) or self.view.draft_under_way:
+        if not self._goes_on(drafter):
             return 0.0
         begin_s = self._known.drafters[drafter.name].repeated.begin_s
         return (begin_s + self._known.times.head_start(len(self.view.streams))) / self.plain.seconds if begin_s else 0.0
@@ -157,7 +157,8 @@ class AutoPlan:
         chances = known.chances(name, group.streams, group.longest)
         self._consider(chances[0].p)
         expected = self._best_draft(group, chances, 0.0, offered)
-        if expected and not known.budget.covers(self._begin_rounds(group.drafter)):
+        begin_rounds = 0.0 if self.view.draft_under_way else self._begin_rounds(group.drafter)
+        if expected and not known.budget.covers(begin_rounds):
             unknown = PRIOR / 2 if self._goes_on(group.drafter) else 0.0  # two wrong drafts would end what was begun
             seen = known.chances(name, group.streams, group.longest, unknown)
             expected = expected if self._best_draft(group, seen, 0.0, offered, fades=False) else None
@@ -181,13 +182,15 @@ class AutoPlan:
         what rounds took that the device started by itself counts less, the longer ago it was.
         """
         times, num_streams = self._known.drafters[group.drafter.name].times, len(self.view.streams)
+        under_way = self.view.draft_under_way if self._goes_on(group.drafter) else 0
         everybody, width, gains = len(group.members), nodes_of_a_step(group.drafter), self.offers.gains()
         step_s = 0.0 if group.drafter.is_free else times.step(everybody)
         other_s = self._drafting_s + times.seconds(everybody, int(group.drafter.is_free), group.num_unread)
         if self._goes_on(group.drafter):  # with such rounds, as with plain ones
             state = self._known.drafters[group.drafter.name]
             other_s += state.repeated.beyond(num_streams, state.rounds_since if fades else 0)
-            other_s += self._begin_rounds(group.drafter) * self.plain.seconds * (1 - MEMORY)  # of each that follows
+            begin_s = self._begin_rounds(group.drafter) * self.plain.seconds * (1 - MEMORY)  # of each that follows
+            other_s += -STAY * begin_s if under_way else begin_s
             other_s -= self._known.times.head_start(num_streams)
         else:
             other_s -= self._head_start_s
@@ -207,6 +210,8 @@ class AutoPlan:
             if num_nodes > most_nodes:
                 break
             round_s = self._known.times.seconds(num_streams + num_nodes) + other_s + step_s * depth
+            if under_way and depth != under_way:
+                round_s *= 1 + CHANGE / HOLD
             self.shortest_s = round_s if depth == 1 else self.shortest_s
             if members and num_streams + gained > rate * round_s:
                 option = RoundOption(depth, num_streams + gained, round_s)

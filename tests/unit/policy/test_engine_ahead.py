@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from operator import and_
 
 import pytest
@@ -219,7 +219,7 @@ def test_the_length_of_a_draft_is_known_a_round_ahead(drafts: type[AlwaysRight] 
 class HeadDevice(FakeModel):
     """Drafts and scores by itself, a round ahead of the host, which takes some time for each round too."""
 
-    FORWARD_S, CALL_S, STEP_S, BEGIN_S = 0.52e-3, 0.08e-3, 0.035e-3, 0.6e-3
+    FORWARD_S, CALL_S, STEP_S, BEGIN_S, CHANGE_S = 0.52e-3, 0.08e-3, 0.035e-3, 0.6e-3, 0.45e-3
 
     def __init__(self, host_s: float) -> None:
         super().__init__(max_rows=64)
@@ -237,6 +237,8 @@ class HeadDevice(FakeModel):
         scores = super().score(requests)
         [request] = requests
         drafted, following = len(request.tree), request.next_draft
+        if drafted and self.drafts and self.drafts[-1] not in (0, drafted):
+            self.now += self.CHANGE_S
         self.drafts.append(drafted)
         self.now += self.host_s if drafted else 0.2e-3
         if self._under_way is None or self._under_way[0] != drafted:
@@ -280,10 +282,28 @@ class HeadLike:
         return DraftTree.chain(tokens, [self._chance] * len(tokens))
 
 
-def with_head(policy: AutoPolicy | FixedPolicy | None, host_s: float = 0.2e-3, chance: float = 0.0) -> HeadDevice:
-    """Ten answers. Rounds are rehearsed without what the policy takes of the host."""
+class Changing(HeadLike):
+    """Texts have stretches of 4 to 20 rounds in which tokens are right more often, and others."""
+
+    def __init__(self, device: HeadDevice, chance: float, seed: int) -> None:
+        super().__init__(device, chance)
+        self._random = random.Random(seed)
+        self._mean = chance
+        self._left = 0
+
+    def _spoilt(self, tree: DraftTree) -> DraftTree:
+        self._left -= 1
+        if self._left < 0:
+            self._left, self._chance = self._random.randrange(4, 20), self._mean + self._random.choice((-0.2, 0.2))
+        return super()._spoilt(tree)
+
+
+def with_head(
+    policy: AutoPolicy | FixedPolicy | None, host_s: float = 0.2e-3, chance: float = 0.0, seed: int | None = None
+) -> HeadDevice:
+    """Ten answers. Rounds are rehearsed without what the policy takes of the host. `seed`: of a text that changes."""
     device = HeadDevice(min(host_s, 0.35e-3))
-    head = HeadLike(device, chance)
+    head = HeadLike(device, chance) if seed is None else Changing(device, chance, seed)
     if isinstance(policy, AutoPolicy):
         policy.expect(dict.fromkeys((1, 2, 4, 8), HeadDevice.FORWARD_S) | {16: 1.05 * HeadDevice.FORWARD_S}, {})
         policy.rehearsed("head", rehearse(device, letters(32), head, device.clock))
@@ -300,6 +320,16 @@ def test_what_the_host_takes_does_not_make_longer_drafts_seem_dear(host_s: float
     fixed, auto = with_head(FixedPolicy(4), host_s, 0.7), with_head(AutoPolicy(), host_s, 0.7)
     assert auto.now < 1.03 * fixed.now
     assert sum(auto.drafts) > 3 * len(auto.drafts)
+
+
+@pytest.mark.parametrize(("chance", "least"), [(0.4, 1.1), (0.5, 1.26)])
+def test_what_was_begun_is_not_ended_by_one_bad_stretch(chance: float, least: float):
+    """To begin again costs two plain rounds, and so does looking whether that would pay."""
+    plain = with_head(None).now
+    runs = [with_head(AutoPolicy(), 0.5e-3, chance, seed) for seed in range(5)]
+    assert len(runs) * plain / sum(run.now for run in runs) > least
+    changes = sum(a != b for run in runs for a, b in pairwise(run.drafts) if a and b)
+    assert changes < 0.06 * sum(len(run.drafts) for run in runs)
 
 
 @pytest.mark.parametrize("host_s", [0.2e-3, 0.5e-3, 0.75e-3])
