@@ -363,7 +363,8 @@ class Bench:
             f"8B + head, rounds with a draft of 5 that go on by themselves: {chains['ms_per_round']:.2f} ms, "
             f"{chains['cost']:.2f}x of a plain step more than a forward of 6 tokens ({graph_ms(target, 8):.2f} ms)"
         )
-        for name, width, nodes, acceptance in (("chain of 5", 1, 5, 0.8), ("tree of 32", 8, 32, 0.8)):
+        cases = (("chain of 5", 1, 5, 0.8), ("chain of 8", 1, 8, 0.9), ("tree of 32", 8, 32, 0.8))
+        for name, width, nodes, acceptance in cases:
             drafter = HeadDrafter(head, target.model.info.vocab_size, HeadOptions(width))
             run = decode(target, self.tokens, drafter, f"fixed({nodes})", acceptance)
             run["cost"] = run["draft_ms"] / plain["ms_per_round"]

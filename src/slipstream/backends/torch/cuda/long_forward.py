@@ -58,6 +58,7 @@ class LongForward(ForwardPass):
         self._num_rows = 0
         self._rooms: dict[Room, _Rows] = {}
         self._memory = torch.cuda.graph_pool_handle() if device.type == "cuda" else None  # of all graphs: one runs
+        self._ended: torch.cuda.Event | None = None  # the last forward that was not waited for
 
     def start(self, parts: Sequence[SequenceRows]) -> None:
         """Lays out these rows and starts their forward; does not wait for it."""
@@ -79,6 +80,18 @@ class LongForward(ForwardPass):
         else:
             rows.graph.replay()
             self.logits = rows.logits
+
+    def leave(self) -> bool:
+        """Whether the host may go on to the next forward while this one runs, as nothing is read of it. It then waits
+        for the one before. The buffers of a graph are filled again, so that one has to end first.
+        """
+        if self._num_rows <= CAPTURED_ROWS or self._device.type != "cuda":
+            return False
+        before, self._ended = self._ended, torch.cuda.Event()
+        self._ended.record()
+        if before:
+            before.synchronize()
+        return True
 
     def warm_up(self) -> None:
         """Runs once, in the spare page, for the compiler: rows in blocks and a row in a tile."""

@@ -242,6 +242,8 @@ class CudaRunner:
         forward.chooser.ask(_asked(requests, outputs, outputs[-1].stop))
         forward.start(parts)
         note_features(parts, forward.features)
+        if all(request.sampling is None for request in requests) and forward.leave():
+            return _scores_of_each(forward.logits, requests, outputs, [])
         return _chosen(forward, requests, outputs, outputs[-1].stop)
 
 
