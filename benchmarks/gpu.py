@@ -127,7 +127,7 @@ def load_quantised(checkpoint: QuantisedShape | Fp8Shape) -> LoadedModel:
 
 def load(shape: str, exact: bool = False) -> LoadedModel:
     checkpoint = RandomCheckpoint(shape)
-    options = TorchOptions(device="cuda", dtype="bf16", context_length=20_000, kv_tokens=130_000, exact=exact)
+    options = TorchOptions(device="cuda", context_length=20_000, kv_tokens=130_000, exact=exact)
     model = LoadedModel(load_model(checkpoint, options), checkpoint.tokenizer)
     freeze_loaded()
     return model

@@ -74,7 +74,7 @@ OPTIONS: dict[str, OptionSpec | None] = {
     ),
     "kernels": OptionSpec(
         "--kernels",
-        "torch on a GPU: auto (in CUDA C++ where that is measured to be faster, at the first start), triton.",
+        "torch on a GPU: products of a few rows in CUDA C++ where that is measured to be faster, at the first start (auto), or in Triton (triton).",
         "Machine",
     ),
     "kv_type": OptionSpec(
