@@ -74,7 +74,8 @@ OPTIONS: dict[str, OptionSpec | None] = {
     ),
     "kernels": OptionSpec(
         "--kernels",
-        "torch on a GPU: products of a few rows in CUDA C++ where that is measured to be faster, at the first start (auto), or in Triton (triton).",
+        "torch on a GPU: products of a few rows in Triton (triton), or in CUDA C++ where that is measured to be faster "
+        "at the first start (auto).",
         "Machine",
     ),
     "kv_type": OptionSpec(

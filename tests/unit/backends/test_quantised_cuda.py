@@ -233,8 +233,7 @@ def gpu_code(name: str, architecture: str, defines: Mapping[str, int]) -> bytes:
         nvrtc.nvrtc_version()
     except nvrtc.NvrtcError:
         pytest.skip("needs NVRTC (pip install nvidia-cuda-nvrtc)")
-    source = Path(nvrtc.__file__).with_name(f"{name}.cu").read_text()
-    return nvrtc.compile_cubin(source, name, architecture, [f"-D{name}={value}" for name, value in defines.items()])
+    return nvrtc.compile_cubin(name, architecture, defines)
 
 
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
@@ -249,3 +248,9 @@ def test_streamed_products_compile_without_a_gpu(kind: int, row_tiles: int) -> N
     for depth in (1, 2, 4):
         defines = {"KIND": kind, "ROW_TILES": row_tiles, "DEPTH": depth, "FLOAT16": kind % 2}
         assert gpu_code("streamed", "sm_90", defines).startswith(b"\x7fELF")
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_attention_of_prompts_compiles_without_a_gpu(head_dim: int) -> None:
+    defines = {"HEAD_DIM": head_dim, "GROUP": 3, "STAGES": 2, "FLOAT16": head_dim // 128}
+    assert gpu_code("hopper_attention", "sm_90a", defines).startswith(b"\x7fELF")

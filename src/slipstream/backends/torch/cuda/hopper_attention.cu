@@ -10,9 +10,7 @@
  *
  * Compiled for each head size (HEAD_DIM: 64 or 128), number of heads that share a key head (GROUP), and type (FLOAT16).
  */
-typedef unsigned int u32;
-typedef unsigned short u16;
-typedef unsigned long long u64;
+#include "hopper.cuh"
 
 #define ROWS 128 /* of a block */
 #define KEYS 128 /* of a tile */
@@ -24,10 +22,6 @@ typedef unsigned long long u64;
 #define WARPGROUP 128 /* threads */
 #define NO_ROW -1
 
-struct alignas(64) TensorMap {
-    u64 opaque[16];
-};
-
 struct Task {
     const u16 *queries; /* [rows, query_stride] */
     u16 *out;           /* [rows, heads * HEAD_DIM] */
@@ -35,32 +29,6 @@ struct Task {
     int query_stride, heads;
     float scale; /* of the scores, for powers of two */
 };
-
-static __device__ __forceinline__ u32 shared_address(const void *at) { return (u32)__cvta_generic_to_shared(at); }
-
-static __device__ __forceinline__ void barrier_init(u32 barrier, u32 count) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
-}
-
-static __device__ __forceinline__ void barrier_expect(u32 barrier, u32 bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
-}
-
-static __device__ __forceinline__ void barrier_arrive(u32 barrier) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-
-static __device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
-    asm volatile("{.reg .pred done;\n"
-                 "again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-                 "@!done bra again;}" ::"r"(barrier), "r"(parity) : "memory");
-}
-
-static __device__ __forceinline__ void copy_tile(u32 to, const TensorMap *map, int row, int panel, u32 barrier) {
-    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
-                 "[%0], [%1, {%2, %3, %4}], [%5];"
-                 ::"r"(to), "l"(map), "r"(0), "r"(row), "r"(panel), "r"(barrier) : "memory");
-}
 
 /* Threads of the block that meet, by the number of their meeting. */
 static __device__ __forceinline__ void meet(int number, int threads) {
@@ -237,13 +205,13 @@ static __device__ __forceinline__ void bring(const Ring &ring, const TensorMap *
             u32 at = stage(tile);
             barrier_wait(ring.key_empty + 8 * at, turn(tile) ^ 1);
             barrier_expect(ring.key_full + 8 * at, TILE_BYTES);
-            copy_tile(ring.keys + at * TILE_BYTES, keys, key_from + (tiles - 1 - tile) * KEYS, panel, ring.key_full + 8 * at);
+            copy_box(ring.keys + at * TILE_BYTES, keys, key_from + (tiles - 1 - tile) * KEYS, panel, ring.key_full + 8 * at);
         }
         if (tile > 0) {
             u32 at = stage(tile - 1);
             barrier_wait(ring.value_empty + 8 * at, turn(tile - 1) ^ 1);
             barrier_expect(ring.value_full + 8 * at, TILE_BYTES);
-            copy_tile(ring.values + at * TILE_BYTES, values, key_from + (tiles - tile) * KEYS, panel,
+            copy_box(ring.values + at * TILE_BYTES, values, key_from + (tiles - tile) * KEYS, panel,
                       ring.value_full + 8 * at);
         }
     }

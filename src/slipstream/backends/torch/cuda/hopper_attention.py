@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import logging
 import math
-from importlib.resources import files
 
 import torch
 
@@ -40,12 +39,9 @@ class HopperAttention:
         group = config.num_heads // config.num_kv_heads
         self.rows_a_block = _ROWS // group
         self._scale = config.head_dim**-0.5 / math.log(2)  # of the scores, for powers of two
-        defines = {"HEAD_DIM": config.head_dim, "GROUP": group, "STAGES": _STAGES}
-        options = [f"-D{name}={value}" for name, value in defines.items()]
-        options.append(f"-DFLOAT16={int(dtype == torch.float16)}")
-        name = "hopper_attention"
-        source = files("slipstream.backends.torch.cuda").joinpath(f"{name}.cu").read_text()
-        self._kernel = Kernel(cached_cubin(source, name, _ARCHITECTURE, options), name)
+        half = int(dtype == torch.float16)
+        defines = {"HEAD_DIM": config.head_dim, "GROUP": group, "STAGES": _STAGES, "FLOAT16": half}
+        self._kernel = Kernel(cached_cubin("hopper_attention", _ARCHITECTURE, defines), "hopper_attention")
         tiles = (_ROWS + 2 * _STAGES * _KEYS) * config.head_dim * dtype.itemsize
         self._shared_bytes = tiles + 4 * _STAGES * 8 + 1024  # barriers, and tiles begin at a multiple of 1024
 

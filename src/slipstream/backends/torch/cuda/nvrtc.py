@@ -9,9 +9,11 @@ import ctypes
 import functools
 import hashlib
 import logging
+import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from importlib.resources import files
 from pathlib import Path
 
 import torch
@@ -23,7 +25,7 @@ log = logging.getLogger("slipstream")
 
 Argument = torch.Tensor | int | float | ctypes.Structure  # a pointer, 32-bit numbers, or what is passed by value
 
-
+_INCLUDE = re.compile(r'#include "(.+)"\n')
 _UINT = ctypes.c_uint
 _MAX_SHARED_BYTES, _SHARED_PERCENT = 8, 9  # CU_FUNC_ATTRIBUTE_…
 _EARLY_START = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
@@ -120,25 +122,25 @@ def tensor_map(tensor: torch.Tensor, box: tuple[int, int], depth: int) -> Tensor
     return TensorMap.from_buffer_copy(ctypes.string_at(place, ctypes.sizeof(TensorMap)))
 
 
-def cached_cubin(source: str, name: str, architecture: str, options: Sequence[str] = ()) -> bytes:
-    """Code for an architecture, from the cache or compiled. Raises NvrtcError."""
-    identity = "\0".join((source, architecture, nvrtc_version(), *options)).encode()
+def cached_cubin(name: str, architecture: str, defines: Mapping[str, int]) -> bytes:
+    """Code of NAME.cu for an architecture, from the cache or compiled. Raises NvrtcError."""
+    identity = "\0".join((kernel_source(name), architecture, nvrtc_version(), *_flags(defines))).encode()
     stem = f"{name}-{architecture}-{hashlib.sha256(identity).hexdigest()[:16]}"
     if kept := kept_code(stem, ".cubin"):
         return kept[1]
     log.info("compiling the GPU kernel %s (once per GPU and version)", name)
-    cubin = compile_cubin(source, name, architecture, options)
+    cubin = compile_cubin(name, architecture, defines)
     keep_code(cubin, stem, ".cubin")
     return cubin
 
 
-def compile_cubin(source: str, name: str, architecture: str, options: Sequence[str] = ()) -> bytes:
-    library = _nvrtc()
+def compile_cubin(name: str, architecture: str, defines: Mapping[str, int]) -> bytes:
+    library, source = _nvrtc(), kernel_source(name).encode()
     program = ctypes.c_void_p()
-    created = library.nvrtcCreateProgram(ctypes.byref(program), source.encode(), f"{name}.cu".encode(), 0, None, None)
+    created = library.nvrtcCreateProgram(ctypes.byref(program), source, f"{name}.cu".encode(), 0, None, None)
     _check_nvrtc(created, name)
     try:
-        flags = [f"--gpu-architecture={architecture}", "--std=c++17", *options]
+        flags = [f"--gpu-architecture={architecture}", "--std=c++17", *_flags(defines)]
         encoded = (ctypes.c_char_p * len(flags))(*(flag.encode() for flag in flags))
         status = library.nvrtcCompileProgram(program, len(flags), encoded)
         message = _text(library.nvrtcGetProgramLogSize, library.nvrtcGetProgramLog, program)
@@ -149,6 +151,16 @@ def compile_cubin(source: str, name: str, architecture: str, options: Sequence[s
         return _text(library.nvrtcGetCUBINSize, library.nvrtcGetCUBIN, program)
     finally:
         library.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def kernel_source(name: str) -> str:
+    """NAME.cu, with what it includes."""
+    folder = files(__package__)
+    return _INCLUDE.sub(lambda found: folder.joinpath(found[1]).read_text(), folder.joinpath(f"{name}.cu").read_text())
+
+
+def _flags(defines: Mapping[str, int]) -> list[str]:
+    return [f"-D{name}={value}" for name, value in defines.items()]
 
 
 def nvrtc_version() -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import Literal, Protocol
 
 import torch
@@ -91,7 +90,6 @@ class QuantisedKernels:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._source = files("slipstream.backends.torch.cuda").joinpath("quantised.cu").read_text()
         self._code: dict[CodeLayout | None, bytes] = {}
         self._kernels: dict[tuple[CodeLayout | None, str], Kernel] = {}
         self._early = can_start_early(device)
@@ -137,8 +135,7 @@ class QuantisedKernels:
 
     def _compiled(self, layout: CodeLayout | None) -> bytes:
         major, minor = torch.cuda.get_device_capability(self._device)
-        defines = [f"-D{name}={value}" for name, value in layout.defines.items()] if layout else []
-        return cached_cubin(self._source, "quantised", f"sm_{major}{minor}", defines)
+        return cached_cubin("quantised", f"sm_{major}{minor}", layout.defines if layout else {})
 
 
 def _c_part(part: CodedPart) -> _CCodedPart:

@@ -10,9 +10,7 @@
  *
  * Compiled for each KIND, number of 8 rows (ROW_TILES), of 64 inputs in a stage (DEPTH), and type (FLOAT16).
  */
-typedef unsigned int u32;
-typedef unsigned short u16;
-typedef unsigned long long u64;
+#include "hopper.cuh"
 
 #define PLAIN 0 /* norm(x) times the weight */
 #define GATED 1 /* the same, with SwiGLU */
@@ -22,10 +20,6 @@ typedef unsigned long long u64;
 #define BOX 1024 /* bytes of 8 rows and 64 inputs */
 #define MAX_STAGES 8
 #define SQUARES_UNIT 268435456.0f /* as in linear.py */
-
-struct alignas(64) TensorMap {
-    u64 opaque[16];
-};
 
 struct Task {
     int rows, outputs, inputs;
@@ -50,7 +44,7 @@ struct Cache {
     int heads, kv_heads, head_dim, page_size;
 };
 
-/* ---- instructions that C++ has no words for; tests run the rest on a CPU, with their own ---- */
+/* ---- instructions, as in hopper.cuh ---- */
 #ifndef EMULATED
 
 static __device__ __forceinline__ char *ring_memory() {
@@ -58,39 +52,12 @@ static __device__ __forceinline__ char *ring_memory() {
     return shared;
 }
 
-static __device__ __forceinline__ u32 shared_address(const void *at) { return (u32)__cvta_generic_to_shared(at); }
-
 static __device__ __forceinline__ void start_next_kernel() { asm volatile("griddepcontrol.launch_dependents;"); }
 
 static __device__ __forceinline__ void wait_for_last_kernel() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
-static __device__ __forceinline__ void barrier_init(u32 barrier, u32 count) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
-}
-
 static __device__ __forceinline__ void barriers_are_set() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
-
-static __device__ __forceinline__ void barrier_expect(u32 barrier, u32 bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
-}
-
-static __device__ __forceinline__ void barrier_arrive(u32 barrier) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-
-static __device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
-    asm volatile("{.reg .pred done;\n"
-                 "again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-                 "@!done bra again;}" ::"r"(barrier), "r"(parity) : "memory");
-}
-
-/* A box of rows and DEPTH times 64 inputs, from `row` and `sixty_fourth` times 64 inputs on. */
-static __device__ __forceinline__ void copy_box(u32 to, const TensorMap *map, int row, int sixty_fourth, u32 barrier) {
-    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
-                 "[%0], [%1, {%2, %3, %4}], [%5];"
-                 ::"r"(to), "l"(map), "r"(0), "r"(row), "r"(sixty_fourth), "r"(barrier) : "memory");
 }
 
 static __device__ __forceinline__ void load_four(u32 d[4], u32 at) {

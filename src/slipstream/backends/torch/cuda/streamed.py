@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import logging
 from dataclasses import dataclass, field
-from importlib.resources import files
 from typing import Literal
 
 import torch
@@ -95,7 +94,6 @@ class StreamedProducts:
         self._dtype = dtype
         self._device = device
         self._multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
-        self._source = files("slipstream.backends.torch.cuda").joinpath("streamed.cu").read_text()
         self._kernels: dict[tuple[Kind, int, int], Kernel] = {}
         self._maps: dict[tuple[int, torch.Size, int, int], TensorMap] = {}
 
@@ -189,9 +187,7 @@ class StreamedProducts:
         key = (kind, row_tiles, depth)
         if key not in self._kernels:
             major, minor = torch.cuda.get_device_capability(self._device)
-            defines = defines_of(kind, row_tiles, depth, self._dtype)
-            options = [f"-D{name}={value}" for name, value in defines.items()]
-            cubin = cached_cubin(self._source, "streamed", f"sm_{major}{minor}", options)
+            cubin = cached_cubin("streamed", f"sm_{major}{minor}", defines_of(kind, row_tiles, depth, self._dtype))
             self._kernels[key] = Kernel(cubin, "product")
         return self._kernels[key]
 
