@@ -72,7 +72,7 @@ class DrafterGuard:
             return [self._ask([ask])[0] for ask in asks]
 
     def observe(self, observations: Sequence[Observation]) -> None:
-        for drafter, members in _by_drafter([None if o.stream.done else o.stream for o in observations]):
+        for drafter, members in _by_drafter([None if o.stream.is_complete else o.stream for o in observations]):
             try:
                 drafter.observe([observations[i] for i in members])
             except Exception as error:  # the failing stream is unknown, and a second call would report the others twice

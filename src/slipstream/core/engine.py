@@ -85,6 +85,15 @@ class _Turn:
             following if is_known else None,
         )
 
+    def prepare_constraint(self) -> None:
+        """One that fails ends its stream, which is then scored in vain."""
+        constraint = self.stream.options.constraint if self.chooses else None
+        try:
+            if constraint:
+                constraint.prepare(self.stream.answer, self.tree)
+        except Exception as error:
+            self.stream.finish("error", error)
+
 
 class Engine:
     """Decodes many streams with one target model.
@@ -273,8 +282,7 @@ class Engine:
         scoring = self._clock()
         requests = [turn.request(draft.next_draft, is_alone=len(turns) == 1) for turn in turns]
         for turn in turns:
-            if (constraint := turn.stream.options.constraint) and turn.chooses:
-                constraint.prepare(turn.stream.answer, turn.tree)
+            turn.prepare_constraint()
         scores = self.target.score(requests)
         score_s = self._clock() - scoring
         num_rows, has_prefill = sum(turn.num_rows for turn in turns), len(view.streams) < len(turns)
@@ -298,6 +306,8 @@ class Engine:
             plan_s=plan_s,
         )
         self._account(turns, gains, outcome)
+        for observation in observations:
+            observation.stream.conclude()
         if draft.plan or any(t.stream.drafter for t in turns):
             self._policy.record(outcome)
         following = {request.next_draft for request in requests} if self.target.info.runs_ahead else {None}
@@ -357,6 +367,8 @@ class Engine:
         observations = []
         for turn, score in zip(turns, scores, strict=True):
             turn.stream.stats.target_forwards += 1
+            if turn.stream.done:
+                continue
             try:
                 if turn.chooses:
                     observations.append(self._verify(turn, score))
@@ -408,7 +420,7 @@ class Engine:
         logprobs: Sequence[TokenLogprobs | None] = observation.logprobs or [None] * len(tokens)
         taken = 0
         try:
-            while taken <= last and stream.finish_reason is None:
+            while taken <= last and not stream.is_complete:
                 stream.receive(tokens[taken], taken < last, end_tokens, sources[taken], logprobs[taken])
                 taken += 1
         except Exception as error:
@@ -520,6 +532,7 @@ def _drafts(turns: Iterable[_Turn]) -> list[tuple[int, int]]:
 
 def _end(turns: Iterable[_Turn], error: BaseException) -> None:
     for turn in turns:
+        turn.stream.conclude()
         turn.stream.finish("error", error)
 
 

@@ -118,6 +118,7 @@ class Stream:
         self._sampling_state = SamplingState(sampling, self.history, 0, options.constraint)
         self.stats = Stats(num_prompt_tokens=len(prompt))
         self.finish_reason: FinishReason | None = None
+        self._completed_by: FinishReason | None = None  # as its tokens say; the round may not be accounted for yet
         self.error: BaseException | None = None
         # Whether the host has to see the logits of every token, so that a device can't choose alone.
         self.needs_logits = options.num_logprobs is not None or options.constraint is not None
@@ -146,6 +147,11 @@ class Stream:
         """Tokens the target has not seen yet: prompt that is left, or the last token chosen."""
         return len(self.tokens) - (self.sequence.length if self.sequence else 0)
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether no token follows."""
+        return self.done or self._completed_by is not None
+
     def sampling_state(self) -> SamplingState:
         """How the next token is chosen. One object, whose position moves on."""
         self._sampling_state.position = len(self.tokens) - self.prompt_length
@@ -169,22 +175,25 @@ class Stream:
         source: TokenSource | None = None,
         logprobs: TokenLogprobs | None = None,
     ) -> None:
-        """Takes the next token into the answer, releases its text, and finishes where the limits say so."""
+        """Takes the next token into the answer, which is complete where the limits say so, and releases its text."""
         self.tokens.append(token)
         if self._uses_history:
             self.history.extend((token,))
         ends = token in self.limits.stop_tokens or (token in end_tokens and not self.limits.ignore_eos)
         text = "" if ends else self._assembler.push(token)
         self._note_time()
-        reason: FinishReason | None = None
         if ends or self._assembler.stopped:
-            reason = "stop"
+            self._completed_by = "stop"
         elif len(self.tokens) - self.prompt_length >= self.max_answer_tokens:
-            reason = "length"
-        if reason:
+            self._completed_by = "length"
+        if self._completed_by:
             text += self._assembler.flush()
         self.outbox.append(Token(token, text, drafted, source, logprobs))
-        self.finish_reason = reason  # last: a reader in another thread that sees the end finds every token
+
+    def conclude(self) -> None:
+        """Finishes a complete answer. A reader in another thread who sees that finds every token and every figure."""
+        if self._completed_by:
+            self.finish(self._completed_by)
 
     def finish(self, reason: FinishReason, error: BaseException | None = None) -> None:
         """Ends the stream between tokens. Text held back for a stop string or a whole character never became certain,

@@ -125,8 +125,9 @@ class Responder:
                 yield self._chunk(envelope, form.part(index, text, tokens), tokens)
             if jobs[index].is_read:
                 left.discard(index)
-                more = {} if left or self._request.includes_usage else self._figures(jobs, with_usage=False)
-                yield envelope.wrap([form.ending(index, _reason(jobs[index]))], **more)
+                yield self._ending(envelope, jobs, index, is_last=not left)
+        while left:  # their last tokens were taken before their end was known
+            yield self._ending(envelope, jobs, left.pop(), is_last=not left)
         if self._request.includes_usage:
             yield envelope.wrap([], **self._figures(jobs))
 
@@ -134,6 +135,11 @@ class Responder:
         if not self._request.drafting.details:
             return envelope.wrap([choice])
         return envelope.wrap([choice], slipstream=token_details(tokens))
+
+    def _ending(self, envelope: Envelope, jobs: Sequence[Job], index: int, is_last: bool) -> dict[str, Any]:
+        with_figures = is_last and not self._request.includes_usage
+        more = self._figures(jobs, with_usage=False) if with_figures else {}
+        return envelope.wrap([self._prepared.format.ending(index, _reason(jobs[index]))], **more)
 
     # -- both -------------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ import torch
 from fakes import AlwaysRight, FakeDrafter, FakeModel, Sometimes, letters, plain_tokens
 from slipstream.core.engine import Engine
 from slipstream.core.sampling import Sampling
-from slipstream.core.stream import Limits
+from slipstream.core.stream import Limits, RequestOptions
 from slipstream.core.tree import EMPTY_TREE, DraftTree
 from slipstream.core.turn import TURN
 from slipstream.core.verify import VERIFIERS, Verifier, verify_matching
@@ -148,6 +148,45 @@ def test_a_verification_that_raises_ends_its_own_stream(nth):
     assert bad.tokens == expected(model)[: len(bad.tokens)]
     assert [answer.result().tokens for answer in good] == [expected(model, [*PROMPT, i]) for i in range(3)]
     assert not model.open_sequences
+
+
+@pytest.mark.parametrize("nth", [1, 4])
+def test_a_constraint_that_raises_ends_its_own_stream(nth):
+    class Failing:
+        calls = 0
+
+        def prepare(self, answer, tree):
+            self.calls += 1
+            if self.calls == nth:
+                raise ZeroDivisionError("constraint")
+
+        def restrict(self, row, path):
+            return row
+
+    model = FakeModel()
+    engine = make_engine(model, Sometimes(model=model))
+    bad = engine.generate(PROMPT, SAMPLED, Limits(30), options=RequestOptions(constraint=Failing()))
+    good = [engine.generate([*PROMPT, i], SAMPLED, Limits(30)) for i in range(3)]
+    with pytest.raises(ZeroDivisionError):
+        bad.result()
+    assert bad.tokens == expected(model)[: len(bad.tokens)]
+    assert [answer.result().tokens for answer in good] == [expected(model, [*PROMPT, i]) for i in range(3)]
+    assert not model.open_sequences
+
+
+def test_an_answer_is_over_when_its_figures_are_complete(monkeypatch):
+    model, seen = FakeModel(), []
+    engine = make_engine(model, AlwaysRight(model=model))
+    answer = engine.generate(PROMPT, SAMPLED, Limits(30))
+    account = engine._account
+
+    def looked_at(*of_round):
+        seen.append((answer.stream.done, answer.stream.num_answer_tokens))
+        account(*of_round)
+
+    monkeypatch.setattr(engine, "_account", looked_at)
+    assert answer.result().stats.num_tokens == 30
+    assert seen[-1][1] == 30 and not any(done for done, _ in seen)
 
 
 def test_a_text_that_cannot_be_decoded_ends_its_own_stream(monkeypatch):
