@@ -10,6 +10,7 @@ import json
 import random
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
@@ -22,6 +23,9 @@ import slipstream
 from fakes import Crashing, FakeDrafter, FakeModel, cycle_logits
 from served import Served, eventually, served
 from slipstream.core.engine import Engine
+from slipstream.core.team import DrafterTeam
+from slipstream.drafters.grammar import GrammarDrafter
+from slipstream.drafters.suffix import SuffixDrafter
 from slipstream.models import open_checkpoint
 from slipstream.models.tokenizer import Tokenizer
 from slipstream.policy import make_policy
@@ -88,6 +92,49 @@ def stream(server: Served, body: dict[str, Any]) -> list[Any]:
 def text_of(parts: list[Any]) -> str:
     chunks = [part for part in parts if part != b"[DONE]" and part.get("choices")]
     return "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks)
+
+
+def test_the_end_is_told_also_if_the_last_token_was_taken_before_it_was_known(server, monkeypatch):
+    """A round hands out its tokens first, accounts for them, and then says which answers are over."""
+    account = Engine._account
+
+    def slowly(engine, *of_round):
+        time.sleep(0.03)  # meanwhile the last round is told, and the request takes what is there
+        server.service.scheduler._is_told = False
+        server.service.scheduler._tell()
+        time.sleep(0.03)
+        account(engine, *of_round)
+
+    monkeypatch.setattr(Engine, "_account", slowly)
+    for includes_usage in (False, True):
+        parts = stream(server, QUESTION | {"stream": True, "n": 2, "stream_options": {"include_usage": includes_usage}})
+        endings = [p["choices"][0] for p in parts[:-1] if p["choices"] and p["choices"][0]["finish_reason"]]
+        assert [one["finish_reason"] for one in endings] == ["length"] * 2
+        assert {one["index"] for one in endings} == {0, 1}
+        assert parts[-1] == b"[DONE]"
+        assert [part["slipstream"]["rounds"] > 1 for part in parts[:-1] if "slipstream" in part] == [True]
+        assert [part["usage"]["completion_tokens"] for part in parts[:-1] if "usage" in part] == [16] * includes_usage
+
+
+def test_a_text_without_a_length_is_as_long_as_the_server_allows(tokenizer):
+    with served(fake_engine(tokenizer), tokenizer, max_tokens=8) as running:
+        status, answer = post(running, {"prompt": "Hello"}, "/v1/completions")
+        assert (status, answer["usage"]["completion_tokens"]) == (200, 8)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.2", "localhost"])
+def test_the_address_that_it_listens_on_is_answered(tokenizer, host):
+    with served(fake_engine(tokenizer), tokenizer, host=host) as running:
+        assert post(running, QUESTION)[0] == 200
+        asked = connection(running)
+        asked.request("POST", "/v1/chat/completions", json.dumps(QUESTION), {"Host": "elsewhere.example"})
+        assert asked.getresponse().status == 400
+
+
+def test_a_drafter_for_grammars_may_be_named_too(tokenizer):
+    team = DrafterTeam([GrammarDrafter(), SuffixDrafter()])
+    with served(fake_engine(tokenizer, team), tokenizer) as running:
+        assert post(running, QUESTION | {"response_format": {"type": "json_object"}})[0] == 200
 
 
 # -- bodies -----------------------------------------------------------------------------------------------------------

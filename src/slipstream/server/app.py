@@ -71,7 +71,8 @@ def _middleware(service: Service) -> list[Middleware]:
         Middleware(ConnectionLimit, most=options.max_connections),
     ]
     if not options.is_public:  # a web page whose name resolves to this machine is not one of ours
-        chain.append(Middleware(TrustedHostMiddleware, allowed_hosts=_LOCAL_NAMES, www_redirect=False))
+        allowed_names = [*_LOCAL_NAMES, options.host]
+        chain.append(Middleware(TrustedHostMiddleware, allowed_hosts=allowed_names, www_redirect=False))
     if options.cors_origins:
         allowed: dict[str, Any] = {"allow_methods": ["GET", "POST"], "allow_headers": ["Authorization", "Content-Type"]}
         chain.append(Middleware(CORSMiddleware, allow_origins=list(options.cors_origins), **allowed))

@@ -21,7 +21,6 @@ from slipstream.server.tool_formats import template_messages, tool_use
 
 AnyRequest = ChatRequest | CompletionRequest
 _SEEDS = 1 << 64
-_DEFAULT_ANSWER = 1024  # tokens, where a chat does not say: the cache has to hold a place for as many
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +123,7 @@ def _schema(request: AnyRequest) -> dict[str, Any] | None:
 def _answer_tokens(service: Service, request: AnyRequest) -> int:
     asked, most = request.answer_tokens, service.options.max_tokens
     if asked is None:
-        return min(_DEFAULT_ANSWER, most)
+        return min(request.usual_answer, most)
     if asked > most:
         raise bad_field("max_tokens", f"max_tokens: {asked} is more than this server allows ({most})")
     return asked

@@ -5,7 +5,7 @@ These classes are also the source of the served OpenAPI document.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -82,6 +82,12 @@ class Generating(Body):
     user: Annotated[str, Field(max_length=1000)] | None = Field(None, description="Accepted and not used.")
     response_format: ResponseFormat | None = None
     speculation: DraftingChoice | None = None
+
+    usual_answer: ClassVar = 1024  # tokens, where it does not say: the cache has to hold a place for as many
+
+    @property
+    def answer_tokens(self) -> int | None:
+        return self.max_tokens
 
     @property
     def drafting(self) -> DraftingChoice:
@@ -176,9 +182,7 @@ class CompletionRequest(Generating):
     best_of: Literal[1] | None = None
     suffix: None = Field(None, description="Not supported.")
 
-    @property
-    def answer_tokens(self) -> int | None:
-        return self.max_tokens or 16  # as in OpenAI's API
+    usual_answer: ClassVar = 16  # as in OpenAI's API
 
     @property
     def num_logprobs(self) -> int | None:

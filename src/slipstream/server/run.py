@@ -90,7 +90,8 @@ def make_service(engine: Engine, tokenizer: Tokenizer, options: ServeOptions, ke
     metrics.registry.register(EngineCollector(scheduler))
     grammars = Grammars(tokenizer, engine.target.info.vocab_size)
     drafters = _drafters(engine)
-    forced_first = DrafterTeam([drafters["grammar"], *members_of(engine.drafter)])
+    others = [drafter for drafter in members_of(engine.drafter) if drafter.name != "grammar"]
+    forced_first = DrafterTeam([drafters["grammar"], *others])
     return Service(
         engine=engine,
         tokenizer=tokenizer,
