@@ -102,12 +102,12 @@ class Conversation:
         asked = [*self._messages, {"role": "user", "content": line}]
         try:
             generation = self._engine.generate(asked, self._sampling, self._limits)
+            try:
+                stream_tokens(generation, self._tint)
+            except KeyboardInterrupt:
+                generation.cancel()
+                print(" …")
         except SlipstreamError as error:
             print(f"slipstream: {error}. Try /reset.", file=sys.stderr)
             return
-        try:
-            stream_tokens(generation, self._tint)
-        except KeyboardInterrupt:
-            generation.cancel()
-            print(" …")
         self._messages = [*asked, {"role": "assistant", "content": generation.text}]

@@ -46,7 +46,7 @@ def print_table(result: BenchResult) -> None:
     console.print(f"verdict: [{_COLOURS.get(word, 'white')}]{word}[/] – {escape(result.verdict.why)}", highlight=False)
     told = _TEXT[text_comparison(result.to_dict()["runs"])]
     console.print(f"text identical: {word}" if word == NOT_COMPARED else told)
-    console.print(_fine_print(result), style="dim", highlight=False)
+    console.print(_fine_print(result), style="dim", highlight=False, markup=False)
 
 
 def _table(result: BenchResult, with_intervals: bool) -> Table:
@@ -57,7 +57,7 @@ def _table(result: BenchResult, with_intervals: bool) -> Table:
     for kind in dict.fromkeys(run.kind for run in result.runs):
         rows = [run for run in result.runs if run.kind == kind]
         for number, run in enumerate(rows, start=1):
-            name = ("all kinds" if kind == ALL_KINDS else kind) if number == 1 else ""
+            name = ("all kinds" if kind == ALL_KINDS else escape(kind)) if number == 1 else ""
             cells = {"kind": name} | _cells(run)
             table.add_row(*(cells.get(column, "") for column in shown), end_section=number == len(rows))
     return table
@@ -79,7 +79,7 @@ def _cells(run: Run) -> dict[str, str]:
     colour = _COLOURS.get(run.verdict.word, "white")
     is_compared = run.verdict.word not in (NOT_COMPARED, NOTHING_DRAFTED)
     return {
-        "drafter": run.drafter,
+        "drafter": escape(run.drafter),
         "tok/s": f"{run.tokens_per_s:.1f}",
         "speed-up": f"{run.speedup.value:.2f}x" if is_compared else "–",
         "95 % interval": f"{run.speedup.low:.2f}–{run.speedup.high:.2f}" if is_compared else "–",

@@ -6,6 +6,7 @@ Other packages bring policies of their own, as entry points.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from slipstream.core.policy import Policy
 from slipstream.errors import UsageError
@@ -16,6 +17,8 @@ from slipstream.policy.fixed import FixedPolicy
 __all__ = ["AutoPolicy", "FixedPolicy", "make_policy"]
 
 _SPEC = re.compile(r"(?P<name>[\w-]+)(?:\((?P<text>[^()]*)\))?")
+_NUMBER = re.compile("[0-9]{1,9}")
+_OWN: dict[str, Callable[[int], Policy]] = {"auto": AutoPolicy, "fixed": FixedPolicy}
 
 
 def make_policy(spec: str | int | Policy) -> Policy:
@@ -27,16 +30,16 @@ def make_policy(spec: str | int | Policy) -> Policy:
         return FixedPolicy(spec)
     if not isinstance(spec, str):
         return spec
-    kind, _, argument = spec.partition("(")
-    number = argument.removesuffix(")")
-    if kind == "auto" and (not argument or number.isdigit()):
-        return AutoPolicy(int(number)) if number else AutoPolicy()
-    if kind == "fixed" and number.isdigit():
-        return FixedPolicy(int(number))
-    if spec.isdigit():
+    if _NUMBER.fullmatch(spec):
         return FixedPolicy(int(spec))
     match = _SPEC.fullmatch(spec)
-    if match and kind not in ("auto", "fixed") and (plugin := find_plugin("policy", match["name"])):
-        made: Policy = plugin.make(Policy, *filter(None, [match["text"]]))
+    name, text = (match["name"], match["text"] or "") if match else ("", "")
+    if name in _OWN:
+        if _NUMBER.fullmatch(text):
+            return _OWN[name](int(text))
+        if name == "auto" and not text:
+            return AutoPolicy()
+    elif match and (plugin := find_plugin("policy", name)):
+        made: Policy = plugin.make(Policy, *filter(None, [text]))
         return made
     raise UsageError(f"unknown policy {spec!r}; expected auto, auto(N), fixed(N) or a number{also_installed('policy')}")

@@ -12,6 +12,7 @@ from typing import Any
 from slipstream.core.generator import Answer
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
+from slipstream.engines import find_folder
 from slipstream.engines.driver import ExternalEngine
 from slipstream.engines.engine_types import PLAIN, EngineSettings
 from slipstream.engines.process import stop_detached
@@ -113,7 +114,8 @@ def launch(
 
 def detached(engine: str | None = None, port: int | None = None, *, stop: bool = False) -> list[Detached]:
     """Engines that were left running, of this kind and at this port. `stop` ends them."""
-    chosen = [one for one in detached_engines() if engine in (None, one.engine)]
+    name = find_folder(engine).name if engine else None
+    chosen = [one for one in detached_engines() if name in (None, one.engine)]
     if port is not None:
         chosen = [one for one in chosen if one.url.endswith(f":{port}")]
     for one in chosen if stop else ():

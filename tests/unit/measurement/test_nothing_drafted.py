@@ -100,6 +100,15 @@ def test_one_drafter_that_drafted_is_compared_all_the_same(capsys: pytest.Captur
     assert "text identical: yes" in capsys.readouterr().out
 
 
+def test_kinds_and_notes_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    odd = [replace(one, prompt=Prompt("p", "[/b]", ("hello",))) for one in (sample("none"), sample("busy", 8))]
+    described = {"model": "m", "dtype": "x", "device": "y"}
+    result = load_result(LoadRun(odd), BenchSettings(), described, "command")
+    print_table(replace(result, notes=["stopped early: [/tmp/x]"]))
+    said = capsys.readouterr().out
+    assert "[/b]" in said and "[/tmp/x]" in said
+
+
 def test_a_text_that_differs_is_broken_also_without_drafts() -> None:
     assert result_of(sample("ngram", 0, text="other")).verdict.word == "broken"
 

@@ -332,7 +332,25 @@ def test_a_policy_is_its_own_spec():
     assert make_policy(policy) is policy
 
 
-@pytest.mark.parametrize("spec", ["", "never", "fixed", "fixed()", "fixed(x)", "fixed(-1)", "auto(x)", "4(2)", "-1"])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "",
+        "never",
+        "fixed",
+        "fixed()",
+        "fixed(x)",
+        "fixed(-1)",
+        "auto(x)",
+        "4(2)",
+        "-1",
+        "auto(",
+        "auto(8",
+        "fixed(4",
+        "fixed(²)",
+        "²",
+    ],
+)
 def test_an_unknown_policy_lists_the_known_ones(spec):
     with pytest.raises(UsageError, match=r"expected auto, auto\(N\), fixed\(N\) or a number"):
         make_policy(spec)
