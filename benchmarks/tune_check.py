@@ -26,8 +26,7 @@ from slipstream.measurement.replay import replayer
 from slipstream.measurement.row_cost import measure_row_cost
 from slipstream.measurement.tune import OFF, TuneCandidate, Tuner, grid
 from slipstream.measurement.workload import Prompt, take
-from slipstream.tasks.options import ModelOptions
-from slipstream.tasks.tune import FREE_DRAFTERS
+from slipstream.tasks.tune import FREE
 
 WORKLOADS = {
     "copies": ("code-edit", "rewrite", "extraction", "rag"),
@@ -45,7 +44,7 @@ def generator(target: LoadedModel, candidate: TuneCandidate) -> EngineGenerator:
 
 def exhaustive(target: LoadedModel, prompts: list[Prompt], limits: Limits) -> tuple[dict[TuneCandidate, float], float]:
     """Geometric mean speed-up of every candidate over all prompts, and the seconds that took."""
-    candidates = grid(ModelOptions(drafter=FREE_DRAFTERS).drafters(), [])
+    candidates = [OFF, *(candidate for drafter in FREE for candidate in grid(drafter))]
     generators = {c: generator(target, c) for c in candidates}
     logs: dict[TuneCandidate, float] = dict.fromkeys(candidates, 0.0)
     order = random.Random(1)
@@ -67,7 +66,7 @@ def check(target: LoadedModel, kinds: tuple[str, ...], num_prompts: int, tokens:
     best = max(truth, key=lambda c: truth[c])
     started = time.perf_counter()
     costs = measure_row_cost(target.model)
-    replays = replayer(partial(engine, target), Sampling(), costs)
+    replays = replayer(partial(engine, target), Sampling(), costs, can_replay=lambda candidate: True)
     seconds = exhaustive_s / 4 - (time.perf_counter() - started) - 2.0
     tuner = Tuner(partial(generator, target), prompts, Sampling(), limits, seconds, replay=replays)
     result = tuner.run(list(truth), costs, lambda share, what: None)

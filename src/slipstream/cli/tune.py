@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 DRAFTERS = opt.OptionSpec(
     "--drafter",
-    "Drafters to try, separated by commas. Default: ngram,suffix,suffix(width=3), and with --draft also model, "
-    "model(p_min=0.4) and model(n_parallel=3).",
+    "Drafters to try, separated by commas. Default: ngram,suffix,suffix(width=3), with a draft model also "
+    "model, model(p_min=0.4) and model(n_parallel=3), with a head also head and chained:suffix,head.",
     "Speculation",
 )
 

@@ -190,6 +190,12 @@ def parse_drafter(spec: str) -> DrafterSpec:
     return DrafterSpec(match["name"], _parse_options(match["options"] or "", spec))
 
 
+def parts_of(spec: str) -> tuple[DrafterSpec, ...]:
+    """The drafter itself, and the members of a chained one."""
+    parsed = parse_drafter(spec)
+    return (parsed, *parsed.members)
+
+
 def _find_maker(name: str) -> Maker | None:
     """Of Slipstream's own drafters, else of those that other packages bring."""
     plugin = None if name in DRAFTERS else find_plugin("drafter", name)
@@ -198,18 +204,12 @@ def _find_maker(name: str) -> Maker | None:
 
 def needs_layers(spec: str) -> bool:
     """Whether the drafter asks a backend for parts of a model: its first layers, or a smaller head."""
-    parsed = parse_drafter(spec)
-    if parsed.members:
-        return any(member.name in NEED_LAYERS or "head" in member.options for member in parsed.members)
-    return parsed.name in NEED_LAYERS or "head" in parsed.options
+    return any(part.name in NEED_LAYERS or "head" in part.options for part in parts_of(spec))
 
 
 def names_head(drafter: str | Drafter) -> bool:
     """Whether a spec has the drafter that runs a head."""
-    if not isinstance(drafter, str):
-        return False
-    parsed = parse_drafter(drafter)
-    return any(part.name == "head" for part in (parsed, *parsed.members))
+    return isinstance(drafter, str) and any(part.name == "head" for part in parts_of(drafter))
 
 
 def make_drafter(spec: str, sources: DraftSources) -> Drafter | None:

@@ -123,13 +123,20 @@ def round_times(costs: Sequence[RowCost]) -> RoundTimes:
 
 
 def replayer(
-    make_engine: Callable[[TuneCandidate], Engine], sampling: Sampling, costs: Sequence[RowCost]
-) -> Callable[[TuneCandidate, Prompt, Answer], Stats]:
-    """Replays for a Tuner. Each candidate keeps its drafter and policy, which learn from prompt to prompt."""
+    make_engine: Callable[[TuneCandidate], Engine],
+    sampling: Sampling,
+    costs: Sequence[RowCost],
+    can_replay: Callable[[TuneCandidate], bool],
+) -> Callable[[TuneCandidate, Prompt, Answer], Stats | None]:
+    """Replays for a Tuner. Each candidate keeps its drafter and policy, which learn from prompt to prompt.
+    `can_replay`: not those with a head, which reads the target's hidden states.
+    """
     engines: dict[TuneCandidate, Engine] = {}
     charged = round_times(costs)
 
-    def run(candidate: TuneCandidate, prompt: Prompt, answer: Answer) -> Stats:
+    def run(candidate: TuneCandidate, prompt: Prompt, answer: Answer) -> Stats | None:
+        if not can_replay(candidate):
+            return None
         if candidate not in engines:
             engines[candidate] = make_engine(candidate)
         engine = engines[candidate]

@@ -1,9 +1,10 @@
 """Tune: which drafter, at which draft length, is fastest here? Successive halving within a time budget.
 
 Where the engine can replay an answer (see replay.py), plain decoding answers the prompts and all candidates are first
-judged by replays at the measured cost of rows; only the best few then run for real. The rest is the same for all
-engines: the candidates answer the same prompts, interleaved, and after each rung the slower half goes, so that the time
-is spent on telling the good ones apart. Whenever it is stopped, the best so far is known.
+judged by replays at the measured cost of rows; only the best few then run for real, and those that can't be replayed.
+The rest is the same for all engines: the candidates answer the same prompts, interleaved, and after each rung the
+slower half goes, so that the time is spent on telling the good ones apart. Whenever it is stopped, the best so far is
+known.
 """
 
 from __future__ import annotations
@@ -167,17 +168,13 @@ def _same_drafter(a: TuneCandidate, b: TuneCandidate) -> bool:
 
 Progress = Callable[[float, str], None]  # share of the time budget, what is going on
 MakeGenerator = Callable[[TuneCandidate], Generator]
-Replay = Callable[[TuneCandidate, Prompt, Answer], Stats]
+Replay = Callable[[TuneCandidate, Prompt, Answer], Stats | None]  # None: this one can't be replayed
 
 
-def grid(drafters: Sequence[str], drafts: Sequence[str]) -> list[TuneCandidate]:
-    """Every drafter at every length and at `auto`, and plain decoding. Drafters that take a draft get each of them."""
-    candidates = [OFF]
-    for drafter in drafters:
-        for draft in drafts if drafter.startswith(("model", "translate")) else (None,):
-            candidates += [TuneCandidate(drafter, f"fixed({n})", draft) for n in LENGTHS]
-            candidates.append(TuneCandidate(drafter, "auto", draft))
-    return candidates
+def grid(drafter: str, draft: str | None = None, lengths: Sequence[int] = LENGTHS) -> list[TuneCandidate]:
+    """A drafter at each length and at `auto`."""
+    fixed = [TuneCandidate(drafter, f"fixed({n})", draft) for n in lengths]
+    return [*fixed, TuneCandidate(drafter, "auto", draft)]
 
 
 def hopeless(candidate: TuneCandidate, cost_by_rows: Sequence[RowCost]) -> bool:
@@ -225,7 +222,8 @@ class Tuner:
             alive = list(scores)
             if self._replay:
                 self._run_replays(alive, started + _REPLAY_SHARE * self._budget_s, share, progress)
-                alive = fastest(alive, _FINALISTS, rung=0)
+                replayed = [score for score in alive if score.replayed]
+                alive = [*fastest(replayed, _FINALISTS, rung=0), *(score for score in alive if not score.replayed)]
             self._run_rungs(alive, started + self._budget_s, share, progress)
         except KeyboardInterrupt:
             complete = False
@@ -253,12 +251,12 @@ class Tuner:
 
     def _replay_all(self, scores: list[Score], prompt: Prompt, answer: Answer) -> None:
         assert self._replay is not None
-        plain_speed = self._replay(OFF, prompt, answer).tokens_per_s
+        plain = self._replay(OFF, prompt, answer)
         for score in scores:
-            stats = self._replay(score.candidate, prompt, answer)
-            score.count(stats)
-            if plain_speed:
-                score.replayed.append(ratio(stats.tokens_per_s, plain_speed))
+            if stats := self._replay(score.candidate, prompt, answer):
+                score.count(stats)
+                if plain and plain.tokens_per_s:
+                    score.replayed.append(ratio(stats.tokens_per_s, plain.tokens_per_s))
 
     def _run_rungs(self, alive: list[Score], deadline: float, share: Callable[[], float], progress: Progress) -> None:
         """Halves the candidates until one is left, at equal time for each rung."""

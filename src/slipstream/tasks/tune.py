@@ -10,10 +10,16 @@ from slipstream.backends import MachineOptions
 from slipstream.core.engine import Engine
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
+from slipstream.diagnosis.preflight import refuse_other_target
+from slipstream.drafters import names_head, parts_of
+from slipstream.errors import UsageError
+from slipstream.loading import drafter_for
 from slipstream.measurement.engine_generator import EngineGenerator
 from slipstream.measurement.replay import replayer
 from slipstream.measurement.row_cost import measure_row_cost
-from slipstream.measurement.tune import TuneCandidate, Tuner, TuneResult, grid
+from slipstream.measurement.tune import OFF, TuneCandidate, Tuner, TuneResult, grid
+from slipstream.model_files.head_checks import is_head
+from slipstream.models import pull
 from slipstream.tasks.models import Models, load_models
 from slipstream.tasks.options import (
     ENGINE_CONTEXT,
@@ -29,8 +35,10 @@ from slipstream.tasks.options import (
 from slipstream.tasks.reporter import SILENT, Reporter
 from slipstream.tasks.tune_engine import tune_engine
 
-FREE_DRAFTERS = "ngram,suffix,suffix(width=3)"
-DRAFT_DRAFTERS = "model,model(p_min=0.4),model(n_parallel=3)"
+FREE = ("ngram", "suffix", "suffix(width=3)")
+WITH_DRAFT = ("model", "model(p_min=0.4)", "model(n_parallel=3)")
+WITH_HEAD = ("head", "chained:suffix,head")
+_HEAD_LENGTHS = (2, 4)  # of what can't be replayed fewer are tried, since each takes real answers
 
 
 def tune(
@@ -52,31 +60,64 @@ def tune(
     if engine.engine:
         choice = EngineChoice.measured(engine, machine.context_length or ENGINE_CONTEXT)
         return tune_engine(choice, chosen.name, options, prompts, limits, reporter)
+    drafters = ModelOptions(drafter=options.drafter).drafters()
     models = _load_all(chosen, options.drafts, machine, reporter)
     costs = measure_row_cost(models[None].target.model)
     sampling = Sampling(temperature=options.temperature, seed=options.seed)
     tuner = Tuner(
         lambda candidate: EngineGenerator(candidate.label, partial(_engine, models, candidate)),
         prompts, sampling, limits, options.seconds, options.seed,
-        replay=replayer(partial(_engine, models), sampling, costs),
+        replay=replayer(partial(_engine, models), sampling, costs, lambda candidate: not names_head(candidate.drafter)),
     )  # fmt: skip
-    return tuner.run(grid(_drafters(options), list(options.drafts)), costs, options.progress(reporter))
+    return tuner.run(_candidates(drafters, models), costs, options.progress(reporter))
 
 
-def _drafters(options: TuneOptions) -> list[str]:
-    usual = f"{FREE_DRAFTERS},{DRAFT_DRAFTERS}" if options.drafts else FREE_DRAFTERS
-    return ModelOptions(drafter=options.drafter or usual).drafters()
+def _candidates(drafters: Sequence[str], models: dict[str | None, Models]) -> list[TuneCandidate]:
+    """Plain decoding, and the drafters that were asked for, or all that suit what is here. Each with every draft that
+    it can use.
+    """
+    found = [OFF]
+    for spec, loaded in models.items():
+        for drafter in drafters or _usual(spec, loaded):
+            if _suits(drafter, spec, loaded):
+                found += grid(drafter, spec, _HEAD_LENGTHS) if names_head(drafter) else grid(drafter, spec)
+    lacking = [drafter for drafter in drafters if all(drafter != one.drafter for one in found)]
+    if lacking:
+        kind = "head" if names_head(lacking[0]) else "model"
+        raise UsageError(f"the drafter {lacking[0]} needs a draft {kind}: name one with --draft")
+    return found
+
+
+def _usual(spec: str | None, loaded: Models) -> Sequence[str]:
+    if loaded.draft:
+        return WITH_DRAFT if drafter_for(loaded.target, loaded.draft) == "model" else ("translate",)
+    return (*(FREE if spec is None else ()), *WITH_HEAD)
+
+
+def _suits(drafter: str, spec: str | None, loaded: Models) -> bool:
+    if names_head(drafter):
+        return bool(loaded.head or (spec is None and loaded.target.own_head))
+    if any(part.name in ("model", "translate") for part in parts_of(drafter)):
+        return loaded.draft is not None
+    return spec is None
 
 
 def _load_all(
     options: ModelOptions, drafts: Sequence[str], machine: MachineOptions, reporter: Reporter
 ) -> dict[str | None, Models]:
-    """The target once, with each draft; under None with no draft."""
+    """The target once, with each draft; under None with no draft. Raises what is wrong with one before it is read."""
+    for spec in drafts:
+        pull(spec, reporter.say)
+        if is_head(spec):
+            refuse_other_target(options.name, spec)
     alone = load_models(options, machine, reporter)
     loaded: dict[str | None, Models] = {None: alone}
     for spec in drafts:
-        other = load_models(replace(options, model=spec), machine, reporter)
-        loaded[spec] = Models(alone.target, other.target, options)
+        if is_head(spec):
+            loaded[spec] = Models(alone.target, None, options, head=spec)
+        else:
+            other = load_models(replace(options, model=spec), machine, reporter)
+            loaded[spec] = Models(alone.target, other.target, options)
     return loaded
 
 

@@ -53,7 +53,7 @@ class World:
                 accepted = 0 if candidate == OFF else 30 - 2 * (candidate.length or 5)
                 stats = Stats(num_tokens=limits.max_tokens, num_drafted=40, num_accepted=max(accepted, 0))
                 stats.total_s = (limits.max_tokens - 1) / speed
-                return Answer("", (), "length", stats)
+                return Answer("", (1, 2), "length", stats)
 
             def forget_prompts(self):
                 pass
@@ -64,9 +64,13 @@ class World:
         return Simulated()
 
 
-def tune(world: World, candidates, costs=FLAT, budget_s=180.0):
-    tuner = Tuner(world.generator, PROMPTS, Sampling(), Limits(48), budget_s, clock=world.clock)
+def tune(world: World, candidates, costs=FLAT, budget_s=180.0, replay=None):
+    tuner = Tuner(world.generator, PROMPTS, Sampling(), Limits(48), budget_s, clock=world.clock, replay=replay)
     return tuner.run(candidates, costs, lambda share, what: None)
+
+
+def of_drafters(*drafters: str) -> list[TuneCandidate]:
+    return [OFF, *(candidate for drafter in drafters for candidate in grid(drafter))]
 
 
 def peaked(best_drafter: str, best_length: int):
@@ -83,7 +87,7 @@ def peaked(best_drafter: str, best_length: int):
 @pytest.mark.parametrize("seed", range(5))
 def test_the_best_is_found_within_the_time(seed: int) -> None:
     world = World(peaked("suffix", 6), seed=seed)
-    candidates = grid(["ngram", "suffix", "suffix(width=3)"], [])
+    candidates = of_drafters("ngram", "suffix", "suffix(width=3)")
     result = tune(world, candidates)
     true_speed = peaked("suffix", 6)
     assert true_speed(result.best.candidate) >= 0.95 * max(map(true_speed, candidates))
@@ -92,15 +96,28 @@ def test_the_best_is_found_within_the_time(seed: int) -> None:
 
 
 def test_off_wins_where_nothing_pays() -> None:
-    result = tune(World(lambda c: 1.0 if c == OFF else 0.8), grid(["ngram", "suffix"], []))
+    result = tune(World(lambda c: 1.0 if c == OFF else 0.8), of_drafters("ngram", "suffix"))
     assert result.best.candidate == OFF
 
 
 def test_each_draft_model_is_tried() -> None:
     world = World(lambda c: {"small": 1.8, "tiny": 1.2}.get(c.draft or "", 1.0))
-    result = tune(world, grid(["ngram", "model"], ["small", "tiny"]))
+    result = tune(world, [*grid("ngram"), *grid("model", "small"), *grid("model", "tiny")])
     assert result.best.candidate.draft == "small"
     assert any("tiny" in label for label in world.asked)
+
+
+def test_what_can_not_be_replayed_runs_for_real() -> None:
+    world = World(lambda c: {"head": 1.8, "suffix": 1.2}.get(c.drafter, 1.0))
+
+    def replay(candidate: TuneCandidate, prompt: Prompt, answer: Answer) -> Stats | None:
+        stats = Stats(num_tokens=48, num_drafted=40)
+        stats.total_s = 0.5 if candidate.drafter == "suffix" else 1.0
+        return None if candidate.drafter == "head" else stats
+
+    result = tune(world, [*of_drafters("ngram", "suffix"), *grid("head", None, [2, 4])], replay=replay)
+    assert result.best.candidate.drafter == "head"
+    assert not any(label.startswith("ngram") for label in world.asked)
 
 
 def test_lengths_that_could_never_pay_are_not_tried() -> None:
@@ -110,14 +127,14 @@ def test_lengths_that_could_never_pay_are_not_tried() -> None:
 
 
 def test_an_interrupt_keeps_the_best_so_far() -> None:
-    result = tune(World(peaked("suffix", 6), stop_after=60), grid(["ngram", "suffix"], []))
+    result = tune(World(peaked("suffix", 6), stop_after=60), of_drafters("ngram", "suffix"))
     assert not result.complete
     assert result.best.speedup > 1.5
 
 
 def test_an_error_keeps_the_scores_so_far_and_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     world = World(peaked("suffix", 6), stop_after=60, stop_with=ZeroDivisionError("of all things"))
-    result = tune(world, grid(["ngram", "suffix"], []))
+    result = tune(world, of_drafters("ngram", "suffix"))
     assert result.best.speedup > 1.5
     with pytest.raises(SlipstreamError, match="ZeroDivisionError: of all things"):
         _finish(result, FileSettings("m"), tmp_path / "slipstream.yaml", as_json=True)
@@ -127,11 +144,11 @@ def test_an_error_keeps_the_scores_so_far_and_is_told(capsys: pytest.CaptureFixt
 
 def test_an_error_before_anything_was_measured_is_raised() -> None:
     with pytest.raises(ZeroDivisionError):
-        tune(World(peaked("suffix", 6), stop_after=1, stop_with=ZeroDivisionError), grid(["ngram", "suffix"], []))
+        tune(World(peaked("suffix", 6), stop_after=1, stop_with=ZeroDivisionError), of_drafters("ngram", "suffix"))
 
 
 def test_the_rule_of_thumb_is_walked_over_the_same_measurements() -> None:
-    result = tune(World(peaked("suffix", 6)), grid(["suffix"], []))
+    result = tune(World(peaked("suffix", 6)), of_drafters("suffix"))
     rule = result.rule_of_thumb()
     assert rule is not None
     assert rule.candidate.length is not None
