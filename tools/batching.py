@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from slipstream.errors import UsageError
-from slipstream.predict.gpus import GPU_SHARE, TFLOPS, nominal_bandwidth, nominal_flops
+from slipstream.predict.gpus import GPU_SHARE, by_name, nominal_bandwidth
 from slipstream.predict.sizes import Sizes, kv_bytes
 from slipstream.predict.speed import WORTH_IT, DeviceSpeed, expected_tokens
 
@@ -33,6 +33,13 @@ LINK_BANDWIDTH = 300e9  # bytes a second between them, in practice; an assumptio
 LOGIT_PASSES = 6  # times that a row's logits are read or written while a token is chosen; an assumption
 BYTES_PER_WEIGHT = 2
 
+# Nominal bf16 compute without sparsity in TFLOP/s, from data sheets.
+TFLOPS = {
+    "A10": 125, "A30": 165, "A40": 150, "A100": 312, "L4": 121, "L40": 181, "L40S": 362, "H100": 989, "H100 PCIe": 756,
+    "H20": 148, "H200": 989, "GH200": 989, "B200": 2250, "MI300X": 1307,
+    "RTX 3090": 71, "RTX 4080": 97, "RTX 4090": 165, "RTX 5090": 209, "RTX 6000 Ada": 182,
+}  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Gpus:
@@ -44,10 +51,10 @@ class Gpus:
     @cached_property
     def device(self) -> DeviceSpeed:
         """All GPUs as one device. Raises UsageError for a name that is not in the tables."""
-        bandwidth, flops = nominal_bandwidth(self.name), nominal_flops(self.name)
+        bandwidth, flops = nominal_bandwidth(self.name), by_name(TFLOPS, self.name)
         if bandwidth is None or flops is None:
             raise UsageError(f"unknown GPU {self.name!r}; bandwidth and compute are known for {', '.join(TFLOPS)}")
-        return DeviceSpeed(bandwidth * GPU_SHARE * self.count, flops * FLOPS_SHARE * self.count)
+        return DeviceSpeed(bandwidth * GPU_SHARE * self.count, flops * 1e12 * FLOPS_SHARE * self.count)
 
     def sampling_s(self, sizes: Sizes, rows: int) -> float:
         """Seconds to choose tokens, on one GPU."""

@@ -14,9 +14,8 @@ from slipstream.errors import ModelError
 
 Severity = Literal["blocks", "unknown", "slows", "note"]
 SEVERITIES: tuple[Severity, ...] = ("blocks", "unknown", "slows", "note")
-Topic = Literal["vocabulary", "weights", "head", "machine", "fit", "config", "log", "runtime"]
 MAX_TEXT = 2_000  # characters of a finding's evidence or of a value in its texts: a damaged file can name megabytes
-TOPICS: tuple[Topic, ...] = ("vocabulary", "weights", "head", "machine", "fit", "config", "log", "runtime")
+TOPICS = ("vocabulary", "weights", "head", "machine", "fit", "config", "log", "runtime")
 
 
 @dataclass(frozen=True, slots=True)

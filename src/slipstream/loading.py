@@ -127,12 +127,11 @@ def load(
 ) -> Engine:
     """An engine for `target`.
 
-    `drafter` is a spec (`none`, `ngram`, `suffix`, `model`, `early-exit`, `translate`, `chained:…`, see
-    `slipstream.drafters`) or a Drafter. Left out, it is `model`, `translate` or `head` by what the draft is; without a
-    draft the head that comes with the target where there is one, else `suffix`. `options` are a
-    backend's own (`TorchOptions`, `LlamaCppOptions`); the draft takes them too, unless it has options of its own, and
-    where there are none each model goes to the backend that suits it. `max_stall_s`: see `Engine`. Raises ModelError,
-    UsageError.
+    `drafter` is a spec (`none`, `ngram`, `suffix`, `model`, `head`, `early-exit`, `translate`, `grammar`, `chained:…`,
+    see `slipstream.drafters`) or a Drafter. Left out, it is `model`, `translate` or `head` by what the draft is;
+    without a draft the head that comes with the target where there is one, else `suffix`. `options` are a backend's own
+    (`TorchOptions`, `LlamaCppOptions`); the draft takes them too, unless it has options of its own, and where there are
+    none each model goes to the backend that suits it. `max_stall_s`: see `Engine`. Raises ModelError, UsageError.
     """
     plan = make_policy(policy)  # bad settings fail before gigabytes are read
     if isinstance(drafter, str):

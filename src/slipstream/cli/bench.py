@@ -70,10 +70,10 @@ def bench(
             concurrency=concurrency,
             reporter=reporter,
         )
-    _finish(result, report, as_json)
+    finish(result, report, as_json)
 
 
-def _finish(result: BenchResult, report: Path | None, as_json: bool) -> None:
+def finish(result: BenchResult, report: Path | None, as_json: bool) -> None:
     """Prints the result, then writes the report, each even if the other fails. Exit code 1 if texts differ."""
     try:
         print_result(result, as_json)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import typer
-
 from slipstream.cli import options as opt
-from slipstream.cli.bench import print_result
+from slipstream.cli.bench import finish
 from slipstream.cli.groups import grouped
 from slipstream.cli.terminal import TerminalReporter
 from slipstream.tasks.options import BENCH_WORKLOAD, BenchOptions, ModelOptions, WorkloadOptions
@@ -30,6 +28,4 @@ def demo(
     workload = replace(workload, limit=BENCH_WORKLOAD.limit)
     with TerminalReporter("measuring") as reporter:
         result = bench(models, workload, BenchOptions(passes=1, command="slipstream demo"), reporter=reporter)
-    print_result(result, as_json)
-    if any(run.same_text is False for run in result.runs):
-        raise typer.Exit(1)
+    finish(result, None, as_json)

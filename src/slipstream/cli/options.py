@@ -38,9 +38,9 @@ OPTIONS: dict[str, OptionSpec | None] = {
     "draft": OptionSpec("--draft -d", "A smaller model that drafts, named the same way.", "Models"),
     "drafter": OptionSpec(
         "--drafter",
-        "none (plain decoding), ngram, suffix, model, head, early-exit, translate, chained:A,B, or one of an installed "
-        "package. Options in brackets: 'model(p_min=0.3,n_parallel=3)'. Default: model with --draft, else suffix; for "
-        "the built-in model, which has a head of its own, chained:suffix,head, and head on a GPU.",
+        "none (plain decoding), ngram, suffix, model, head, early-exit, translate, grammar, chained:A,B, or one of an "
+        "installed package. Options in brackets: 'model(p_min=0.3,n_parallel=3)'. Default: model with --draft, else "
+        "suffix; for the built-in model, which has a head of its own, chained:suffix,head, and head on a GPU.",
         "Speculation",
     ),
     "policy": OptionSpec(
@@ -53,7 +53,8 @@ OPTIONS: dict[str, OptionSpec | None] = {
     "device": OptionSpec("--device", "auto, cpu, cuda, cuda:1 …", "Machine"),
     "dtype": OptionSpec(
         "--dtype",
-        "auto (quantised weights stay so on the CPU; else fp32 there, bf16 on a GPU), fp32, bf16, fp16.",
+        "auto (quantised weights stay so where there are kernels for them; else fp32 on the CPU, bf16 on a GPU), fp32, "
+        "bf16, fp16.",
         "Machine",
     ),
     "context_length": OptionSpec("--context", "Tokens of prompt and answer; at most the model's own.", "Machine"),

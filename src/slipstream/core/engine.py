@@ -1,4 +1,4 @@
-"""Engine: the loop over all active streams. Budget, propose, score, verify, commit, observe, emit.
+"""Engine: the loop over all active streams. Plan, propose, score, verify, commit, observe, emit.
 
 With no drafter the draft is empty, so plain decoding is the same loop, timed the same way.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, Unpack, cast
@@ -53,7 +53,7 @@ class EngineTokenizer(Protocol):
 
 
 @dataclass(slots=True)
-class _Turn:
+class _StreamPart:
     """One stream's part in a round."""
 
     stream: Stream
@@ -260,76 +260,76 @@ class Engine:
             self._admit()
             if not self._active:
                 return False
-            turns = self._schedule()
+            parts = self._schedule()
             try:
-                self._round(turns, started)
+                self._round(parts, started)
             except Exception as error:  # a round that broke off leaves none of its streams fit to go on
-                _end(turns, error)
+                _end(parts, error)
             except BaseException as error:  # Ctrl-C is for the thread that it reached
-                _end(turns, SlipstreamError(f"the round was interrupted: {type(error).__name__}"))
+                _end(parts, SlipstreamError(f"the round was interrupted: {type(error).__name__}"))
                 raise
             finally:
                 self._release_finished()
             return True
 
-    def _round(self, turns: list[_Turn], started: float) -> None:
-        view, planning = self._view(turns), self._clock()
+    def _round(self, parts: list[_StreamPart], started: float) -> None:
+        view, planning = self._view(parts), self._clock()
         draft = self._policy.draft(view)
         plan_s = self._clock() - planning - sum(draft.draft_s.values())
-        for turn, tree in zip((t for t in turns if not t.is_prefill), draft.trees, strict=True):
-            turn.tree = tree
-            turn.offers = draft.offers.get(turn.stream.id, ())
+        for part, tree in zip((part for part in parts if not part.is_prefill), draft.trees, strict=True):
+            part.tree = tree
+            part.offers = draft.offers.get(part.stream.id, ())
         scoring = self._clock()
-        requests = [turn.request(draft.next_draft, is_alone=len(turns) == 1) for turn in turns]
-        for turn in turns:
-            turn.prepare_constraint()
+        requests = [part.request(draft.next_draft, is_alone=len(parts) == 1) for part in parts]
+        for part in parts:
+            part.prepare_constraint()
         scores = self.target.score(requests)
         score_s = self._clock() - scoring
-        num_rows, has_prefill = sum(turn.num_rows for turn in turns), len(view.streams) < len(turns)
+        num_rows, has_prefill = sum(part.num_rows for part in parts), len(view.streams) < len(parts)
         if has_prefill:
             self._pace.record(num_rows, score_s)
-        observations = self._commit(turns, scores)
+        observations = self._commit(parts, scores)
         gains = [self._receive(o) for o in observations]
         self._drafters.observe(observations)
         measured = self._clock()
         outcome = RoundOutcome(
             rows=num_rows,
-            num_streams=len(turns),
+            num_streams=len(parts),
             draft_s=draft.draft_s,
             score_s=score_s,
             total_s=measured - started + self._after_s,
             has_prefill=has_prefill,
             was_announced=view.is_announced,
-            was_repeated=bool(self._repeated) and self._repeated == _drafts(turns),
+            was_repeated=bool(self._repeated) and self._repeated == _drafts(parts),
             observations=observations,
             plan=draft.plan,
             plan_s=plan_s,
         )
-        self._account(turns, gains, outcome)
+        self._account(parts, gains, outcome)
         for observation in observations:
             observation.stream.conclude()
-        if draft.plan or any(t.stream.drafter for t in turns):
+        if draft.plan or any(part.stream.drafter for part in parts):
             self._policy.record(outcome)
         following = {request.next_draft for request in requests} if self.target.info.runs_ahead else {None}
-        self._is_announced = following == {0} and not any(turn.tree for turn in turns)
+        self._is_announced = following == {0} and not any(part.tree for part in parts)
         self._repeated = []
-        if following.isdisjoint({0, None}) and all(_is_repeated(turn) for turn in turns):
-            self._repeated = [(t.stream.id, r.next_draft or 0) for t, r in zip(turns, requests, strict=True)]
+        if following.isdisjoint({0, None}) and all(_is_repeated(part) for part in parts):
+            self._repeated = [(part.stream.id, r.next_draft or 0) for part, r in zip(parts, requests, strict=True)]
         self._after_s = self._clock() - measured
 
-    def _schedule(self) -> list[_Turn]:
+    def _schedule(self) -> list[_StreamPart]:
         """Decoding streams first, then prompt chunks for as many rows as are left, and as don't hold up the others."""
         rows_left = self.target.info.max_rows
-        turns: list[_Turn] = []
+        parts: list[_StreamPart] = []
         prompts: list[Stream] = []
         for stream in self._active:
             assert stream.sequence is not None
             if stream.num_unread > 1:
                 prompts.append(stream)
-            elif len(turns) < rows_left:
-                turns.append(_Turn(stream, stream.sequence, stream.tokens[-1:], is_prefill=False))
-        rows_left -= len(turns)
-        if turns and prompts:
+            elif len(parts) < rows_left:
+                parts.append(_StreamPart(stream, stream.sequence, stream.tokens[-1:], is_prefill=False))
+        rows_left -= len(parts)
+        if parts and prompts:
             rows_left = min(rows_left, self._pace.rows(rows_left))
         for stream in prompts:
             assert stream.sequence is not None
@@ -337,63 +337,63 @@ class Engine:
                 break
             start, count = stream.sequence.length, min(self._chunk, rows_left, stream.num_unread)
             pending, is_last = stream.tokens[start : start + count], count == stream.num_unread
-            turns.append(_Turn(stream, stream.sequence, pending, is_prefill=True, chooses=is_last))
+            parts.append(_StreamPart(stream, stream.sequence, pending, is_prefill=True, chooses=is_last))
             rows_left -= count
-        return turns
+        return parts
 
-    def _view(self, turns: list[_Turn]) -> RoundView:
-        streams = [t.stream for t in turns if not t.is_prefill]
-        info, num_rows = self.target.info, sum(len(t.pending) for t in turns)
-        max_rows = info.max_rows if len(streams) < len(turns) else info.decoding_rows or info.max_rows
-        under_way = self._draft_under_way(turns)
+    def _view(self, parts: list[_StreamPart]) -> RoundView:
+        streams = [part.stream for part in parts if not part.is_prefill]
+        info, num_rows = self.target.info, sum(len(part.pending) for part in parts)
+        max_rows = info.max_rows if len(streams) < len(parts) else info.decoding_rows or info.max_rows
+        under_way = self._draft_under_way(parts)
         return RoundView(
             streams,
             [self._room(s, under_way) for s in streams],
             max_nodes=max(0, max_rows - num_rows),
-            is_announced=self._is_announced and len(streams) == len(turns),
+            is_announced=self._is_announced and len(streams) == len(parts),
             can_run_ahead=info.runs_ahead,
-            reads_prompts=len(streams) < len(turns),
+            reads_prompts=len(streams) < len(parts),
             draft_under_way=under_way,
         )
 
-    def _draft_under_way(self, turns: list[_Turn]) -> int:
+    def _draft_under_way(self, parts: list[_StreamPart]) -> int:
         """Tokens for each of these streams, in a round that the device has started."""
         started, depths = [stream for stream, _ in self._repeated], {depth for _, depth in self._repeated}
-        return depths.pop() if len(depths) == 1 and started == [turn.stream.id for turn in turns] else 0
+        return depths.pop() if len(depths) == 1 and started == [part.stream.id for part in parts] else 0
 
-    def _commit(self, turns: list[_Turn], scores: list[Scores]) -> list[Observation]:
+    def _commit(self, parts: list[_StreamPart], scores: list[Scores]) -> list[Observation]:
         """Verifies each draft and keeps what was accepted. A prompt chunk that is not the last is kept unjudged."""
         self.stats.target_forwards += 1
         observations = []
-        for turn, score in zip(turns, scores, strict=True):
-            turn.stream.stats.target_forwards += 1
-            if turn.stream.done:
+        for part, score in zip(parts, scores, strict=True):
+            part.stream.stats.target_forwards += 1
+            if part.stream.done:
                 continue
             try:
-                if turn.chooses:
-                    observations.append(self._verify(turn, score))
+                if part.chooses:
+                    observations.append(self._verify(part, score))
                 else:
-                    turn.sequence.commit()
+                    part.sequence.commit()
             except NonFiniteLogitsError as error:
-                turn.stream.finish("error", self._explained(error))
+                part.stream.finish("error", self._explained(error))
             except Exception as error:
-                turn.stream.finish("error", error)
+                part.stream.finish("error", error)
         return observations
 
-    def _verify(self, turn: _Turn, scores: Scores) -> Observation:
-        stream = turn.stream
-        verdict = stream.verifier.verify(turn.tree, scores, stream.sampling_state())
-        logprobs = () if stream.options.num_logprobs is None else self._logprobs(turn, scores, verdict)
-        turn.sequence.commit(verdict.path)
-        return Observation(stream, turn.tree, verdict, turn.offers, logprobs)
+    def _verify(self, part: _StreamPart, scores: Scores) -> Observation:
+        stream = part.stream
+        verdict = stream.verifier.verify(part.tree, scores, stream.sampling_state())
+        logprobs = () if stream.options.num_logprobs is None else self._logprobs(part, scores, verdict)
+        part.sequence.commit(verdict.path)
+        return Observation(stream, part.tree, verdict, part.offers, logprobs)
 
-    def _logprobs(self, turn: _Turn, scores: Scores, verdict: Verdict) -> list[TokenLogprobs]:
+    def _logprobs(self, part: _StreamPart, scores: Scores, verdict: Verdict) -> list[TokenLogprobs]:
         """Of the verdict's tokens. Before `commit`: the logits go with it."""
         nodes = (ROOT, *verdict.path)
-        assert turn.stream.options.num_logprobs is not None
+        assert part.stream.options.num_logprobs is not None
         return [
-            token_logprobs(scores.row(node), token, turn.stream.options.num_logprobs)
-            for node, token in zip(nodes, verdict.tokens(turn.tree), strict=True)
+            token_logprobs(scores.row(node), token, part.stream.options.num_logprobs)
+            for node, token in zip(nodes, verdict.tokens(part.tree), strict=True)
         ]
 
     def _explained(self, error: NonFiniteLogitsError) -> NonFiniteLogitsError:
@@ -427,27 +427,26 @@ class Engine:
             stream.finish("error", error)
         return taken
 
-    def _account(self, turns: list[_Turn], gains: list[int], outcome: RoundOutcome) -> None:
+    def _account(self, parts: list[_StreamPart], gains: list[int], outcome: RoundOutcome) -> None:
         """Enters the round into the stats of each stream, at an equal share of its seconds. Reading a prompt is no
         decoding: its seconds are counted apart."""
         share_s = 1.0 / outcome.num_streams
-        prefilled = {turn.stream.id for turn in turns if turn.is_prefill}
-        for turn in turns if prefilled else ():
-            if turn.is_prefill:
-                for stats in (turn.stream.stats, self.stats):
-                    stats.prefill_s += outcome.score_s * share_s
-        records: dict[tuple[int, int, int, int, bool], RoundRecord] = {}  # of streams whose round went alike
-        times: dict[tuple[int, int, int, int, bool], int] = {}
+        prefilled = {part.stream.id for part in parts if part.is_prefill}
+        for part in parts if prefilled else ():
+            if part.is_prefill:
+                part.stream.stats.prefill_s += outcome.score_s * share_s
+        self.stats.prefill_s += outcome.score_s * share_s * len(prefilled)
+        records: dict[tuple[int, int, int, int, float], RoundRecord] = {}  # of streams whose round went alike
+        times: Counter[tuple[int, int, int, int, float]] = Counter()
         for o, gained in zip(outcome.observations, gains, strict=True):
-            depths, accepted, has_read = o.scored.depths(), min(len(o.verdict.path), gained), o.stream.id in prefilled
-            kind = len(depths), max(depths) if depths else 0, accepted, gained
-            alike = *kind, has_read
-            if alike not in records:
-                records[alike], times[alike] = _record(outcome, *kind, 0.0 if has_read else share_s), 0
-            times[alike] += 1
-            o.stream.stats.add(records[alike])
-        for alike, record in records.items():
-            self.stats.add(record, times[alike])
+            depths, own_share_s = o.scored.depths(), 0.0 if o.stream.id in prefilled else share_s
+            went = len(depths), max(depths, default=0), min(len(o.verdict.path), gained), gained, own_share_s
+            if went not in records:
+                records[went] = _record(outcome, *went)
+            times[went] += 1
+            o.stream.stats.add(records[went])
+        for went, record in records.items():
+            self.stats.add(record, times[went])
 
     # -- joining and leaving --------------------------------------------------------------------------------------
 
@@ -517,23 +516,23 @@ def _record(
     """The part of a round of streams whose round went alike. `share_s`: of its seconds."""
     rest_s = outcome.total_s - outcome.score_s - outcome.drafting_s
     times_s = outcome.drafting_s * share_s, outcome.score_s * share_s, rest_s * share_s
-    return RoundRecord(drafted, accepted, gained, accepted, drafted_depth, *times_s)
+    return RoundRecord(drafted, accepted, gained, drafted_depth, *times_s)
 
 
-def _is_repeated(turn: _Turn) -> bool:
+def _is_repeated(part: _StreamPart) -> bool:
     """Whether a device goes on with its draft."""
-    own = {drafter.name for drafter in members_of(turn.stream.drafter) if is_repeated(drafter)}
-    return bool(turn.tree) and any(offer.tree is turn.tree and offer.drafter in own for offer in turn.offers)
+    own = {drafter.name for drafter in members_of(part.stream.drafter) if is_repeated(drafter)}
+    return bool(part.tree) and any(offer.tree is part.tree and offer.drafter in own for offer in part.offers)
 
 
-def _drafts(turns: Iterable[_Turn]) -> list[tuple[int, int]]:
-    return [(turn.stream.id, len(turn.tree)) for turn in turns]
+def _drafts(parts: Iterable[_StreamPart]) -> list[tuple[int, int]]:
+    return [(part.stream.id, len(part.tree)) for part in parts]
 
 
-def _end(turns: Iterable[_Turn], error: BaseException) -> None:
-    for turn in turns:
-        turn.stream.conclude()
-        turn.stream.finish("error", error)
+def _end(parts: Iterable[_StreamPart], error: BaseException) -> None:
+    for part in parts:
+        part.stream.conclude()
+        part.stream.finish("error", error)
 
 
 def _checked_drafter(drafter: object) -> Drafter | None:

@@ -1,6 +1,6 @@
 """Generator: anything that answers prompts and counts its work: this engine, or another one over HTTP.
 
-Bench, tune, audit and the server see only this.
+Bench, tune and audit see only this.
 """
 
 from __future__ import annotations

@@ -191,9 +191,6 @@ class HeadModel(Protocol):
     """A draft head: it reads the hidden states that the target computes anyway, and has a cache beside the target's."""
 
     @property
-    def name(self) -> str: ...
-
-    @property
     def token_ids(self) -> npt.NDArray[np.int64]:
         """[draft vocabulary] the target's id of each token that it can draft."""
         ...

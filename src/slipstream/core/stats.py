@@ -18,7 +18,6 @@ class RoundRecord:
     num_drafted: int
     num_accepted: int
     num_tokens: int  # tokens gained: accepted + bonus, fewer if the stream stopped inside the draft
-    accepted_depth: int
     drafted_depth: int
     draft_s: float
     score_s: float
@@ -27,7 +26,7 @@ class RoundRecord:
 
 @dataclass(slots=True)
 class Stats:
-    """Sums over rounds, of one stream or of a whole engine."""
+    """Sums over rounds, of one stream or of a whole engine. `ttft_s` and `total_s` are a stream's alone."""
 
     num_prompt_tokens: int = 0
     num_reused: int = 0  # prompt tokens found in the cache
@@ -63,7 +62,7 @@ class Stats:
         self.num_accepted += record.num_accepted * times
         for depth in range(1, record.drafted_depth + 1):
             self.drafted_at[depth] += times
-        for depth in range(1, record.accepted_depth + 1):
+        for depth in range(1, record.num_accepted + 1):
             self.accepted_at[depth] += times
 
     @property

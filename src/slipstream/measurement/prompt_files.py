@@ -5,8 +5,7 @@ What a file may hold:
   MT-bench. A conversation, run turn by turn.
 - `{"messages": [...]}`, or the batch form `{"body": {"messages": [...]}}`: messages as the OpenAI API has them. The
   last user message is the turn, what stands before it is the opening, an answer after it is left out.
-- `{"task_id": "HumanEval/0", "prompt": "def ..."}`: HumanEval. An instruction with the code, or with `raw_code` the
-  code itself, to be continued.
+- `{"task_id": "HumanEval/0", "prompt": "def ..."}`: HumanEval. An instruction with the code.
 - `{"prompt": "..."}`: one turn.
 - plain text: `.txt`, `.md`, and what begins with neither `{` nor `[`. Split at lines of `---`; without such a line,
   each line that is not empty is a prompt.
@@ -26,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from slipstream.errors import UsageError
-from slipstream.measurement.workload import Message, Prompt, take
+from slipstream.measurement.workload import Message, Prompt
 from slipstream.reading import MAX_DATA_BYTES, read_given
 
 _ROLES = ("system", "user", "assistant")
@@ -42,25 +41,23 @@ _JSON_WORDS = {dict: "an object", list: "a list", type(None): "null"}
 def own_prompts() -> list[Prompt]:
     """The prompts that come with Slipstream, in the order of their file: 8 kinds, several of each."""
     source = files("slipstream.measurement").joinpath("prompts.jsonl")
-    return _parse(source.read_text(encoding="utf-8"), Path(source.name), raw_code=False)
+    return _parse(source.read_text(encoding="utf-8"), Path(source.name))
 
 
-def read_prompts(path: Path, limit: int | None = None, *, raw_code: bool = False) -> list[Prompt]:
-    """The prompts of a file, its format told by its content; with `limit`, as many as `take` takes.
+def read_prompts(path: Path) -> list[Prompt]:
+    """The prompts of a file, its format told by its content.
 
-    `raw_code` has HumanEval prompts continued as bare code instead of put to a chat model as an instruction.
     An id that comes twice gets a number (`x`, `x#2`); a prompt without one is named by its line (`line-7`).
     Raises UsageError when the file can't be read, holds no prompt, or holds one that is none of the formats.
     """
-    prompts = _parse(_read_text(path), path, raw_code)
-    return prompts if limit is None else take(prompts, limit)
+    return _parse(_read_text(path), path)
 
 
 class _BadPromptError(Exception):
     """What is wrong with one prompt; the reader adds the file and the line."""
 
 
-def _parse(text: str, path: Path, raw_code: bool) -> list[Prompt]:
+def _parse(text: str, path: Path) -> list[Prompt]:
     """Every prompt of a file's text, ids made distinct."""
     body = text.lstrip()
     if not body:
@@ -70,7 +67,7 @@ def _parse(text: str, path: Path, raw_code: bool) -> list[Prompt]:
         prompts = [Prompt(f"line-{line}", "text", (turn,)) for line, turn in _text_prompts(text)]
     else:
         records = _array_records(text, path) if body[0] == "[" else _line_records(text, path)
-        prompts = [_from_record(record, line, path, raw_code) for line, record in records]
+        prompts = [_from_record(record, line, path) for line, record in records]
     if not prompts:
         raise UsageError(f"{path} has no prompts; expected at least one")
     return _with_distinct_ids(prompts)
@@ -174,14 +171,14 @@ def _loads(text: str) -> Any:
 # From a record to a prompt
 
 
-def _from_record(record: Any, line: int, path: Path, raw_code: bool) -> Prompt:
+def _from_record(record: Any, line: int, path: Path) -> Prompt:
     try:
-        return _prompt(record, line, raw_code)
+        return _prompt(record, line)
     except _BadPromptError as problem:
         raise UsageError(f"{path}, line {line}: {problem}") from problem
 
 
-def _prompt(record: Any, line: int, raw_code: bool) -> Prompt:
+def _prompt(record: Any, line: int) -> Prompt:
     if not isinstance(record, dict):
         raise _BadPromptError(f"got {_shown(record)}, expected an object with {_SHAPES}")
     body = record.get("body")
@@ -192,7 +189,7 @@ def _prompt(record: Any, line: int, raw_code: bool) -> Prompt:
     elif "messages" in source:
         prompt = _last_turn(prompt_id, _messages(source["messages"], "messages"))
     elif "prompt" in source:
-        prompt = _single(prompt_id, source, raw_code)
+        prompt = _single(prompt_id, source)
     else:
         keys = ", ".join(map(str, record)) or "none"
         raise _BadPromptError(f"got an object with the keys {keys}, expected one of {_SHAPES}")
@@ -200,12 +197,10 @@ def _prompt(record: Any, line: int, raw_code: bool) -> Prompt:
     return _with_extras(prompt, source)
 
 
-def _single(prompt_id: str, record: dict[str, Any], raw_code: bool) -> Prompt:
+def _single(prompt_id: str, record: dict[str, Any]) -> Prompt:
     text = _text(record["prompt"], "prompt")
     if not isinstance(record.get("task_id"), str):
         return Prompt(prompt_id, "chat", (text,))
-    if raw_code:
-        return Prompt(prompt_id, "code", (text,), raw=True)
     code = text.strip("\n")
     return Prompt(prompt_id, "code", (f"Complete the following Python function.\n\n```python\n{code}\n```",))
 

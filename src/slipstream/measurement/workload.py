@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, zip_longest
@@ -59,10 +58,10 @@ def run_conversation(generator: Generator, prompt: Prompt, sampling: Sampling, l
     return answers
 
 
-def take(prompts: Sequence[Prompt], limit: int | None = None, seed: int | None = None) -> list[Prompt]:
+def take(prompts: Sequence[Prompt], limit: int | None = None) -> list[Prompt]:
     """At most `limit` prompts, evenly over kinds: the first of each kind, then the second of each, and so on.
 
-    Kinds come in the order of their first prompt. Within a kind the order is the file's, or shuffled by `seed`. A
+    Kinds come in the order of their first prompt. Within a kind the order is the file's. A
     smaller limit is always the beginning of a larger one. No limit gives all, in this same order. Raises UsageError
     when limit is less than 1.
     """
@@ -71,8 +70,5 @@ def take(prompts: Sequence[Prompt], limit: int | None = None, seed: int | None =
     by_kind: dict[str, list[Prompt]] = {}
     for prompt in prompts:
         by_kind.setdefault(prompt.kind, []).append(prompt)
-    if seed is not None:
-        for kind, same in by_kind.items():
-            random.Random(f"{seed}/{kind}").shuffle(same)
     rounds = zip_longest(*by_kind.values())
     return [prompt for prompt in chain.from_iterable(rounds) if prompt is not None][:limit]

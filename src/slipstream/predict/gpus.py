@@ -37,13 +37,6 @@ BANDWIDTHS = {
     "M3": 100, "M3 Pro": 150, "M3 Max": 300, "M3 Ultra": 819, "M4": 120, "M4 Pro": 273, "M4 Max": 410,
 }  # fmt: skip
 
-# Nominal bf16 compute without sparsity in TFLOP/s, also from data sheets.
-TFLOPS = {
-    "A10": 125, "A30": 165, "A40": 150, "A100": 312, "L4": 121, "L40": 181, "L40S": 362, "H100": 989, "H100 PCIe": 756,
-    "H20": 148, "H200": 989, "GH200": 989, "B200": 2250, "MI300X": 1307,
-    "RTX 3090": 71, "RTX 4080": 97, "RTX 4090": 165, "RTX 5090": 209, "RTX 6000 Ada": 182,
-}  # fmt: skip
-
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
@@ -127,17 +120,14 @@ def _apple_gpus(processor: str, memory_total: int, memory_free: int) -> tuple[Gp
 
 def nominal_bandwidth(name: str) -> float | None:
     """Bytes per second of the GPU of this name; None if it is not in the table."""
-    return _by_name(BANDWIDTHS, name, 1e9)
+    found = by_name(BANDWIDTHS, name)
+    return found and found * 1e9
 
 
-def nominal_flops(name: str) -> float | None:
-    """Operations per second of the GPU of this name; None if it is not in the table."""
-    return _by_name(TFLOPS, name, 1e12)
-
-
-def _by_name(table: dict[str, int], name: str, unit: float) -> float | None:
+def by_name(table: dict[str, int], name: str) -> int | None:
+    """What a table says of the GPU of this name."""
     known = [key for key in table if re.search(rf"(?<![A-Z0-9]){re.escape(key)}(?![0-9])", name, re.I)]
-    return table[max(known, key=len)] * unit if known else None
+    return table[max(known, key=len)] if known else None
 
 
 def _number(text: str) -> float | None:

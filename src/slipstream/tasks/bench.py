@@ -82,7 +82,7 @@ def bench(
     )
     result = bench_models(loaded, drafters or default_drafters(loaded), prompts, settings, options.command, reporter)
     if result.verdict.word in ("does not pay", "no difference", NOTHING_DRAFTED) and not synthetic:
-        result = replace(result, notes=[*result.notes, *what_would_help(loaded.options.name)])
+        result = replace(result, notes=[*result.notes, *what_would_help(loaded.options.name, result.machine.device)])
     return result
 
 
@@ -109,11 +109,11 @@ def bench_models(
     return measure(models.target.model, generators, prompts, settings, description, reporter.progress)
 
 
-def what_would_help(spec: str) -> list[str]:
-    """In place of speculation, by this machine's figures: the most promising first."""
+def what_would_help(spec: str, device: str) -> list[str]:
+    """In place of speculation, by this machine's figures: the most promising first. `device`: it ran on."""
     try:
         sizes = Sizes.of(describe(spec))
     except SlipstreamError:  # its files don't say enough
         return []
-    found = alternatives(inspect(), sizes, find_folder("slipstream").facts)
+    found = alternatives(inspect(), sizes, find_folder("slipstream").facts, on_gpu=device != "cpu")
     return [f"what helps instead: {finding.cause} {finding.fix}" for finding in found[:3]]

@@ -16,11 +16,11 @@ _MAX_REPEATED = 0.35  # share of n-grams that occurred before in the text; an an
 _FINGERPRINT_TOKENS = 48
 
 
-def repeated_share(tokens: npt.NDArray[np.int32], size: int = _NGRAM) -> float:
+def repeated_share(tokens: npt.NDArray[np.int32]) -> float:
     """The share of n-grams that are not the first of their kind; 0 for a text that has none."""
-    if len(tokens) <= size:
+    if len(tokens) <= _NGRAM:
         return 0.0
-    windows = np.lib.stride_tricks.sliding_window_view(tokens, size)
+    windows = np.lib.stride_tricks.sliding_window_view(tokens, _NGRAM)
     return 1.0 - len(np.unique(windows, axis=0)) / len(windows)
 
 

@@ -6,7 +6,7 @@ layout are the engine's own (`backends.torch.decoder`), and the tests compare th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +15,7 @@ import torch.nn.functional as F  # noqa: N812
 from slipstream.backends.torch.batch import Batch
 from slipstream.backends.torch.decoder import Decoder, load_decoder
 from slipstream.backends.torch.ops import Layer, Norm
-from slipstream.backends.torch.reference import ReferenceOps
+from slipstream.backends.torch.reference import ReferenceOps, rotated
 from slipstream.models.checkpoint import Checkpoint
 
 Rope = tuple[torch.Tensor, torch.Tensor]  # cosine and sine [length, head_dim / 2]
@@ -125,22 +125,11 @@ def _attention(
 
 
 def load_target(
-    checkpoint: Checkpoint,
-    feature_layers: Sequence[int],
-    device: torch.device,
-    dtype: torch.dtype,
-    length: int,
-    report: Callable[[float], None] = lambda share: None,
+    checkpoint: Checkpoint, feature_layers: Sequence[int], device: torch.device, dtype: torch.dtype, length: int
 ) -> TargetForward:
     """For texts of at most `length` tokens."""
     ops = TextOps(dtype)
-    return TargetForward(load_decoder(checkpoint, ops, device, length, report), ops, feature_layers)
-
-
-def rotated(part: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
-    """`part` [..., length, head_dim] by position; `cosine` and `sine` [length, head_dim / 2] float32."""
-    a, b = part.float().chunk(2, dim=-1)
-    return torch.cat((a * cosine - b * sine, b * cosine + a * sine), dim=-1).to(part.dtype)
+    return TargetForward(load_decoder(checkpoint, ops, device, length), ops, feature_layers)
 
 
 def _window_mask(length: int, window: int | None, device: torch.device) -> torch.Tensor | None:

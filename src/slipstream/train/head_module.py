@@ -12,11 +12,12 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
+from slipstream.backends.torch.reference import rotated
 from slipstream.models.checkpoint import Checkpoint
 from slipstream.models.config import DecoderConfig
 from slipstream.models.head_config import HeadConfig
 from slipstream.train.attention import KeysValues, draft_attention
-from slipstream.train.forward import Rope, TargetForward, rotated
+from slipstream.train.forward import Rope, TargetForward
 
 _OWN_SCORE = 5.0  # of a token with itself in attention, at first: about half the weight among a hundred and fifty
 

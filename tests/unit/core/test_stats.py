@@ -14,7 +14,7 @@ from slipstream.policy import FixedPolicy
 
 
 def record(drafted, accepted, tokens, drafted_depth=None):
-    return RoundRecord(drafted, accepted, tokens, accepted, drafted_depth or drafted, 0.1, 0.2, 0.05)
+    return RoundRecord(drafted, accepted, tokens, drafted_depth or drafted, 0.1, 0.2, 0.05)
 
 
 def test_acceptance_leaves_the_bonus_out_and_mean_length_counts_it():

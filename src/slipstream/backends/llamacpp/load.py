@@ -103,7 +103,7 @@ def load_model(
         batch_invariant=options.exact,
         max_rows=options.max_rows,
     )
-    return LlamaCppModel(info, context, sequences, forward, offload)
+    return LlamaCppModel(info, context, sequences, forward)
 
 
 def _load_weights(lib: Any, file: GgufFile, options: LlamaCppOptions, gpu_layers: int, report: Report) -> Any:

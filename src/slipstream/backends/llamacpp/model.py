@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from slipstream.backends.llamacpp.context import Context, Logits
 from slipstream.backends.llamacpp.forward import Forward, StreamRows
-from slipstream.backends.llamacpp.offload import OffloadReport
 from slipstream.backends.llamacpp.sequences import LlamaSequence, Sequences
 from slipstream.core.protocols import KVSequence, ModelInfo, ScoreRequest, Scores, check_requests
 from slipstream.core.sampling import likeliest
@@ -34,14 +33,11 @@ class LlamaScores:
 
 
 class LlamaCppModel:
-    def __init__(
-        self, info: ModelInfo, context: Context, sequences: Sequences, forward: Forward, offload: OffloadReport
-    ) -> None:
+    def __init__(self, info: ModelInfo, context: Context, sequences: Sequences, forward: Forward) -> None:
         self._info = info
         self._context = context
         self._sequences = sequences
         self._forward = forward
-        self.offload = offload
 
     @property
     def info(self) -> ModelInfo:

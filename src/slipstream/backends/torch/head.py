@@ -13,7 +13,7 @@ import torch
 
 from slipstream.backends.torch.batch import Batch, RowLists
 from slipstream.backends.torch.decoder import Decoder, rope_table, to_torch
-from slipstream.backends.torch.kv_pool import PAGE_SIZE, KVPool, PooledSequence
+from slipstream.backends.torch.kv_pool import PAGE_SIZE, KVPool, PooledSequence, own_sequence
 from slipstream.backends.torch.ops import (
     ChainChoice,
     ChainHead,
@@ -65,7 +65,7 @@ class FollowingHead(ABC):
     ends_early: bool
 
     def __init__(self, checkpoint: HeadCheckpoint, weights: HeadWeights, pool: KVPool, device: torch.device) -> None:
-        self.name, self.path = checkpoint.name, checkpoint.path
+        self.path = checkpoint.path
         self.token_ids: npt.NDArray[np.int64] = checkpoint.token_ids()
         self._weights = weights
         layer = weights.config.layer
@@ -269,11 +269,6 @@ def _path(parents: Sequence[int], node: int) -> list[int]:
         path.append(node)
         node = parents[node]
     return path[::-1]
-
-
-def own_sequence(sequence: KVSequence) -> PooledSequence:
-    assert isinstance(sequence, PooledSequence)
-    return sequence
 
 
 def trail_of(sequence: PooledSequence) -> Trail:

@@ -14,6 +14,7 @@ import torch
 from slipstream.backends.torch.coded_cache import vector_width
 from slipstream.backends.torch.trail import Trail
 from slipstream.core.prefix import common_prefix
+from slipstream.core.protocols import KVSequence
 from slipstream.errors import CapacityError
 from slipstream.models.config import DecoderConfig
 
@@ -283,6 +284,11 @@ class PooledSequence:
             self._pool.drop_page(page)
         self.pages, self.tokens = [], []
         self._pages_changed()
+
+
+def own_sequence(sequence: KVSequence) -> PooledSequence:
+    assert isinstance(sequence, PooledSequence)
+    return sequence
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from slipstream.backends.torch.batch import Batch
-from slipstream.backends.torch.coded_cache import TOGETHER, is_coded
+from slipstream.backends.torch.coded_cache import TOGETHER
 from slipstream.backends.torch.cpu.library import FALLBACK_COST, kernels
 from slipstream.backends.torch.cpu.ops import NativeOps
 from slipstream.backends.torch.decoder import Decoder, load_decoder
@@ -229,10 +229,11 @@ def _measure_tilings(
 ) -> None:
     """Of products with so many rows."""
     from slipstream.backends.torch.cuda.bucket import make_batch
+    from slipstream.backends.torch.cuda.ops import qkv_kind
 
     layers, cache = decoder.layers, LayerCache(pool.keys[0], pool.values[0])
     products = [
-        ("project" if decoder.config.qk_norm or is_coded(pool.keys) else "qkv", [layer.qkv for layer in layers]),
+        (qkv_kind(layers[0].qk_norm, cache), [layer.qkv for layer in layers]),
         ("add", [layer.output for layer in layers]),
         ("gate", [layer.gate_up for layer in layers]),
         ("add", [layer.down for layer in layers]),

@@ -9,12 +9,11 @@ from typing import Protocol
 import torch
 
 from slipstream.backends.torch.batch import SequenceRows
-from slipstream.backends.torch.kv_pool import KVPool, PooledSequence
+from slipstream.backends.torch.kv_pool import KVPool, PooledSequence, own_sequence
 from slipstream.core.protocols import (
     ExtendRequest,
     Extension,
     HeadModel,
-    KVSequence,
     ModelInfo,
     ScoreRequest,
     Scores,
@@ -94,7 +93,7 @@ class TorchModel:
         check_requests(self._info, requests)
         parts = []
         for request in requests:
-            sequence = _own(request.sequence)
+            sequence = own_sequence(request.sequence)
             sequence.prepare(request.pending, request.tree.tokens)
             parts.append(SequenceRows(sequence, sequence.length, request.pending, request.tree))
         return self._runner.score(requests, parts)
@@ -108,12 +107,12 @@ class TorchModel:
             check_length(self._info, request.sequence, len(request.pending) + steps - 1)
         parts = []
         for request in requests:
-            sequence = _own(request.sequence)
+            sequence = own_sequence(request.sequence)
             sequence.make_room(len(request.pending) + steps)
             parts.append(SequenceRows(sequence, sequence.length, request.pending, EMPTY_TREE))
         extensions = self._runner.extend(requests, parts)
         for request, extension in zip(requests, extensions, strict=True):
-            _own(request.sequence).keep([*request.pending, *extension.tokens[:-1]])
+            own_sequence(request.sequence).keep([*request.pending, *extension.tokens[:-1]])
         return extensions
 
     @torch.inference_mode()
@@ -152,8 +151,3 @@ class TorchModel:
                 "multiple of 16"
             )
         return self._cuts.first_tokens(count)
-
-
-def _own(sequence: KVSequence) -> PooledSequence:
-    assert isinstance(sequence, PooledSequence)
-    return sequence

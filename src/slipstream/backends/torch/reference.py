@@ -91,7 +91,7 @@ class ReferenceOps(SmallSteps[Batch]):
         positions = batch.of("position").long()
         cosine, sine = rope.cosine[positions].unsqueeze(1), rope.sine[positions].unsqueeze(1)
         for part in (q, k):
-            part.copy_(_rotated(part, cosine, sine))
+            part.copy_(rotated(part, cosine, sine))
         cells = batch.of("cell").long()
         write_cells(cache.keys, cells, k)
         write_cells(cache.values, cells, v)
@@ -112,7 +112,8 @@ class ReferenceOps(SmallSteps[Batch]):
         return out.view(rows, -1)
 
 
-def _rotated(part: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
+def rotated(part: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
+    """`part` [..., length, head_dim] by position; `cosine` and `sine` [length, head_dim / 2] float32."""
     a, b = part.float().chunk(2, dim=-1)
     return torch.cat((a * cosine - b * sine, b * cosine + a * sine), dim=-1).to(part.dtype)
 

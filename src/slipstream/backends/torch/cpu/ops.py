@@ -113,8 +113,7 @@ class NativeOps(SmallSteps[Batch]):
         self._lib = library
         self._dtype = dtype
         self._packer = QuantPacker(library.slip_quant_tile(), bool(library.slip_unsigned_codes()))
-        self._threads = torch.get_num_threads()
-        library.slip_set_threads(self._threads)
+        library.slip_set_threads(torch.get_num_threads())
         self._room = torch.empty(0)
         self._decoders: dict[tuple[int, int], tuple[Stack, _CDecoder]] = {}
         self._layers: dict[tuple[int, int], tuple[Layer, LayerCache, _CLayer]] = {}

@@ -36,7 +36,7 @@ _NO_TILE = [int(name == "chunk") for name in TILE_FIELDS]
 _MANY_ROWS = 8
 _MANY_TILES = 32  # as many keep a GPU busy with a program and key head each, which costs less than sharing a tile
 SPLIT = tl.constexpr(1 << 16)  # an entry of `programs` is this times its number among those of a tile, plus the tile
-_IN_ORDER = 1 << 30  # as `tile_base`: no position is looked up in `tail`
+_IN_ORDER = 1 << 30  # as `base`: no position is looked up in `tail`
 _CHUNK_TIERS = ((2048, 128), (8192, 256), (1 << 31, 512))  # up to this position: keys of a chunk
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import accumulate
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -17,16 +15,15 @@ from slipstream.backends.torch.cuda.fp8 import MIN_TILE, rounded
 from slipstream.backends.torch.cuda.head_bucket import HeadBucket
 from slipstream.backends.torch.cuda.head_rounds import HeadRounds
 from slipstream.backends.torch.cuda.linear import MAX_SKINNY_ROWS
-from slipstream.backends.torch.cuda.ops import TritonOps
+from slipstream.backends.torch.cuda.ops import TritonOps, qkv_kind
 from slipstream.backends.torch.cuda.tree_loop import TreeLoop
-from slipstream.backends.torch.head import FollowingHead, HeadWeights, own_sequence, trail_of
+from slipstream.backends.torch.head import FollowingHead, HeadWeights, trail_of
+from slipstream.backends.torch.kv_pool import KVPool, PooledSequence, own_sequence
+from slipstream.backends.torch.trail import joined_rows
 from slipstream.core.protocols import DraftNodes, ExtendRequest, Extension, KVSequence, Logits
 from slipstream.core.sampling import Sampling
 from slipstream.core.tree import ROOT, DraftTree
 from slipstream.models.head_files import HeadCheckpoint
-
-if TYPE_CHECKING:
-    from slipstream.backends.torch.kv_pool import KVPool, PooledSequence
 
 log = logging.getLogger("slipstream")
 
@@ -70,7 +67,7 @@ class CudaHead(FollowingHead):
     def _measure_tilings(self) -> None:
         w = self._weights
         products = [
-            ("project" if w.qk_norm else "qkv", [w.qkv]),
+            (qkv_kind(w.qk_norm, self._cache), [w.qkv]),
             ("add", [w.output]),
             ("gate", [w.gate_up]),
             ("add", [w.down]),
@@ -121,7 +118,7 @@ class CudaHead(FollowingHead):
         sequence = own_sequence(request.sequence)
         sequence.make_room(request.width * request.steps)
         part = self._unread(sequence, request.pending[-1])
-        first = self._read_unread(part)
+        first = self._run(part, trail_of(sequence).take())
         sequence.head_length = sequence.length
         return self._tree_loop(request.width).run(request, part, first)
 
@@ -145,15 +142,7 @@ class CudaHead(FollowingHead):
         return SequenceRows(sequence, start, [*sequence.tokens[start + 1 :], last])
 
     def _put_features(self, bucket: HeadBucket, parts: Sequence[SequenceRows]) -> None:
-        taken = [trail_of(part.sequence).take() for part in parts]
-        bucket.fuse(taken[0] if len(taken) == 1 else torch.cat(taken))
-
-    def _read_unread(self, part: SequenceRows) -> HeadBucket:
-        bucket = self.bucket(part.num_rows)
-        bucket.batch.fill([part])
-        self._put_features(bucket, [part])
-        bucket.run()
-        return bucket
+        bucket.fuse(joined_rows([trail_of(part.sequence).take() for part in parts]))
 
     # -- step by step, where the host chooses --------------------------------------------------------------------------
 
@@ -163,7 +152,7 @@ class CudaHead(FollowingHead):
         rows: list[Logits] = []
         for sequence, token in zip(map(own_sequence, sequences), tokens, strict=True):
             part = self._unread(sequence, token)
-            bucket = self._read_unread(part)
+            bucket = self._run(part, trail_of(sequence).take())
             rows.append(bucket.logits[part.num_rows - 1].cpu().numpy())
             trail_of(sequence).output = bucket.x[part.num_rows - 1 : part.num_rows].clone()
             sequence.head_length = sequence.length
@@ -194,14 +183,14 @@ class CudaHead(FollowingHead):
         for sequence, last in zip(sequences, tokens, strict=True):
             start, features = sequence.head_length, trail_of(sequence).take()
             following = [*sequence.tokens[start + 1 :], last]
-            bounds = list(accumulate([MAX_SKINNY_ROWS] * (len(following) // MAX_SKINNY_ROWS), initial=0))
-            for begin, end in zip(bounds, [*bounds[1:], len(following)], strict=True):
-                if begin < end:
-                    self._run(SequenceRows(sequence, start + begin, following[begin:end]), features[begin:end])
+            for begin in range(0, len(following), MAX_SKINNY_ROWS):
+                part = SequenceRows(sequence, start + begin, following[begin : begin + MAX_SKINNY_ROWS])
+                self._run(part, features[begin : begin + MAX_SKINNY_ROWS])
             sequence.head_length = sequence.length
 
-    def _run(self, part: SequenceRows, features: torch.Tensor) -> None:
+    def _run(self, part: SequenceRows, features: torch.Tensor) -> HeadBucket:
         bucket = self.bucket(part.num_rows)
         bucket.batch.fill([part])
         bucket.fuse(features)
         bucket.run()
+        return bucket

@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 
 from slipstream.backends.torch.batch import SequenceRows, note_features
-from slipstream.backends.torch.cuda.batch import TILE_POSITION, TILE_ROW, TILE_SIZE, length_of_chain
+from slipstream.backends.torch.cuda.batch import TILE_POSITION, TILE_ROW, TILE_SIZE
 from slipstream.backends.torch.cuda.bucket import TargetBucket, captured_graph
 from slipstream.backends.torch.cuda.choose import RowChoice, chooses_alone, settings_of
 from slipstream.backends.torch.cuda.draft_loop import DraftLoop
@@ -290,7 +290,7 @@ class HeadRounds:
         steps, next_steps, sequences = len(parts[0].tree), requests[0].next_draft, [part.sequence for part in parts]
         if not steps or not next_steps or (sequences, steps) != self._last_draft:
             return 0
-        is_even = all(len(p.pending) == 1 and length_of_chain(p.tree) == len(p.tree) == steps for p in parts)
+        is_even = all(len(p.pending) == 1 and p.tree.is_chain and len(p.tree) == steps for p in parts)
         stays_even = all(request.next_draft == next_steps for request in requests)
         most = max(steps, next_steps) + 1
         fits = most <= _MAX_ROWS and len(parts) * most <= _MAX_TILES
@@ -393,7 +393,7 @@ def _is_asked_for(
     """Whether a round that was started is the requested one."""
     if now.scored.bucket is not bucket or now.chains != [part.tree.tokens for part in parts]:
         return False
-    even = all(len(part.pending) == 1 and length_of_chain(part.tree) == len(part.tree) for part in parts)
+    even = all(len(part.pending) == 1 and part.tree.is_chain for part in parts)
     return even and now.streams == _RoundStreams.of_rows(requests, parts)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Literal
 
 import torch
 
@@ -38,13 +39,17 @@ from slipstream.models.quantised import Fp8Tensor
 MAX_TILES = 8192  # of attention: no forward has more rows
 
 
+def qkv_kind(qk_norm: QKNorm | None, cache: LayerCache) -> Literal["project", "qkv"]:
+    """Norms and codes are of heads that are complete: the product then neither rotates nor writes into the cache."""
+    return "project" if qk_norm is not None or is_coded(cache.keys) else "qkv"
+
+
 class TritonOps:
     """Up to MAX_ROWS rows, a row's result is bit-identical regardless of the other rows; with more rows it is
     not.
     """
 
     name = "triton"
-    batch_invariant = False
     takes_quantised = False
     takes_fp8 = False
 
@@ -104,11 +109,10 @@ class TritonOps:
     def qkv(
         self, hidden: Hidden, norm: Norm, weight: Linear, qk_norm: QKNorm | None, step: LayerStep[DeviceRows]
     ) -> torch.Tensor:
-        whole = qk_norm is not None or is_coded(step.cache.keys)  # norm and codes are of heads that are complete
-        kind = "project" if whole else "qkv"
+        kind = qkv_kind(qk_norm, step.cache)
         if hidden.scaled is None:
             qkv = self._many.linear(self._many.norm(hidden.x, norm), weight)
-        elif whole or len(hidden.x) > NARROW_ROWS:
+        elif kind == "project" or len(hidden.x) > NARROW_ROWS:
             qkv = self._skinny.normed(hidden, norm, weight, self._tiling(kind, weight, hidden))
         else:
             tiling = self._tiling(kind, weight, hidden)

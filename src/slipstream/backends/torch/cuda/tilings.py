@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import triton
 
+from slipstream.backends.torch.cuda.bucket import captured_graph
 from slipstream.backends.torch.cuda.device_time import least_seconds
 from slipstream.backends.torch.cuda.linear import MAX_ROWS, Tiling
 from slipstream.backends.torch.cuda.nvrtc import NvrtcError
@@ -219,9 +220,7 @@ def _seconds(run: Trial, weights: Sequence[Linear], tiling: Tiling) -> float:
     turns = [weights[i % len(weights)] for i in range(count)]
     try:
         run(weights[0], tiling)
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with captured_graph() as graph:
             for weight in turns:
                 run(weight, tiling)
     except (RuntimeError, NvrtcError, triton.OutOfResources) as error:
