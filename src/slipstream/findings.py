@@ -6,6 +6,7 @@ generated from the registry.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Literal
@@ -15,6 +16,7 @@ from slipstream.errors import ModelError
 Severity = Literal["blocks", "unknown", "slows", "note"]
 SEVERITIES: tuple[Severity, ...] = ("blocks", "unknown", "slows", "note")
 MAX_TEXT = 2_000  # characters of a finding's evidence or of a value in its texts: a damaged file can name megabytes
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 TOPICS = ("vocabulary", "weights", "head", "machine", "fit", "config", "log", "runtime")
 
 
@@ -66,8 +68,8 @@ class Rule:
 
 
 def _shortened(text: str) -> str:
-    """Beginning and end of a text that is too long to be read."""
-    half = MAX_TEXT // 2
+    """Beginning and end of a text that is too long to be read, without what would command a terminal."""
+    half, text = MAX_TEXT // 2, _CONTROL.sub("", text)
     return text if len(text) <= MAX_TEXT else f"{text[:half]} … {text[-half:]}"
 
 

@@ -56,6 +56,36 @@ def test_scripts_of_llama_cpp_python(text, expected):
     assert found == ([expected] if expected else [])
 
 
+VLLM_SCRIPT = """from vllm import LLM, SamplingParams
+prompts = ["The future of AI is"]
+llm = LLM("big", tensor_parallel_size=GPUS, dtype="half", %s)
+for output in llm.generate(prompts, SamplingParams(temperature=0.8)):
+    print(output)
+"""
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ('speculative_config={"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4}', []),
+        ('speculative_config={"method": "ngram", "num_spec_tokens": 5}', ["config-unknown-key", "config-missing"]),
+        ('speculative_model="[ngram]", num_speculative_tokens=5', ["config-removed", "config-removed"]),
+        ('max_model_len="long", hf_overrides=None, only_python_has_this=1, **more', ["config-type"]),
+        ("enforce_eager=True, enable_prefix_caching=False", []),
+        ("(", ["config-syntax"]),
+    ],
+)
+def test_scripts_of_vllm_are_checked_as_its_command_line(settings, expected):
+    text = VLLM_SCRIPT % settings
+    assert guess_engine(text, "run.py") == guess_engine(text, "") == "vllm"
+    assert ids("vllm", text) == expected
+
+
+def test_python_is_no_modelfile():
+    assert guess_engine("import os\nfrom pathlib import Path\nmodel = Path('x')\n", "x.py") is None
+    assert guess_engine("from llama3.2\nPARAMETER num_ctx 4096\n", "x") == "ollama"
+
+
 def test_a_loop_that_calls_the_target_for_each_token_is_suspected():
     assert is_script(LOOP) and is_script("x = 1", "loop.py") and not is_script("vllm serve m", "serve.sh")
     [finding] = lint_script(LOOP)

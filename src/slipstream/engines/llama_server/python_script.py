@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from slipstream.findings import Finding, rule
-from slipstream.parsing.config_checks import SYNTAX, TYPE, shorten, unknown
+from slipstream.parsing.config_checks import TYPE, shorten, unknown
 from slipstream.parsing.configuration import NOT_MINE, SHAPED, FileConfiguration
 from slipstream.parsing.flag_table import Flag, Table, names_in
+from slipstream.parsing.python_script import calls_of, is_call_of, python_tree
 
 DRAFT_OBJECT = rule(
     "config-draft-object",
@@ -52,32 +53,20 @@ _USES_IT = re.compile(r"(?m)^\s*(?:from|import)\s+llama_cpp\b|\bLlama(?:\.from_p
 
 
 def lint_script(text: str) -> list[Finding]:
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        line = getattr(error, "lineno", None) or 1
-        what, hint = f"invalid Python at line {line}", "A script to check must be complete statements."
-        return [SYNTAX.finding(f"line {line}: {shorten(str(error))}", what=what, where=f"line {line}", hint=hint)]
+    tree = python_tree(text)
+    if isinstance(tree, Finding):
+        return [tree]
     names = {
         target.id
         for node in ast.walk(tree)
-        if isinstance(node, ast.Assign) and _makes_model(node.value)
+        if isinstance(node, ast.Assign) and is_call_of(node.value, _CLASS)
         for target in node.targets
         if isinstance(target, ast.Name)
     }
-    calls = sorted((node for node in ast.walk(tree) if _makes_model(node)), key=lambda node: node.lineno)  # type: ignore[attr-defined]
-    found = [finding for call in calls if isinstance(call, ast.Call) for finding in _check_call(call, names)]
+    found = [finding for call in calls_of(tree, _CLASS) for finding in _check_call(call, names)]
     return list({finding.id + finding.cause: finding for finding in reversed(found)}.values())[
         ::-1
     ]  # once for all models
-
-
-def _makes_model(node: ast.AST) -> bool:
-    """Whether it is Llama(…), llama_cpp.Llama(…) or Llama.from_pretrained(…)."""
-    if not isinstance(node, ast.Call):
-        return False
-    name = ast.unparse(node.func)
-    return name.removesuffix(".from_pretrained").rpartition(".")[2] == _CLASS
 
 
 def _check_call(call: ast.Call, models: set[str]) -> Iterator[Finding]:
@@ -93,7 +82,7 @@ def _check_call(call: ast.Call, models: set[str]) -> Iterator[Finding]:
 
 def _check_draft(call: ast.Call, draft: ast.expr, models: set[str]) -> Iterator[Finding]:
     evidence = _shown(call, "draft_model", draft)
-    if _makes_model(draft) or (isinstance(draft, ast.Name) and draft.id in models):
+    if is_call_of(draft, _CLASS) or (isinstance(draft, ast.Name) and draft.id in models):
         yield DRAFT_OBJECT.finding(evidence, what="A Llama object")
     elif isinstance(draft, ast.Constant) and isinstance(draft.value, str):
         yield DRAFT_OBJECT.finding(evidence, what="The name of a model")

@@ -153,12 +153,12 @@ def _check_draft(lines: list[_Line]) -> Iterator[Finding]:
 
 
 def _likeness(text: str, file_name: str) -> float:
-    """A Dockerfile begins with FROM too, but has other instructions."""
+    """A Dockerfile begins with FROM too, but has other instructions, and imports of Python name what they import."""
     name = PurePath(file_name).name.lower()
     if name.startswith("modelfile") or name.endswith(".modelfile"):
         return NAMED
     is_dockerfile = re.search(r"(?m)^\s*(RUN|CMD|ENTRYPOINT|COPY)\s", text)
-    return SHAPED if re.search(r"(?mi)^FROM\s+\S", text) and not is_dockerfile else NOT_MINE
+    return SHAPED if re.search(r"(?mi)^FROM[ \t]+\S+[ \t]*$", text) and not is_dockerfile else NOT_MINE
 
 
 CONFIGURATION = FileConfiguration(lint_file, _likeness)

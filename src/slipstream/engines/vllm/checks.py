@@ -16,6 +16,7 @@ from slipstream.engines.vllm.flags import (
     SPECULATIVE,
 )
 from slipstream.engines.vllm.methods import METHODS, VllmMethod
+from slipstream.engines.vllm.python_script import python_script
 from slipstream.findings import Finding, rule
 from slipstream.parsing.command_line import Call, Option, Word, parse
 from slipstream.parsing.config_checks import (
@@ -34,7 +35,7 @@ from slipstream.parsing.config_checks import (
     shown,
     unknown,
 )
-from slipstream.parsing.configuration import CommandConfiguration
+from slipstream.parsing.configuration import AnyConfiguration, CommandConfiguration
 
 METHOD_IMPLIED = rule(
     "config-method-implied",
@@ -330,7 +331,7 @@ def _shown(settings: dict[str, Any], *keys: str) -> str:
     return shorten(json.dumps(picked))
 
 
-CONFIGURATION = CommandConfiguration(
+_COMMAND = CommandConfiguration(
     "vllm",
     re.compile(r"(.*/)?vllm(\.exe)?$|vllm\.entrypoints[\w.]*$|.*vllm/vllm-openai(:[\w.-]+)?$"),
     FLAGS,
@@ -339,3 +340,4 @@ CONFIGURATION = CommandConfiguration(
     check_json=lint_json,
     json_table=SPECULATIVE,
 )
+CONFIGURATION = AnyConfiguration((_COMMAND, python_script(lint_command)))
