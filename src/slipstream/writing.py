@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
 
-from slipstream.errors import SlipstreamError
+from slipstream.errors import SlipstreamError, UsageError
 
 PRIVATE = 0o600  # only the user can read it
 OWNER_WRITES = 0o644  # others can read it, whatever the umask
@@ -40,10 +43,32 @@ def write_whole(path: Path, content: str | bytes, mode: int | None = None) -> No
         raise
 
 
-def write_result(path: Path, text: str, mode: int | None = None) -> None:
+def write_result(path: Path, content: str | bytes, mode: int | None = None) -> None:
     """Writes a file that the user asked for. Raises SlipstreamError that says why it can't be written."""
+    with named_errors(path):
+        write_whole(path, content, mode)
+
+
+def refuse_unwritable(path: Path) -> None:
+    """Before long work: raises SlipstreamError for a place where `write_result` would fail. Changes nothing."""
+    with named_errors(path):
+        place = path.resolve()
+        if place.is_dir():
+            raise UsageError(f"{path} is a folder: name a file to write")
+        if place.is_file() or not place.exists():
+            TemporaryFile(dir=next(parent for parent in place.parents if parent.exists())).close()
+
+
+@contextmanager
+def named_errors(path: Path) -> Iterator[None]:
+    """An error of the system in the block becomes a SlipstreamError that says why `path` can't be written."""
     try:
-        write_whole(path, text, mode)
+        yield
     except OSError as error:
         at = f" ({error.filename})" if error.filename and Path(error.filename) != path else ""
         raise SlipstreamError(f"{path} can't be written: {error.strerror or error}{at}") from error
+
+
+def commented(lines: Iterable[str]) -> str:
+    """Comments of a configuration, one on each line: what follows a line break inside would be no comment."""
+    return "".join(f"# {' '.join(line.splitlines())}\n" for line in lines)

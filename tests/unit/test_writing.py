@@ -13,7 +13,7 @@ import pytest
 from slipstream.errors import SlipstreamError
 from slipstream.measurement import report
 from slipstream.tasks.settings_file import FileSettings, write_settings
-from slipstream.writing import PRIVATE, write_result, write_whole
+from slipstream.writing import PRIVATE, commented, write_result, write_whole
 
 
 @contextmanager
@@ -65,3 +65,7 @@ def test_a_link_is_followed_and_a_device_is_not_replaced(tmp_path: Path) -> None
     assert (tmp_path / "file").read_text() == "text"
     write_whole(Path(os.devnull), "text")
     assert not Path(os.devnull).is_file()
+
+
+def test_a_comment_does_not_end_at_a_line_break_inside() -> None:
+    assert commented(["on org/x\necho INJECTED", "two"]) == "# on org/x echo INJECTED\n# two\n"

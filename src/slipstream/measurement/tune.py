@@ -88,8 +88,9 @@ class Score:
 
     @property
     def beats_plain(self) -> bool:
-        """It drafts, and is faster beyond noise."""
-        return not self.drafted_nothing and self.interval.low > 1.0
+        """It drafts with success, and is faster beyond noise."""
+        gains_nothing = self.drafts_counted and not self.num_accepted
+        return not gains_nothing and self.interval.low > 1.0
 
     @property
     def acceptance_rate(self) -> float:

@@ -14,6 +14,7 @@ from slipstream.engines.secrets import HIDDEN, redacted, without_secrets
 from slipstream.tasks.engine_settings import engine_settings
 from slipstream.tasks.export_models import manifest_models
 from slipstream.tasks.options import EngineChoice, ExportOptions, ModelOptions, as_models
+from slipstream.writing import commented
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ def own_format(engine: ExternalEngine, settings: EngineSettings, plan: StartPlan
         *plan.notes,
         *_left_out(plan),
     ]
-    comments = "".join(f"# {line}\n" for line in head)
+    comments = commented(head)
     if plan.files:
         return comments + "".join(plan.files.values())
     return "#!/bin/sh\n" + comments + _script(plan)
@@ -76,7 +77,7 @@ def _left_out(plan: StartPlan) -> list[str]:
 def _script(plan: StartPlan) -> str:
     """One argument per line. A shell allows no comment after a backslash, so the reasons come first."""
     width = max((len(" ".join(a.words)) for a in plan.arguments if len(" ".join(a.words)) <= 48), default=0)
-    reasons = "".join(f"#   {' '.join(a.words):{width}}  {a.why}\n" for a in plan.arguments if a.why)
+    reasons = commented(f"  {' '.join(a.words):{width}}  {a.why}" for a in plan.arguments if a.why)
     exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in plan.env.items())
     exports += "".join(f': "${{{name}:?set it to the key, which is not written here}}"\n' for name in plan.secret_env)
     lines = [shlex.join(plan.program), *(shlex.join(argument.words) for argument in plan.arguments)]

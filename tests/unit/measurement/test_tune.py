@@ -100,6 +100,12 @@ def test_off_wins_where_nothing_pays() -> None:
     assert result.best.candidate == OFF
 
 
+def test_what_drafts_in_vain_is_not_chosen_however_fast_it_seems() -> None:
+    world = World(lambda c: 1.0 if c == OFF else 1.5)
+    result = tune(world, [OFF, TuneCandidate("ngram", "fixed(15)")])  # of which this world accepts nothing
+    assert result.best.candidate == OFF
+
+
 def test_each_draft_model_is_tried() -> None:
     world = World(lambda c: {"small": 1.8, "tiny": 1.2}.get(c.draft or "", 1.0))
     result = tune(world, [*grid("ngram"), *grid("model", "small"), *grid("model", "tiny")])

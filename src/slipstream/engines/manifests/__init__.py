@@ -23,6 +23,7 @@ from slipstream.engines.manifests.layout import KEYS, RAY_TOKEN, Layout
 from slipstream.engines.manifests.models import ModelSource
 from slipstream.engines.secrets import HIDDEN, without_secrets
 from slipstream.errors import UsageError
+from slipstream.writing import commented
 
 ALL_INTERFACES = "0.0.0.0"
 LOCAL_HOSTS = ("127.0.0.1", "::1", "localhost")
@@ -75,8 +76,9 @@ def write_manifest(
         "Arguments:",
         *(f"  {' '.join(argument.words)}  {argument.why}" for argument in plan.arguments if argument.why),
     ]
-    comments = "".join(f"# {' '.join(line.splitlines())}\n" for line in head)
-    return comments + "---\n".join(yaml.dump(doc, Dumper=_Dumper, sort_keys=False, width=120) for doc in documents)
+    return commented(head) + "---\n".join(
+        yaml.dump(doc, Dumper=_Dumper, sort_keys=False, width=120) for doc in documents
+    )
 
 
 class _Dumper(yaml.SafeDumper):
