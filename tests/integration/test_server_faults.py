@@ -29,6 +29,8 @@ from slipstream.drafters.suffix import SuffixDrafter
 from slipstream.models import open_checkpoint
 from slipstream.models.tokenizer import Tokenizer
 from slipstream.policy import make_policy
+from slipstream.server.answers import ChatFormat
+from slipstream.server.scheduler import Job
 
 pytestmark = pytest.mark.real_model
 VOCAB = 49152
@@ -114,6 +116,41 @@ def test_the_end_is_told_also_if_the_last_token_was_taken_before_it_was_known(se
         assert parts[-1] == b"[DONE]"
         assert [part["slipstream"]["rounds"] > 1 for part in parts[:-1] if "slipstream" in part] == [True]
         assert [part["usage"]["completion_tokens"] for part in parts[:-1] if "usage" in part] == [16] * includes_usage
+
+
+@pytest.mark.parametrize("cause", ["drain", "engine"])
+def test_an_answer_that_is_cut_off_has_no_finish_reason(tokenizer, monkeypatch, cause):
+    """The failure comes while the last tokens are sent."""
+    with served(fake_engine(tokenizer), tokenizer) as running:
+        write = ChatFormat.part
+
+        def failing(chat_format, *given):
+            if cause == "drain":
+                running.service.scheduler.end_all("the server is shutting down")
+            for job in running.service.scheduler._running:
+                job.stream.finish("error", RuntimeError("bus"))
+            return write(chat_format, *given)
+
+        monkeypatch.setattr(ChatFormat, "part", failing)
+        parts = stream(running, ENDLESS | {"n": 2})
+        assert parts[-1]["error"]["code"] == {"drain": "shutting_down", "engine": "engine_error"}[cause]
+        assert not [part for part in parts[:-1] if part["choices"][0]["finish_reason"] or "slipstream" in part]
+
+
+def test_a_failure_after_the_last_look_at_a_choice_is_told_too(tokenizer, monkeypatch):
+    with served(fake_engine(tokenizer), tokenizer) as running:
+        take = Job.take
+
+        def failing(job):
+            tokens, jobs = take(job), running.service.scheduler._running
+            if jobs[-1:] == [job]:
+                jobs[0].stream.finish("error", RuntimeError("bus"))
+                jobs[0].stream.outbox.clear()
+                job.stream.finish("length")
+            return tokens
+
+        monkeypatch.setattr(Job, "take", failing)
+        assert post(running, QUESTION | {"n": 2})[0] == 500
 
 
 def test_a_text_without_a_length_is_as_long_as_the_server_allows(tokenizer):

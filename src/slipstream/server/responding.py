@@ -115,19 +115,18 @@ class Responder:
     async def _parts(self, jobs: Sequence[Job]) -> AsyncIterator[dict[str, Any]]:
         form = self._prepared.format
         envelope = form.envelope(self._service.model, True)
-        left = set(range(len(jobs)))
+        num_left = len(jobs)
         for index in range(len(jobs)):
             if (opening := form.opening(index)) is not None:
                 yield envelope.wrap([opening])
         async for index, tokens in self._read(jobs):
+            if not tokens:
+                num_left -= 1
+                yield self._ending(envelope, jobs, index, is_last=not num_left)
+                continue
             text = form.sendable(index, "".join(token.text for token in tokens))
             if text or self._request.drafting.details or tokens[0].logprobs:
                 yield self._chunk(envelope, form.part(index, text, tokens), tokens)
-            if jobs[index].is_read:
-                left.discard(index)
-                yield self._ending(envelope, jobs, index, is_last=not left)
-        while left:  # their last tokens were taken before their end was known
-            yield self._ending(envelope, jobs, left.pop(), is_last=not left)
         if self._request.includes_usage:
             yield envelope.wrap([], **self._figures(jobs))
 
@@ -152,8 +151,9 @@ class Responder:
 
 
 def _reason(job: Job) -> str:
-    reason = job.stream.finish_reason if job.stream else None
-    return reason if reason in ("stop", "length") else "stop"
+    """Of a complete answer."""
+    assert job.stream and job.stream.finish_reason
+    return job.stream.finish_reason
 
 
 async def _disconnected(http: Request) -> None:

@@ -143,18 +143,22 @@ class Scheduler:
         return jobs
 
     async def read(self, jobs: Sequence[Job], limit_s: float | None) -> AsyncIterator[tuple[int, list[Token]]]:
-        """Tokens of the jobs as they come, with the job's index. Raises Refusal for what ended a job early, or if the
-        jobs take longer than `limit_s`. Whoever leaves early calls `cancel`.
+        """Tokens of the jobs as they come, with the job's index; no tokens: the answer is complete. Raises Refusal for
+        what ended a job early, or if the jobs take longer than `limit_s`. Whoever leaves early calls `cancel`.
         """
         wake, deadline = jobs[0].wake, None if limit_s is None else asyncio.get_running_loop().time() + limit_s
+        left = dict(enumerate(jobs))
         while True:
             wake.clear()
-            for index, job in enumerate(jobs):
+            for index, job in list(left.items()):
                 if tokens := job.take():
                     yield index, tokens
-                if job.is_read and (error := job.failure):
-                    raise refusal_for(error)
-            if all(job.is_read for job in jobs):
+                if job.is_read:
+                    if error := job.failure:
+                        raise refusal_for(error)
+                    del left[index]
+                    yield index, []
+            if not left:
                 return
             try:
                 async with asyncio.timeout_at(deadline):
