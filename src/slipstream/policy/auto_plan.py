@@ -184,16 +184,7 @@ class AutoPlan:
         times, num_streams = self._known.drafters[group.drafter.name].times, len(self.view.streams)
         under_way = self.view.draft_under_way if self._goes_on(group.drafter) else 0
         everybody, width, gains = len(group.members), nodes_of_a_step(group.drafter), self.offers.gains()
-        step_s = 0.0 if group.drafter.is_free else times.step(everybody)
-        other_s = self._drafting_s + times.seconds(everybody, int(group.drafter.is_free), group.num_unread)
-        if self._goes_on(group.drafter):  # with such rounds, as with plain ones
-            state = self._known.drafters[group.drafter.name]
-            other_s += state.repeated.beyond(num_streams, state.rounds_since if fades else 0)
-            begin_s = self._begin_rounds(group.drafter) * self.plain.seconds * (1 - MEMORY)  # of each that follows
-            other_s += -STAY * begin_s if under_way else begin_s
-            other_s -= self._known.times.head_start(num_streams)
-        else:
-            other_s -= self._head_start_s
+        step_s, other_s = 0.0 if group.drafter.is_free else times.step(everybody), self._other_s(group, fades)
         most_nodes = min(
             self.view.max_nodes, len(chances) * everybody * width + sum(nodes for nodes, _ in gains.values())
         )
@@ -217,6 +208,18 @@ class AutoPlan:
                 option = RoundOption(depth, num_streams + gained, round_s)
                 found, rate = DraftOption(members, option), option.rate
         return found
+
+    def _other_s(self, group: DrafterGroup, fades: bool) -> float:
+        """Seconds of a round with the group's drafts beyond its rows and steps; less those by which it is ahead."""
+        known, num_streams, is_free = self._known, len(self.view.streams), group.drafter.is_free
+        state = known.drafters[group.drafter.name]
+        other_s = self._drafting_s + state.times.seconds(len(group.members), int(is_free), group.num_unread)
+        if not self._goes_on(group.drafter):
+            return other_s - self._head_start_s
+        other_s += state.repeated.beyond(num_streams, state.rounds_since if fades else 0)
+        begin_s = self._begin_rounds(group.drafter) * self.plain.seconds * (1 - MEMORY)  # of each that follows
+        other_s += -STAY * begin_s if self.view.draft_under_way else begin_s
+        return other_s - known.times.head_start(num_streams)
 
     # -- after drafting: what to score ------------------------------------------------------------------------------
 

@@ -276,9 +276,13 @@ def run_layer(ops: Ops[B], hidden: Hidden, layer: Layer, step: LayerStep[B], the
     ops.add(ops.gate(hidden, layer.mlp_norm, layer.gate_up), layer.down, hidden, then=then)
 
 
+def parts_of(weight: Weight | Sequence[Weight]) -> Sequence[Weight]:
+    return [weight] if isinstance(weight, Weight) else weight
+
+
 def joined(weight: Weight | Sequence[Weight]) -> torch.Tensor:
     """The parts of a weight as one tensor, for ops that take floats only."""
-    parts = [weight] if isinstance(weight, Weight) else list(weight)
+    parts = parts_of(weight)
     tensors = [part for part in parts if isinstance(part, torch.Tensor)]
     assert len(tensors) == len(parts)
     return tensors[0] if len(tensors) == 1 else torch.cat(tensors)

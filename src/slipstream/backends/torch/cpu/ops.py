@@ -29,6 +29,7 @@ from slipstream.backends.torch.ops import (
     Stack,
     StackCache,
     Weight,
+    parts_of,
 )
 from slipstream.core.noise import stream_key
 from slipstream.core.protocols import Extension, Logits
@@ -122,7 +123,7 @@ class NativeOps(SmallSteps[Batch]):
     # -- weights ------------------------------------------------------------------------------------------------------
 
     def pack(self, weight: Weight | Sequence[Weight], bias: torch.Tensor | None = None) -> Linear:
-        parts = [weight] if isinstance(weight, Weight) else weight
+        parts = parts_of(weight)
         bias = None if bias is None else bias.float().contiguous()
         return NativeLinear(self._packed(parts), parts[0].shape[1], bias)
 

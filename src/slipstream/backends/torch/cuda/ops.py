@@ -31,6 +31,7 @@ from slipstream.backends.torch.ops import (
     StackCache,
     Weight,
     joined,
+    parts_of,
     run_layers,
 )
 from slipstream.models.config import DecoderConfig
@@ -178,7 +179,7 @@ class Fp8Ops(TritonOps):
     takes_fp8 = True
 
     def pack(self, weight: Weight | Sequence[Weight], bias: torch.Tensor | None = None) -> Linear:
-        parts = [weight] if isinstance(weight, Weight) else list(weight)
+        parts = parts_of(weight)
         codes = [part for part in parts if isinstance(part, Fp8Tensor)]
         if len(codes) == len(parts):
             return pack_fp8(codes, None if bias is None else bias.float().contiguous(), self._device)

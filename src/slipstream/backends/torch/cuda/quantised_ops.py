@@ -29,6 +29,7 @@ from slipstream.backends.torch.ops import (
     Stack,
     StackCache,
     Weight,
+    parts_of,
 )
 from slipstream.models.config import DecoderConfig
 from slipstream.models.quantised import QuantisedTensor, unpacked
@@ -79,7 +80,7 @@ class QuantisedOps(TritonOps):
     # -- weights ------------------------------------------------------------------------------------------------------
 
     def pack(self, weight: Weight | Sequence[Weight], bias: torch.Tensor | None = None) -> Linear:
-        parts = [weight] if isinstance(weight, Weight) else list(weight)
+        parts = parts_of(weight)
         codes = [part for part in parts if isinstance(part, QuantisedTensor)]
         if len(codes) == len(parts):
             bias = None if bias is None else bias.float().contiguous()
