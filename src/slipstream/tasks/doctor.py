@@ -43,6 +43,8 @@ def doctor(
     )
     result = examine(case, reporter.say)
     result.findings += found
+    if running.url:
+        result.checked.append(f"the running {case.engine}")
     if options.measure:
         result.findings += _measured(result, reporter)
     return result
