@@ -10,11 +10,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from slipstream.errors import UsageError
+
 IGNORE_MEMORY = "SLIPSTREAM_IGNORE_MEMORY"  # set to 1: load models although they do not fit in memory
 
 _CGROUP = Path("/sys/fs/cgroup")
 _OWN_GROUPS = Path("/proc/self/cgroup")
 _UNKNOWN_FREE = 8 << 30  # where the system does not tell
+_MAX_THREADS_PER_CORE = 4  # more than one is only slower, but shows that the text does not depend on their number
 
 
 @contextmanager
@@ -38,6 +41,15 @@ def physical_cores() -> int:
     siblings = Path("/sys/devices/system/cpu")
     names = [file_text(siblings / f"cpu{cpu}/topology/thread_siblings_list") or str(cpu) for cpu in _usable_cpus()]
     return max(1, len(set(names)))
+
+
+def check_threads(name: str, number: int | None) -> None:
+    """Raises UsageError for a number of threads that this machine can't sensibly run; None is left to others."""
+    most = _MAX_THREADS_PER_CORE * cores()
+    if number is not None and number < 1:
+        raise UsageError(f"{name} is {number}; expected 1 or more")
+    if number is not None and number > most:
+        raise UsageError(f"{name} is {number}; this machine has {cores()} cores: expected {most} at most")
 
 
 def total_memory() -> int:

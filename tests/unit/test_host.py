@@ -8,11 +8,20 @@ from pathlib import Path
 import pytest
 
 from slipstream import host
+from slipstream.errors import UsageError
 
 
 def test_this_machine():
     assert 1 <= host.physical_cores() <= host.cores() == len(os.sched_getaffinity(0))
     assert 0 < host.free_memory() <= host.total_memory()
+
+
+def test_no_more_threads_than_the_machine_can_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "cores", lambda: 2)
+    for number in (None, 1, 8):
+        host.check_threads("threads", number)
+    with pytest.raises(UsageError, match="threads is 99999; this machine has 2 cores: expected 8 at most"):
+        host.check_threads("threads", 99999)
 
 
 @pytest.fixture

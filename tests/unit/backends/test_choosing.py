@@ -132,6 +132,8 @@ def test_options_of_the_other_backend_are_refused():
         ({"kv_type": "f32", "exact": True}, "rounds f32"),
         ({"exact": True, "flash_attention": "off"}, "needs flash attention"),
         ({"threads": 0}, "1 or more"),
+        ({"threads": 99999}, "this machine has"),
+        ({"threads_batch": 99999}, "this machine has"),
         ({"max_rows": 1}, "16 to 4096"),
         ({"max_streams": 500}, "at most 128"),
         ({"rope_freq_scale": 0.0}, "more than 0"),

@@ -26,6 +26,11 @@ def test_sizes_below_one_are_refused(name: str, value: int) -> None:
         TorchOptions(**{name: value})
 
 
+def test_more_threads_than_the_machine_can_run_are_refused() -> None:
+    with pytest.raises(UsageError, match="threads is 99999999999; this machine has"):
+        TorchOptions(threads=99999999999)
+
+
 @pytest.mark.parametrize("device", ["gpu", "cpux", "", "cuda:x", "mps", "meta", "xpu"])
 def test_an_unknown_device_is_refused(device: str) -> None:
     with pytest.raises(UsageError, match="expected auto, cpu, cuda"):

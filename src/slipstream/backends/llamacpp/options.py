@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
 from slipstream.errors import UsageError
+from slipstream.host import check_threads
 
 KVType = Literal["auto", "f32", "f16", "q8_0", "q4_0"]
 FlashAttention = Literal["auto", "on", "off"]
@@ -38,7 +39,9 @@ class LlamaCppOptions:
             value, expected = getattr(self, name), get_args(kind)
             if value is not None and value not in expected:
                 raise UsageError(f"{name} is {value!r}; expected {', '.join(expected)}")
-        for name in ("threads", "threads_batch", "context_length", "kv_tokens", "max_streams"):
+        check_threads("threads", self.threads)
+        check_threads("threads_batch", self.threads_batch)
+        for name in ("context_length", "kv_tokens", "max_streams"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"{name} is {value}; expected 1 or more")

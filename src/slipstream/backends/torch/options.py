@@ -10,6 +10,7 @@ from typing import ClassVar
 import torch
 
 from slipstream.errors import UsageError
+from slipstream.host import check_threads
 
 log = logging.getLogger("slipstream")
 
@@ -52,10 +53,11 @@ class TorchOptions:
                 f"activations int8 keep the weights as the file has them, and dtype {self.dtype} unpacks them: use one "
                 "of the two options"
             )
-        for name in ("context_length", "kv_tokens", "threads"):
+        for name in ("context_length", "kv_tokens"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"{name} is {value}; expected 1 or more")
+        check_threads("threads", self.threads)
 
 
 def find_device(name: str) -> torch.device:
