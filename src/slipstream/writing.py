@@ -56,7 +56,12 @@ def refuse_unwritable(path: Path) -> None:
         if place.is_dir():
             raise UsageError(f"{path} is a folder: name a file to write")
         if place.is_file() or not place.exists():
-            TemporaryFile(dir=next(parent for parent in place.parents if parent.exists())).close()
+            folder = next(parent for parent in place.parents if parent.exists())
+            try:
+                TemporaryFile(dir=folder).close()
+            except OSError as error:
+                error.filename = str(folder)
+                raise
 
 
 @contextmanager

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from slipstream.errors import SlipstreamError
+from slipstream.errors import SlipstreamError, UsageError
 from slipstream.measurement import report
 from slipstream.tasks.settings_file import FileSettings, write_settings
-from slipstream.writing import PRIVATE, commented, write_result, write_whole
+from slipstream.writing import PRIVATE, commented, refuse_unwritable, write_result, write_whole
 
 
 @contextmanager
@@ -65,6 +65,18 @@ def test_a_link_is_followed_and_a_device_is_not_replaced(tmp_path: Path) -> None
     assert (tmp_path / "file").read_text() == "text"
     write_whole(Path(os.devnull), "text")
     assert not Path(os.devnull).is_file()
+
+
+def test_a_place_that_can_not_be_written_is_refused_before_anything_is(tmp_path: Path) -> None:
+    for path in (tmp_path / "new", tmp_path / "a" / "b", Path(os.devnull)):
+        refuse_unwritable(path)
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(UsageError, match="is a folder: name a file"):
+        refuse_unwritable(tmp_path)
+    (tmp_path / "file").write_text("")
+    for path, folder in ((tmp_path / "file" / "x", tmp_path / "file"), (Path("/proc/nowhere/x"), "/proc")):
+        with pytest.raises(SlipstreamError, match=rf"{path} can't be written: .* \({folder}\)"):
+            refuse_unwritable(path)
 
 
 def test_a_comment_does_not_end_at_a_line_break_inside() -> None:

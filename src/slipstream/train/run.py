@@ -35,7 +35,7 @@ from slipstream.train.stored_states import StoredStates, stored_states
 from slipstream.train.texts import TextMaker
 from slipstream.train.trainee import Trainee
 from slipstream.train.writer import BULK_STEPS
-from slipstream.writing import write_whole
+from slipstream.writing import refuse_unwritable, write_result
 
 _LEAST_TEXTS = 8
 
@@ -74,12 +74,15 @@ class TrainingRun:
         there = [path for path in self.trainee.outputs(self.output) if path.exists()]
         if there and not self.work.exists():
             raise UsageError(f"{there[0]} exists, and no training of it: choose another --output")
-        self.device = pick_device(self.machine.device)
-        self.dtype = pick_dtype(self.machine.dtype, self.device)
+        refuse_unwritable(self.work / "checkpoint.pt")
+        machine = self.machine
+        self.load_options = TorchOptions(device=machine.device, dtype=machine.dtype, threads=machine.threads)
+        self.device = pick_device(machine.device)
+        self.dtype = pick_dtype(machine.dtype, self.device)
         if self.options.optimizer is None:
             self.options = replace(self.options, optimizer=usual_optimizer(self.device.type))
-        if self.machine.threads:
-            torch.set_num_threads(self.machine.threads)
+        if machine.threads:
+            torch.set_num_threads(machine.threads)
         if self.options.length + BULK_STEPS > self.target.config.context_length:
             raise UsageError(
                 f"--length is {self.options.length}, but {self.target.name} holds {self.target.config.context_length}, "
@@ -138,10 +141,8 @@ class TrainingRun:
     def _engine(self) -> Engine:
         length, streams = self.options.length + BULK_STEPS, self.options.streams
         many_rows = "fp" if self.device.type == "cuda" else AUTO  # with codes, 64 rows take 3.6 times as long as one
-        options = TorchOptions(
-            device=self.machine.device, dtype=self.machine.dtype, threads=self.machine.threads, context_length=length,
-            kv_tokens=tokens_for(streams, length), activations=many_rows,
-        )  # fmt: skip
+        kv_tokens = tokens_for(streams, length)
+        options = replace(self.load_options, context_length=length, kv_tokens=kv_tokens, activations=many_rows)
         return load(self.options.target, drafter="none", options=options, max_streams=streams)
 
     def _trained(self, corpora: tuple[Corpus, Corpus], state: RunState, settings: dict[str, Any]) -> RunState:
@@ -177,8 +178,8 @@ class TrainingRun:
     # -- what is left of it ---------------------------------------------------------------------------------------
 
     def _write_log(self, state: RunState) -> None:
-        write_whole(self.work / "log.jsonl", "".join(json.dumps(record) + "\n" for record in state.records))
-        write_whole(
+        write_result(self.work / "log.jsonl", "".join(json.dumps(record) + "\n" for record in state.records))
+        write_result(
             self.work / "training.html",
             page(f"Training of a {self.trainee.what} for {self.target.name}", state.records),
         )

@@ -12,7 +12,7 @@ import torch
 
 from slipstream.errors import SlipstreamError, UsageError
 from slipstream.train.settings import differences
-from slipstream.writing import write_whole
+from slipstream.writing import write_result
 
 Tensors = dict[str, torch.Tensor]
 
@@ -35,7 +35,7 @@ class RunState:
         file = io.BytesIO()
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
         torch.save({"settings": settings, **fields}, file)
-        write_whole(path, file.getvalue())
+        write_result(path, file.getvalue())
 
 
 def load_state(path: Path, settings: dict[str, Any], device: torch.device) -> RunState | None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from slipstream.models.checkpoint import RawTensor
+from slipstream.writing import named_errors
 
 
 @contextmanager
@@ -17,13 +18,14 @@ def replaced(path: Path) -> Iterator[Path]:
     """A place that becomes `path` at the end. A crash leaves the old file or folder or the new one, at worst under
     another name."""
     scratch, old = (path.with_name(f"{path.name}.{end}") for end in ("new", "old"))
-    for rest in (scratch, old):
-        _remove(rest)
-    yield scratch
-    if path.exists():
-        path.rename(old)
-    scratch.rename(path)
-    _remove(old)
+    with named_errors(path):
+        for rest in (scratch, old):
+            _remove(rest)
+        yield scratch
+        if path.exists():
+            path.rename(old)
+        scratch.rename(path)
+        _remove(old)
 
 
 def _remove(path: Path) -> None:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from slipstream.errors import SlipstreamError, UsageError
 from slipstream.train.settings import differences
-from slipstream.writing import write_whole
+from slipstream.writing import write_result
 
 _RECIPE = "recipe.json"
 
@@ -57,7 +57,7 @@ class Shards:
         if not place.exists():
             if any(folder.glob("shard-*.npz")):
                 raise UsageError(f"{folder} has shards but no {_RECIPE}: use another folder for the text")
-            write_whole(place, json.dumps(recipe, indent=1))
+            write_result(place, json.dumps(recipe, indent=1))
         elif (found := _read_recipe(place)) != recipe:
             raise UsageError(
                 f"{folder} has text of another recipe ({differences(recipe, found)}): use another folder, or the "
@@ -83,7 +83,7 @@ class Shards:
             kind=np.array([kinds.index(text.kind) for text in texts], np.uint8),
             kinds=np.array(kinds or [""], dtype=np.str_),
         )
-        write_whole(self._path(number), file.getvalue())
+        write_result(self._path(number), file.getvalue())
 
     def read(self, number: int) -> list[Text]:
         """Raises SlipstreamError for a damaged shard."""

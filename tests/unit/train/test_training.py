@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 import signal
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 from contract import tiny_models
+from slipstream import writing
 from slipstream.backends import MachineOptions
 from slipstream.backends.torch.options import TorchOptions
 from slipstream.errors import CapacityError, SlipstreamError, UnsupportedModelError, UsageError
@@ -26,6 +28,7 @@ from slipstream.train.messages import Messenger
 from slipstream.train.run import TrainResult, run_training
 from slipstream.train.run_state import RunState
 from slipstream.train.settings import TrainOptions
+from slipstream.writing import write_whole
 
 CPU = MachineOptions(device="cpu", threads=1)
 
@@ -111,6 +114,27 @@ def test_other_options_do_not_continue_a_run(options, whole):
 def test_a_folder_that_is_no_training_is_left_alone(options, tmp_path):
     (tmp_path / "head").mkdir()
     with pytest.raises(UsageError, match="exists, and no training of it"):
+        train(options, tmp_path / "head")
+
+
+def test_more_threads_than_the_machine_can_run_are_refused(options, tmp_path):
+    with pytest.raises(UsageError, match="threads is 99999; this machine has"):
+        run_training(options, tmp_path / "head", MachineOptions(device="cpu", threads=99999), Messenger())
+
+
+def test_a_place_that_can_not_be_written_is_refused_at_once(options):
+    with pytest.raises(SlipstreamError, match=r"head\.training/checkpoint\.pt can't be written: .* \(/proc\)"):
+        train(options, Path("/proc/nowhere/head"))
+
+
+def test_a_full_disk_is_told_with_the_file(options, tmp_path, monkeypatch):
+    def full(path: Path, *given: object) -> None:
+        if path.suffix == ".pt":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write_whole(path, *given)
+
+    monkeypatch.setattr(writing, "write_whole", full)
+    with pytest.raises(SlipstreamError, match=r"checkpoint\.pt can't be written: No space left on device"):
         train(options, tmp_path / "head")
 
 
