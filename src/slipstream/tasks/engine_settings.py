@@ -33,7 +33,7 @@ _FIXED = re.compile(r"fixed\((\d+)\)")
 def engine_settings(choice: EngineChoice, models: ModelOptions, *, fetch: bool = True) -> EngineSettings:
     """Settings of the engine with models as it is given them. `fetch=False` leaves models where they are."""
     engine = choice.find()
-    secrets, extra = take_secrets(shlex.split(choice.engine_args), engine.secret_flags)
+    secrets, extra = take_secrets(_words(choice.engine_args), engine.secret_flags)
     if choice.key and "--api-key" in engine.secret_flags:
         secrets.setdefault("--api-key", choice.key)
     settings = EngineSettings(
@@ -58,6 +58,14 @@ def engine_settings(choice: EngineChoice, models: ModelOptions, *, fetch: bool =
     if draft and method_like(engine, drafter).draft == "unused":
         raise UsageError(f"{engine.name} {drafter} drafts without a model: remove --draft")
     return with_method(engine, replace(settings, draft_streams=choice.draft_streams), drafter, models.policy, draft)
+
+
+def _words(engine_args: str) -> list[str]:
+    """Keys may be among them: an error does not repeat them."""
+    try:
+        return shlex.split(engine_args)
+    except ValueError as error:
+        raise UsageError(f"--engine-args can't be read as on a command line: {error}") from error
 
 
 def _absolute(program: str | None) -> str | None:

@@ -113,6 +113,12 @@ def test_an_engine_s_own_port_unless_another_is_asked_for():
     )  # fmt: skip
 
 
+def test_a_quote_that_is_not_closed_is_refused_without_repeating_keys():
+    with pytest.raises(UsageError, match=r"--engine-args can't be read .*: No closing quotation") as refused:
+        settings("vllm", engine_args="--api-key 'secret")
+    assert "secret" not in str(refused.value)
+
+
 def test_what_was_tuned_for_one_engine_is_left_alone_by_the_others(models):
     (models / "slipstream.yaml").write_text(
         "model: big.gguf\ndraft: small.gguf\ndrafter: draft-simple(p_min=0.5)\npolicy: fixed(4)\nengine: llama-server\n"
