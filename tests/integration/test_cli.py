@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -201,6 +203,17 @@ def test_bad_settings_are_bad_use(arguments: list[str], word: str) -> None:
 
 def test_no_prompt_is_bad_use() -> None:
     refused(run_here("generate"), 2, "prompt")
+
+
+def test_closed_streams_are_no_traceback() -> None:
+    def run(closed: str) -> subprocess.CompletedProcess[str]:
+        command = f"{sys.executable} -m slipstream generate --max-tokens 2 --raw Hello {closed}"
+        return subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=280)
+
+    refused(run(">&-"), 1, "standard output is closed")
+    for closed in ("<&-", "2>&-"):
+        result = run(closed)
+        assert result.returncode == 0 and result.stdout, result.stderr
 
 
 def test_unwritable_cache(tmp_path: Path) -> None:

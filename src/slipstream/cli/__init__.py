@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import sys
+from pathlib import Path
 
 import typer
 
@@ -39,6 +40,7 @@ from slipstream.cli import (
 )
 from slipstream.errors import SlipstreamError, UnfinishedBenchError
 
+_NOTHING = Path(os.devnull)
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 app = typer.Typer(
@@ -91,6 +93,10 @@ def common(
 
 def main() -> None:
     """Runs a command. An error raised on purpose is one line and its own exit code, not a traceback."""
+    sys.stdin = sys.stdin or _NOTHING.open()  # None: it is closed
+    sys.stderr = sys.stderr or _NOTHING.open("w")
+    if sys.stdout is None:
+        _fail("standard output is closed: there is nowhere to write the result", 1)
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="surrogateescape")  # bytes that are not UTF-8 are told where the text is used
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -120,7 +126,7 @@ def main() -> None:
 
 def _discard_stdout() -> None:
     """What is left in the buffer goes nowhere: Python would try to write it again when it ends."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    os.dup2(os.open(_NOTHING, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(message: str, code: int) -> None:
