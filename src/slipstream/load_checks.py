@@ -89,6 +89,11 @@ class ModelToLoad:
     spec: str | Path
     options: BackendOptions | None = None
 
+    def __post_init__(self) -> None:
+        if self.options is not None and not hasattr(self.options, "backend"):
+            kind = type(self.options).__name__
+            raise UsageError(f"options is a {kind}; expected TorchOptions or LlamaCppOptions, or none")
+
     @property
     def backend(self) -> str:
         return self.options.backend if self.options else choose_backend(self.spec).backend

@@ -29,6 +29,7 @@ from slipstream.models.builtin import builtin_head
 from slipstream.models.head_files import HeadCheckpoint, open_head
 from slipstream.models.spec import locate
 from slipstream.models.tokenizer import Tokenizer, same_vocabulary
+from slipstream.plugins import missing_part
 from slipstream.policy import AutoPolicy, make_policy
 
 if TYPE_CHECKING:
@@ -99,8 +100,8 @@ def load_model(
             f"got a {type(spec).__name__} as model; expected a spec, a path or a LoadedModel (see load_model)"
         )
     TURN.check_process()
-    refuse_damaged(spec)
     wanted = ModelToLoad(spec, options)
+    refuse_damaged(spec)
     backend = BACKENDS[wanted.backend]
     try:
         opened = backend.open(spec)
@@ -134,8 +135,11 @@ def load(
     none each model goes to the backend that suits it. `max_stall_s`: see `Engine`. Raises ModelError, UsageError.
     """
     plan = make_policy(policy)  # bad settings fail before gigabytes are read
+    _check_parts("policy", plan, Policy)
     if isinstance(drafter, str):
         parse_drafter(drafter)
+    elif drafter is not None:
+        _check_parts("drafter", drafter, Drafter)
     head_spec = draft if isinstance(draft, str | Path) and is_head(draft) else None
     helper_spec = None if head_spec is not None else draft
     is_checked = isinstance(target, str | Path) and isinstance(helper_spec, str | Path)
@@ -162,6 +166,12 @@ def load(
         plan.expect(main.row_costs(), _draft_costs(drafter, helper))
         _rehearse(plan, drafter, main)
     return Engine(main.model, main.tokenizer, drafter, plan, max_streams=max_streams, max_stall_s=max_stall_s)
+
+
+def _check_parts(name: str, given: object, protocol: type) -> None:
+    if lacks := missing_part(given, protocol):
+        kind, expected = type(given).__name__, protocol.__name__
+        raise UsageError(f"{name} is a {kind}, which has no {lacks}; expected a {expected}, or the name of one")
 
 
 def _default_drafter(target: LoadedModel, helper: LoadedModel | None, head: HeadModel | None, is_own: bool) -> str:

@@ -49,9 +49,8 @@ class Plugin:
     def checked(self, made: Any, protocol: type) -> Any:
         """`made`, if it has every attribute that the protocol names."""
         with self.blamed():
-            for name in (*get_annotations(protocol), *vars(protocol)):
-                if not name.startswith("_") and not hasattr(made, name):
-                    raise TypeError(f"{type(made).__name__} has no {name}; expected a {protocol.__name__}")
+            if lacks := missing_part(made, protocol):
+                raise TypeError(f"{type(made).__name__} has no {lacks}; expected a {protocol.__name__}")
         return made
 
     @contextmanager
@@ -66,6 +65,12 @@ class Plugin:
                 f"the {self.kind} {self.entry.name!r} ({self.entry.value}) of the package {self.package} does not "
                 f"work: {type(error).__name__}: {error}; fix the package, or uninstall it"
             ) from error
+
+
+def missing_part(made: object, protocol: type) -> str | None:
+    """The first attribute that the protocol names and `made` does not have."""
+    names = (*get_annotations(protocol), *vars(protocol))
+    return next((name for name in names if not name.startswith("_") and not hasattr(made, name)), None)
 
 
 def find_plugin(kind: Kind, name: str) -> Plugin | None:
