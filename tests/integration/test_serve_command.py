@@ -71,3 +71,21 @@ def test_sigterm_lets_answers_finish_or_ends_them_with_an_error(server):
     assert short[-1]["choices"][0]["finish_reason"] == "length"
     assert long[-1]["error"]["code"] == "shutting_down"
     assert KEY not in rest
+
+
+@pytest.mark.parametrize(
+    ("words", "variable", "message"),
+    [
+        (["--api-key", ""], None, "key 1 of --api-key is too short"),
+        (["--api-key", "good-key-1", "--api-key=two words"], None, "key 2 of --api-key has odd characters"),
+        ([], "good-key-1 short", "key 2 of SLIPSTREAM_API_KEY is too short"),
+        ([], "", "SLIPSTREAM_API_KEY holds no API key"),
+    ],
+)
+def test_a_given_key_that_protects_nothing_is_refused(words, variable, message):
+    environment = os.environ | ({} if variable is None else {"SLIPSTREAM_API_KEY": variable})
+    command = [sys.executable, "-m", "slipstream", "serve", "--port", "0", *words]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 2
+    assert message in " ".join(ended.stderr.split())
+    assert "good-key-1" not in ended.stderr

@@ -11,6 +11,7 @@ from slipstream.backends import MachineOptions
 from slipstream.cli import options as opt
 from slipstream.cli.groups import grouped
 from slipstream.cli.terminal import TerminalReporter
+from slipstream.server.keys import check_keys, numbered
 from slipstream.server.settings import ServeOptions
 from slipstream.tasks.options import ModelOptions
 
@@ -80,7 +81,7 @@ def serve(
 
 def _hide_keys() -> None:
     """Every user of the machine can read a command line. Starts this command again with the keys in the environment,
-    which only its own user can read."""
+    which only its own user can read. Raises UsageError for keys that can't be used."""
     words, keys = [], []
     remaining = iter(sys.argv[1:])
     for word in remaining:
@@ -91,5 +92,8 @@ def _hide_keys() -> None:
         else:
             words.append(word)
     if keys:
+        check_keys(numbered(keys), _KEY_FLAG)
         os.environ[_KEY_VARIABLE] = " ".join(keys)
         os.execv(sys.executable, [sys.executable, "-m", "slipstream", *words])
+    if _KEY_VARIABLE in os.environ:
+        check_keys(numbered(os.environ[_KEY_VARIABLE].split()), _KEY_VARIABLE)

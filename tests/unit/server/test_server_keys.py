@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -50,5 +51,35 @@ def test_keys_come_from_a_file_too(tmp_path: Path):
     ]  # fmt: skip
     with pytest.raises(UsageError, match="can't read"):
         read_keys(ServeOptions(api_key_file=tmp_path / "missing"))
-    with pytest.raises(UsageError, match="too short"):
-        read_keys(ServeOptions(api_keys=("short",)))
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ("", "--api-key-file {} holds no API key"),
+        (" \n\n", "--api-key-file {} holds no API key"),
+        ("good-key-1\n\n  tiny\n", "line 3 of --api-key-file {} is too short"),
+        ("good-key-1\nspaces in it\n", "line 2 of --api-key-file {} has odd characters"),
+        ("schlüssel-1\n", "line 1 of --api-key-file {} has odd characters"),
+    ],
+)
+def test_a_file_without_a_good_key_is_refused_by_its_line(tmp_path: Path, lines, message):
+    file = tmp_path / "keys"
+    file.write_text(lines, "utf-8")
+    with pytest.raises(UsageError) as error:
+        read_keys(ServeOptions(api_key_file=file))
+    assert str(error.value).startswith(message.format(file))
+    assert not any(line.strip() in str(error.value) for line in lines.splitlines() if line.strip())
+
+
+@pytest.mark.parametrize("key", ["", "short", "good-key-2\x7f"])
+def test_a_key_that_cant_be_used_is_refused_by_its_number(key):
+    with pytest.raises(UsageError, match="key 2 of api_keys"):
+        read_keys(ServeOptions(api_keys=("good-key-1", key)))
+
+
+def test_the_keys_of_the_documentation_can_be_used():
+    text = Path("docs/server.md").read_text("utf-8")
+    keys = re.findall(r'SLIPSTREAM_API_KEY="(.*)"', text)[0].split()
+    assert read_keys(ServeOptions(api_keys=tuple(keys)))
+    assert {*re.findall(r'api_key="(.*?)"', text), *re.findall(r"OPENAI_API_KEY=(.*?)`", text)} == {keys[0], "none"}
