@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import ipaddress
+import math
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from slipstream.errors import UsageError
+
+_ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?")  # as browsers send it
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +37,14 @@ class ServeOptions:
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} is {getattr(self, name)}; expected 1 or more")
         for name in ("request_limit", "idle_limit", "drain_limit", "max_stall", "max_queue"):
-            if getattr(self, name) < 0:
-                raise UsageError(f"{name} is {getattr(self, name)}; expected 0 or more")
+            if not 0 <= getattr(self, name) < math.inf:
+                raise UsageError(f"{name} is {getattr(self, name)}; expected 0 or more, and finite")
+        for origin in self.cors_origins:
+            if not _ORIGIN.fullmatch(origin):
+                raise UsageError(
+                    f"--cors-origin {origin!r} is no origin; expected * or scheme://host[:port] in lower case, such as "
+                    "https://example.org"
+                )
 
     @property
     def is_public(self) -> bool:
