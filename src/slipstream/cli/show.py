@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from slipstream.cli import options as opt
+from slipstream.findings import BlockedError
 
 if TYPE_CHECKING:
     from slipstream.tasks.models_here import ModelDetails
@@ -19,7 +21,7 @@ def show(
 ) -> None:
     """Show what a model's files say: its shape, vocabulary, context and quantisation, and where they are.
 
-    Reads headers only, and fetches nothing.
+    Reads headers and samples of the weights, and fetches nothing. The exit code is 1 if the files can't be used.
 
     [bold]Examples[/bold]
 
@@ -32,7 +34,14 @@ def show(
     details = show_model(model)
     if as_json:
         print(json.dumps(details.to_dict()))
-        return
+    else:
+        _print(details)
+    if details.problems:
+        sys.stdout.flush()
+        raise BlockedError(details.problems)
+
+
+def _print(details: ModelDetails) -> None:
     for name, value in _lines(details):
         print(f"{name:<16}{'unknown' if value is None else value}")
     print("files")

@@ -10,10 +10,11 @@ from typing import Any
 from slipstream.cache import cache_path
 from slipstream.catalogue.model_scan import FoundModel, find
 from slipstream.errors import ModelNotFoundError, UsageError
+from slipstream.findings import BlockedError, Finding
 from slipstream.model_files.local_models import local_place
 from slipstream.model_files.model_facts import ModelFacts, describe
 from slipstream.model_files.quantisation import label
-from slipstream.model_files.weights import refuse_incomplete
+from slipstream.model_files.weights import check_files, check_weights, refuse_incomplete
 from slipstream.model_files.weights_gguf import parts
 from slipstream.models.files import cannot_read
 from slipstream.models.removal import Removal, builtin_removal, hub_removal
@@ -58,6 +59,7 @@ class ModelDetails:
     path: Path
     facts: ModelFacts
     files: list[ModelFile]
+    problems: list[Finding]  # that keep it from being used
 
     @property
     def quantisation(self) -> str:
@@ -75,6 +77,7 @@ class ModelDetails:
             "path": str(self.path),
             "disk_bytes": self.disk_bytes,
             "files": [asdict(file) for file in self.files],
+            "problems": [asdict(finding) for finding in self.problems],
         }
 
 
@@ -123,15 +126,20 @@ def list_models(search: Sequence[Path] = ()) -> list[ListedModel]:
 
 
 def show_model(spec: str) -> ModelDetails:
-    """What the files of a model on this machine say. Fetches nothing. Raises ModelNotFoundError."""
+    """What the files of a model on this machine say, and what is wrong with them. Fetches nothing. Raises
+    ModelNotFoundError, and BlockedError for a place without any."""
     store = store_of(spec)
     if store == "built-in" and not cache_path("models", f"{spec}.gguf").is_file():
         raise ModelNotFoundError(f"{spec} is not on this machine. Fetch it: slipstream pull {spec}")
     path = local_place(spec).path.absolute()
     files = _files(path)
-    if not files:
+    if not files and not path.exists():
         raise ModelNotFoundError(f"{spec} is not on this machine: there is nothing at {path}.")
-    return ModelDetails(spec, store, path, describe(spec), files)
+    findings = check_weights(path) if path.is_dir() else check_files(path)
+    problems = [finding for finding in findings if finding.severity == "blocks"]
+    if not files:
+        raise BlockedError(problems)
+    return ModelDetails(spec, store, path, describe(spec), files, problems)
 
 
 def plan_removal(spec: str) -> PlannedRemoval:

@@ -11,7 +11,9 @@ import pytest
 
 import tiny_gguf
 from slipstream.cli import main
+from slipstream.cli import options as cli_options
 from slipstream.errors import ModelNotFoundError, SlipstreamError, UsageError
+from slipstream.findings import BlockedError
 from slipstream.tasks.models_here import list_models, plan_removal, show_model
 from unit.models import model_files
 
@@ -116,6 +118,42 @@ def test_show_says_whether_there_is_a_chat_template(tmp_path: Path, model: Path)
         (tmp_path / "without" / file).unlink(missing_ok=True)
     specs = ["with.gguf", "with", str(model), "without"]
     assert [show_model(spec).facts.has_chat_template for spec in specs] == [True, True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"", "weights-empty"),
+        (b"hello world\n" * 20, "weights-text"),
+        (bytes(range(256)), "weights-damaged"),
+        (1000, "weights-damaged"),
+        (-1000, "weights-truncated"),
+    ],
+)
+def test_show_says_what_is_wrong_beside_what_is_known(
+    content: bytes | int,
+    problem: str,
+    model: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    model.write_bytes(model.read_bytes()[:content] if isinstance(content, int) else content)
+    assert run(monkeypatch, "show", str(model)) == 1
+    shown = capsys.readouterr()
+    assert f"files\n  {cli_options.shown_bytes(model.stat().st_size):>9}  x.gguf" in shown.out
+    assert f"slipstream: {problem}: {model}" in shown.err
+    assert ("layers          2" in shown.out) == (problem == "weights-truncated")
+    assert run(monkeypatch, "show", str(model), "--json") == 1
+    assert json.loads(capsys.readouterr().out)["problems"][0]["id"] == problem
+
+
+@pytest.mark.parametrize(("name", "what"), [("empty", "is empty"), ("dir.gguf", "is a folder")])
+def test_show_says_what_is_at_a_place_without_a_model(name: str, what: str, tmp_path: Path) -> None:
+    (tmp_path / name).mkdir()
+    with pytest.raises(BlockedError, match=what):
+        show_model(str(tmp_path / name))
+    with pytest.raises(BlockedError, match="not a regular file"):
+        show_model(os.devnull)
 
 
 @pytest.mark.parametrize("spec", ["smollm2-135m", "org/name", "org/name:x.gguf", "ollama:nothing", "./nowhere", "odd"])
