@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails, from_json
 
 from slipstream.server.refusals import Refusal, bad_field
 from slipstream.server.settings import BOUNDS
@@ -15,6 +16,9 @@ from slipstream.server.settings import BOUNDS
 _MAX_SEED = (1 << 63) - 1
 _MAX_BIAS = 100.0
 _MAX_SHOWN_FIELD = 200  # characters of a field's name in a message
+_OTHER_TYPE = ("_type", "literal_error")  # how pydantic's names of such errors end
+
+FieldPath = tuple[int | str, ...]  # of a field in a body
 
 
 class Body(BaseModel):
@@ -50,7 +54,7 @@ class ResponseFormat(Body):
     json_schema: JsonSchema | None = None
 
 
-Stops = Annotated[str, Field(max_length=BOUNDS.stop_chars)]
+Stops = Annotated[str, Field(min_length=1, max_length=BOUNDS.stop_chars)]
 
 
 class Generating(Body):
@@ -197,16 +201,43 @@ def parse(kind: type[Parsed], body: bytes) -> Parsed:
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:
-        raise _refusal(error) from None
+        raise _refusal(error.errors(include_url=False, include_context=False, include_input=False), body) from None
 
 
-def _refusal(error: ValidationError) -> Refusal:
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    name = ".".join(str(part) for part in first["loc"])[:_MAX_SHOWN_FIELD]
-    if first["type"] == "json_invalid":
-        return Refusal(400, f"the body is not valid JSON: {first['msg'].removeprefix('Invalid JSON: ')}")
-    if first["type"] == "extra_forbidden":
+def _refusal(errors: list[ErrorDetails], body: bytes) -> Refusal:
+    if errors[0]["type"] == "json_invalid":
+        return Refusal(400, f"the body is not valid JSON: {errors[0]['msg'].removeprefix('Invalid JSON: ')}")
+    path, found = _first_field(errors, from_json(body))
+    name = ".".join(map(str, path))[:_MAX_SHOWN_FIELD]
+    if found[0]["type"] == "extra_forbidden":
         return bad_field(name, f"{name}: this field is unknown or not supported", "unknown_field")
-    if first["type"] == "missing":
+    if found[0]["type"] == "missing":
         return bad_field(name, f"{name}: this field is required", "missing_field")
-    return bad_field(name, f"{name or 'body'}: {first['msg']}")
+    expected = " or ".join(dict.fromkeys(error["msg"] for error in found)).replace(" or Input should be", " or")
+    return bad_field(name, f"{name or 'body'}: {expected}")
+
+
+def _first_field(errors: list[ErrorDetails], data: Any) -> tuple[FieldPath, list[ErrorDetails]]:
+    """The first field that is wrong, and its errors. Of a union, those of the branches that fit best: they fail last,
+    or are of the right type."""
+    start = errors[0]["loc"][: len(_path(errors[0], data))]
+    branches: dict[FieldPath, ErrorDetails] = {}
+    for error in errors:
+        if error["loc"][: len(start)] == start:
+            branches.setdefault(error["loc"][: len(start) + 1], error)
+    ranks = [(_path(error, data), not error["type"].endswith(_OTHER_TYPE)) for error in branches.values()]
+    best = max(ranks)
+    return best[0], [error for error, rank in zip(branches.values(), ranks, strict=True) if rank == best]
+
+
+def _path(error: ErrorDetails, data: Any) -> FieldPath:
+    """Where in `data` it is. The `loc` of pydantic has the names of a union's branches as well."""
+    path: list[int | str] = []
+    for part in error["loc"]:
+        known = data if isinstance(data, dict) else range(len(data)) if isinstance(data, list) else ()
+        if part in known:
+            data = data[part]
+        elif error["type"] != "missing" or part != error["loc"][-1]:
+            continue
+        path.append(part)
+    return tuple(path)
