@@ -35,6 +35,8 @@ class Prepared:
 def prepare_chat(service: Service, request: ChatRequest) -> Prepared:
     """Runs outside the event loop: long prompts take a while. Raises Refusal."""
     _check_model(service, request)
+    if request.top_logprobs is not None and not request.logprobs:
+        raise bad_field("top_logprobs", "top_logprobs: needs logprobs: true")
     use = tool_use(request, service.tokenizer.chat_template)
     if use and _schema(request) is not None:
         raise bad_field("response_format", "response_format: not supported together with tools")

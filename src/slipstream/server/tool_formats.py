@@ -131,7 +131,12 @@ def tool_use(request: ChatRequest, template: str | None) -> ToolUse | None:
 
 
 def template_messages(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
-    """Messages as templates expect them. Raises Refusal for arguments that are not JSON."""
+    """Messages as templates expect them. Raises Refusal for arguments that are not JSON, and for a message without
+    content that is not the assistant's: only a call of a tool has none."""
+    for index, message in enumerate(messages):
+        if message.content is None and message.role != "assistant":
+            param = f"messages.{index}.content"
+            raise bad_field(param, f"{param}: a message of {message.role} needs a content", "missing_field")
     return [_template_message(index, message) for index, message in enumerate(messages)]
 
 
