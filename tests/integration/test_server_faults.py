@@ -201,7 +201,7 @@ def test_a_drafter_for_grammars_may_be_named_too(tokenizer):
         ({"functions": []}, "functions"),
         ({"top_logprobs": 3}, "top_logprobs"),
         ({"messages": [{"role": "user", "content": None}]}, "messages.0.content"),
-        ({"messages": [{"role": "user", "content": "x"}, {"role": "tool", "tool_call_id": "1"}]}, "messages.1.content"),
+        ({"messages": [{"role": "user", "content": "x"}, {"role": "system"}]}, "messages.1.content"),
         ({"model": "../../etc/passwd"}, "model"),
         ({"speculation": {"drafter": "model(/etc/passwd)"}}, "speculation.drafter"),
     ],
@@ -251,9 +251,41 @@ def test_another_content_type_is_refused(server):
 
 def test_another_host_name_is_refused(server):
     """A name of somebody else's that leads to this machine is not this server's."""
+    assert post(server, QUESTION, Host="127.0.0.1:80")[0] == post(server, QUESTION, Host="LOCALHOST")[0] == 200
+    for name in ("evil.example", "127.0.0.1.evil.example", "localhost:x", ""):
+        status, answer = post(server, QUESTION, Host=name)
+        assert (status, answer["error"]["code"]) == (400, "unknown_host")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "allow"),
+    [
+        ("POST", "/v1/embeddings", 404, set()),
+        ("GET", "/v1/nothing", 404, set()),
+        ("POST", "/js/nothing.js", 404, set()),
+        ("GET", "/js", 404, set()),
+        ("GET", "/v1/chat/completions", 405, {"POST"}),
+        ("DELETE", "/v1/models", 405, {"GET", "HEAD"}),
+        ("POST", "/", 405, {"GET", "HEAD"}),
+        ("POST", "/js/main.js", 405, {"GET", "HEAD"}),
+    ],
+)
+def test_an_unknown_path_is_not_found_and_another_method_is_not_allowed(server, method, path, status, allow):
     asked = connection(server)
-    asked.request("GET", "/v1/models", headers={"Host": "evil.example"})
-    assert asked.getresponse().status == 400
+    asked.request(method, path, b"{}", {"Content-Type": "application/json"})
+    answer = asked.getresponse()
+    assert answer.status == status
+    assert set(filter(None, (answer.getheader("Allow") or "").split(", "))) == allow
+    assert set(json.loads(answer.read())["error"]) == {"message", "type", "param", "code"}
+
+
+def test_the_page_is_sent_again_only_if_it_changed(server):
+    asked = connection(server)
+    asked.request("GET", "/")
+    answer = asked.getresponse()
+    assert answer.read().startswith(b"<!doctype html>")
+    asked.request("GET", "/", headers={"If-None-Match": answer.getheader("ETag")})
+    assert asked.getresponse().status == 304
 
 
 def test_random_bodies_are_answered_clearly(server):

@@ -13,17 +13,16 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Mount, Route
+from starlette.routing import Route
 from starlette.staticfiles import StaticFiles
 
 from slipstream.server.body import read_body
 from slipstream.server.metrics import CONTENT_TYPE
 from slipstream.server.openapi import openapi
 from slipstream.server.preparing import Prepared, prepare_chat, prepare_completion
-from slipstream.server.protection import ConnectionLimit, RequestCount, SecurityHeaders
+from slipstream.server.protection import ConnectionLimit, HostNames, RequestCount, SecurityHeaders
 from slipstream.server.refusals import Refusal, refusal_for
 from slipstream.server.requests import ChatRequest, CompletionRequest, Parsed, parse
 from slipstream.server.responding import Responder
@@ -55,12 +54,26 @@ def make_app(service: Service) -> Starlette:
             Route("/ready", routes.ready),
             Route("/metrics", routes.metrics),
             Route("/openapi.json", routes.openapi),
-            Mount("/", StaticFiles(directory=PAGE, html=True)),
+            *_page_routes(),
         ],
         middleware=_middleware(service),
         exception_handlers={Refusal: _refused, HTTPException: _http_error, Exception: _failed},
         lifespan=running,
     )
+
+
+def _page_routes() -> list[Route]:
+    """One for each file, so that any other path is unknown."""
+    files = StaticFiles(directory=PAGE)
+
+    def route(path: str, name: str) -> Route:
+        async def file(http: Request) -> Response:
+            return await files.get_response(name, http.scope)
+
+        return Route(path, file)
+
+    names = [path.relative_to(PAGE).as_posix() for path in PAGE.rglob("*") if path.is_file()]
+    return [route("/", "index.html"), *(route(f"/{name}", name) for name in names)]
 
 
 def _middleware(service: Service) -> list[Middleware]:
@@ -72,7 +85,7 @@ def _middleware(service: Service) -> list[Middleware]:
     ]
     if not options.is_public:  # a web page whose name resolves to this machine is not one of ours
         allowed_names = [*_LOCAL_NAMES, options.host]
-        chain.append(Middleware(TrustedHostMiddleware, allowed_hosts=allowed_names, www_redirect=False))
+        chain.append(Middleware(HostNames, allowed=allowed_names))
     if options.cors_origins:
         allowed: dict[str, Any] = {"allow_methods": ["GET", "POST"], "allow_headers": ["Authorization", "Content-Type"]}
         chain.append(Middleware(CORSMiddleware, allow_origins=list(options.cors_origins), **allowed))
@@ -171,7 +184,8 @@ async def _refused(http: Request, error: Exception) -> Response:
 
 async def _http_error(http: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return JSONResponse(Refusal(error.status_code, error.detail).to_dict(), error.status_code, headers=error.headers)
+    refusal = Refusal(error.status_code, f"{http.method} {http.url.path}: {error.detail}")
+    return JSONResponse(refusal.to_dict(), refusal.status, headers=error.headers)
 
 
 async def _failed(http: Request, error: Exception) -> Response:

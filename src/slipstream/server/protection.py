@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import time
+from collections.abc import Iterable
 
-from starlette.datastructures import MutableHeaders
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -23,7 +25,7 @@ _HEADERS = {
     "Cache-Control": "no-cache",  # the page's files belong together: after an update none of them may be an old one
 }
 
-
+_PORT = re.compile(":[0-9]*$")
 _COUNTED = ("/v1/chat/completions", "/v1/completions", "/v1/models")
 
 
@@ -81,12 +83,32 @@ class ConnectionLimit:
             await self._app(scope, receive, send)
             return
         if self._open >= self._most:
-            refusal = Refusal(503, "too many open requests: try again later", code="too_many_requests")
-            response = JSONResponse(refusal.to_dict(), refusal.status, headers={"Retry-After": "2"})
-            await response(scope, receive, send)
+            message, headers = "too many open requests: try again later", {"Retry-After": "2"}
+            refusal = Refusal(503, message, code="too_many_requests", headers=headers)
+            await _refuse(refusal, scope, receive, send)
             return
         self._open += 1
         try:
             await self._app(scope, receive, send)
         finally:
             self._open -= 1
+
+
+class HostNames:
+    """Refuses requests to other host names than those allowed."""
+
+    def __init__(self, app: ASGIApp, allowed: Iterable[str]) -> None:
+        self._app = app
+        self._allowed = dict.fromkeys(name.lower() for name in allowed)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or _PORT.sub("", Headers(scope=scope).get("host", "")).lower() in self._allowed:
+            await self._app(scope, receive, send)
+            return
+        message = f"the Host header is not a name of this server; expected {', '.join(self._allowed)}"
+        await _refuse(Refusal(400, message, code="unknown_host"), scope, receive, send)
+
+
+async def _refuse(refusal: Refusal, scope: Scope, receive: Receive, send: Send) -> None:
+    response = JSONResponse(refusal.to_dict(), refusal.status, headers=refusal.headers)
+    await response(scope, receive, send)
