@@ -150,7 +150,7 @@ def test_a_failure_after_the_last_look_at_a_choice_is_told_too(tokenizer, monkey
             return tokens
 
         monkeypatch.setattr(Job, "take", failing)
-        assert post(running, QUESTION | {"n": 2})[0] == 500
+        assert post(running, QUESTION | {"n": 2})[0] == 130
 
 
 def test_a_text_without_a_length_is_as_long_as_the_server_allows(tokenizer):
@@ -339,6 +339,44 @@ def test_a_body_that_does_not_come_is_given_up(server):
         assert b" 408 " in slow.recv(200)
 
 
+@pytest.mark.parametrize("start", [b"", b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"], ids=["new", "kept open"])
+@pytest.mark.parametrize("rest", [b"", b"GET /health HT", b"GET /health HTTP/1.1\r\nHost: x\r\n"])
+def test_a_header_that_does_not_come_is_given_up(server, start, rest):
+    host, port = urlsplit(server.url).hostname, urlsplit(server.url).port
+    with socket.create_connection((host, port), timeout=10) as slow:
+        slow.sendall(start)
+        answer = b""
+        while start and not answer.endswith(b'{"status":"ok"}'):
+            answer += slow.recv(9999)
+        began = time.monotonic()
+        for byte in rest:
+            slow.sendall(bytes([byte]))
+            time.sleep(0.01)
+        assert slow.recv(9999) == b""
+        assert time.monotonic() - began < 1.9
+
+
+def test_a_long_answer_is_not_cut_off_by_the_idle_limit(tokenizer, monkeypatch):
+    step = Engine.step
+
+    def slowly(engine):
+        time.sleep(0.1)
+        return step(engine)
+
+    monkeypatch.setattr(Engine, "step", slowly)
+    with served(fake_engine(tokenizer), tokenizer, idle_limit=1.0) as running:
+        asked = connection(running)
+        for _ in range(2):
+            asked.request(
+                "POST",
+                "/v1/chat/completions",
+                json.dumps(QUESTION | {"max_tokens": 13}),
+                {"Content-Type": "application/json"},
+            )
+            answer = json.loads(asked.getresponse().read())
+            assert answer["usage"]["completion_tokens"] == 13
+
+
 def test_a_reader_that_stops_reading_holds_nobody_up_and_is_given_up(server):
     host, port = urlsplit(server.url).hostname, urlsplit(server.url).port
     body = json.dumps(ENDLESS | {"speculation": {"details": True}, "n": 4, "logprobs": True, "top_logprobs": 20})
@@ -394,7 +432,7 @@ def test_a_forward_that_fails_ends_its_streams_and_no_others(tokenizer):
         assert parts[-1]["error"]["code"] == "engine_error"
         assert "bus" not in parts[-1]["error"]["message"]
         engine.target.fails_at = engine.target.num_scores + 2
-        assert post(server, QUESTION)[0] == 500
+        assert post(server, QUESTION)[0] == 130
         assert text_of(stream(server, QUESTION | {"stream": True})) == expected
         assert not engine.target.open_sequences
 
@@ -417,7 +455,7 @@ def test_an_answer_that_takes_too_long_ends_with_an_error(tokenizer):
     with served(fake_engine(tokenizer), tokenizer, request_limit=0.05) as server:
         asked = ENDLESS | {"max_tokens": 3000}
         assert stream(server, asked)[-1]["error"]["code"] == "timeout"
-        assert post(server, asked | {"stream": False})[0] == 504
+        assert post(server, asked | {"stream": False})[0] == 134
         assert eventually(lambda: server.num_active == 0)
 
 

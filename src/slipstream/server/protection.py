@@ -1,14 +1,17 @@
-"""Middleware that protects the server and its page."""
+"""What protects the server and its page: middleware, and the time for the header of a request."""
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from collections.abc import Iterable
 
+import h11
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from slipstream.server.metrics import ServerMetrics
 from slipstream.server.refusals import Refusal
@@ -107,6 +110,29 @@ class HostNames:
             return
         message = f"the Host header is not a name of this server; expected {', '.join(self._allowed)}"
         await _refuse(Refusal(400, message, code="unknown_host"), scope, receive, send)
+
+
+class TimedProtocol(H11Protocol):
+    """Closes a connection whose next header takes longer than `timeout_keep_alive`. uvicorn alone waits without a limit
+    for the first header, and for the rest of any."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._start_timer()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.conn.their_state is not h11.IDLE:
+            self._header_timer.cancel()
+        elif self._header_timer.cancelled():
+            self._start_timer()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        super().connection_lost(error)
+        self._header_timer.cancel()
+
+    def _start_timer(self) -> None:
+        self._header_timer = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 
 
 async def _refuse(refusal: Refusal, scope: Scope, receive: Receive, send: Send) -> None:

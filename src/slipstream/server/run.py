@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import signal
 import socket
 import threading
@@ -26,12 +27,14 @@ from slipstream.server.grammar import Grammars
 from slipstream.server.keys import ApiKeys
 from slipstream.server.live_stats import LiveStats
 from slipstream.server.metrics import ServerMetrics
+from slipstream.server.protection import TimedProtocol
 from slipstream.server.scheduler import Scheduler
 from slipstream.server.service import Service
 from slipstream.server.settings import ServeOptions
 
 _AFTER_DRAIN_S = 5  # for the last words of answers that were ended
 _MAX_HEADER_BYTES = 64 << 10
+_NO_LIMIT_S = 365 * 24 * 3600
 
 
 class GracefulServer(uvicorn.Server):
@@ -117,12 +120,13 @@ def make_server(service: Service) -> GracefulServer:
     options = service.options
     config = uvicorn.Config(
         make_app(service),
+        http=TimedProtocol,
         log_level="warning",
         access_log=False,
         server_header=False,
         proxy_headers=False,
         ws="none",
-        timeout_keep_alive=max(1, int(options.idle_limit)),
+        timeout_keep_alive=math.ceil(options.idle_limit) or _NO_LIMIT_S,
         timeout_graceful_shutdown=int(options.drain_limit) + _AFTER_DRAIN_S,
         h11_max_incomplete_event_size=_MAX_HEADER_BYTES,
     )
