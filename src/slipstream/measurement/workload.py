@@ -62,13 +62,13 @@ def take(prompts: Sequence[Prompt], limit: int | None = None) -> list[Prompt]:
     """At most `limit` prompts, evenly over kinds: the first of each kind, then the second of each, and so on.
 
     Kinds come in the order of their first prompt. Within a kind the order is the file's. A
-    smaller limit is always the beginning of a larger one. No limit gives all, in this same order. Raises UsageError
-    when limit is less than 1.
+    smaller limit is always the beginning of a larger one. 0 and None give all, in this same order. Raises UsageError
+    when limit is less than 0.
     """
-    if limit is not None and limit < 1:
-        raise UsageError(f"the limit of prompts is {limit}, expected 1 or more")
+    if limit is not None and limit < 0:
+        raise UsageError(f"the limit of prompts is {limit}; expected 1 or more, or 0 for all")
     by_kind: dict[str, list[Prompt]] = {}
     for prompt in prompts:
         by_kind.setdefault(prompt.kind, []).append(prompt)
     rounds = zip_longest(*by_kind.values())
-    return [prompt for prompt in chain.from_iterable(rounds) if prompt is not None][:limit]
+    return [prompt for prompt in chain.from_iterable(rounds) if prompt is not None][: limit or None]

@@ -280,8 +280,9 @@ def test_a_smaller_limit_is_the_beginning_of_a_larger_one():
 
 def test_take_of_nothing_and_a_limit_that_makes_no_sense():
     assert take([], 3) == []
-    with pytest.raises(UsageError, match="the limit of prompts is 0, expected 1 or more"):
-        take(of_kinds("ab"), 0)
+    assert take(of_kinds("ab"), 0) == take(of_kinds("ab"))
+    with pytest.raises(UsageError, match="the limit of prompts is -1; expected 1 or more, or 0 for all"):
+        take(of_kinds("ab"), -1)
 
 
 # Running them
