@@ -11,7 +11,7 @@ import typer
 
 from slipstream.cli import options as opt
 from slipstream.cli.groups import grouped
-from slipstream.tasks.options import EngineChoice, ExportOptions, ModelOptions
+from slipstream.tasks.options import EngineChoice, ExportOptions, ModelOptions, startable
 from slipstream.writing import EXECUTABLE, write_result
 
 PANEL = "Manifests"
@@ -55,11 +55,11 @@ def export(
 
       slipstream export llama-server --model big.gguf --draft small.gguf --policy "fixed(4)" -o serve.sh
 
-      slipstream export vllm --model org/name --drafter ngram --tensor-parallel 2 --format kubernetes
+      slipstream export vllm --model Qwen/Qwen3-32B --drafter ngram --tensor-parallel 2 --format kubernetes
     """
     from slipstream.tasks.export import export as make_config
 
-    config = make_config(replace(choice, name=engine), models)
+    config = make_config(replace(choice, name=startable(engine)), models)
     text = json.dumps(config.to_dict()) if as_json else config.text(options)
     if output is None:
         typer.echo(text.rstrip("\n"))

@@ -13,7 +13,7 @@ from slipstream.cli import options as opt
 from slipstream.cli.groups import grouped
 from slipstream.cli.terminal import TerminalReporter
 from slipstream.errors import UsageError
-from slipstream.tasks.options import EngineChoice, LaunchOptions, ModelOptions, RunningEngineOptions
+from slipstream.tasks.options import EngineChoice, LaunchOptions, ModelOptions, RunningEngineOptions, startable
 
 if TYPE_CHECKING:
     from slipstream.engines.state import Detached
@@ -45,7 +45,9 @@ def launch(
 
       slipstream launch vllm --model org/name --drafter ngram --tensor-parallel 2 --detach
 
-      slipstream launch --status      slipstream launch llama-server --stop
+      slipstream launch --status
+
+      slipstream launch llama-server --stop
     """
     from slipstream.cli.engine_watch import watch
     from slipstream.tasks.launch import launch as run_launch
@@ -55,7 +57,7 @@ def launch(
         return
     if engine is None:
         raise UsageError(f"name an engine: {opt.ENGINES_HELP}")
-    choice, reporter = replace(choice, name=engine, key=keys.key()), TerminalReporter()
+    choice, reporter = replace(choice, name=startable(engine), key=keys.key()), TerminalReporter()
     with run_launch(choice, models, options, reporter=reporter) as launched:
         method = launched.running.settings.method
         typer.echo(json.dumps(launched.to_dict()) if as_json else f"{launched.url}  ({engine}, {method})")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from slipstream.core.generator import Generator
@@ -92,6 +93,7 @@ def settings_by_label(comparison: EngineComparison) -> dict[str, EngineSettings]
     choice, models = comparison.choice, comparison.models
     engine = choice.find()
     plain = engine_settings(choice, replace(models, drafter=PLAIN))
+    engine.plan(plain, Path())  # raises for one that is only asked, at its --url
     drafters = comparison.drafters or ([models.drafter] if models.drafter else default_drafters(models.draft))
     draft = as_given(choice.name, models.draft) if models.draft else None
     chosen = {PLAIN: plain}

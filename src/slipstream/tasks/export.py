@@ -13,7 +13,7 @@ from slipstream.engines.manifests import check_format, write_manifest
 from slipstream.engines.secrets import HIDDEN, redacted, without_secrets
 from slipstream.tasks.engine_settings import engine_settings
 from slipstream.tasks.export_models import manifest_models
-from slipstream.tasks.options import EngineChoice, ExportOptions, ModelOptions, as_models
+from slipstream.tasks.options import EngineChoice, ExportOptions, ModelOptions, as_models, startable
 from slipstream.writing import commented
 
 
@@ -45,7 +45,7 @@ class ExportedConfig:
 
 def export(engine: str | EngineChoice, models: str | ModelOptions | None = None) -> ExportedConfig:
     """The configuration for these models, or for those of slipstream.yaml. Raises UsageError, ModelError."""
-    choice = EngineChoice(engine) if isinstance(engine, str) else engine
+    choice = EngineChoice(startable(engine)) if isinstance(engine, str) else engine
     choice = replace(choice, program=choice.program or choice.name)
     settings = engine_settings(choice, as_models(models).resolved(choice.name), fetch=False)
     found = choice.find()

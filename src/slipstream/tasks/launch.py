@@ -24,7 +24,7 @@ from slipstream.findings import BlockedError
 from slipstream.measurement.results import NO_COUNTERS
 from slipstream.tasks.engine_runs import check_first, deaths_explained, engine_running, require_drafts
 from slipstream.tasks.engine_settings import engine_settings
-from slipstream.tasks.options import EngineChoice, LaunchOptions, ModelOptions, as_models
+from slipstream.tasks.options import EngineChoice, LaunchOptions, ModelOptions, as_models, startable
 from slipstream.tasks.reporter import SILENT, Reporter
 
 _CHEAP_BYTES = 8e9  # of weights: a second start for the comparison takes seconds up to here
@@ -97,7 +97,7 @@ def launch(
     plain decoding silently. Raises BlockedError where the doctor finds that it can't work, EngineError where it does
     not start or drafts nothing. `force` starts it in spite of the doctor, and keeps it although it drafts nothing.
     """
-    choice = EngineChoice(engine) if isinstance(engine, str) else engine
+    choice = EngineChoice(startable(engine)) if isinstance(engine, str) else engine
     settings = engine_settings(choice, as_models(models).resolved(choice.name))
     found = choice.find()
     _consult_doctor(found, settings, options.force, reporter)

@@ -95,7 +95,7 @@ class WorkloadOptions:
         from slipstream.measurement.prompt_files import own_prompts, read_prompts
         from slipstream.measurement.workload import take
 
-        return take(read_prompts(self.prompts) if self.prompts else own_prompts(), self.limit or None)
+        return take(read_prompts(self.prompts) if self.prompts else own_prompts(), self.limit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,6 +383,17 @@ class LaunchOptions:
 BENCH_WORKLOAD = WorkloadOptions(limit=8)
 AUDIT_WORKLOAD = WorkloadOptions(limit=4)
 TUNE_WORKLOAD = WorkloadOptions(limit=24, max_tokens=48)
+
+
+def startable(engine: str) -> str:
+    """The own name of an engine that can be started with speculation. Raises UsageError for any other."""
+    from slipstream.engines import folders
+
+    known = [folder for folder in folders() if folder.driver and folder.driver.methods]
+    for folder in known:
+        if engine.lower() in (folder.name.lower(), *folder.facts.aliases):
+            return folder.name
+    raise UsageError(f"{engine!r} is no engine that can be started; expected {', '.join(one.name for one in known)}")
 
 
 # -- checks -----------------------------------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ from slipstream.tasks.options import (
     TuneOptions,
     WorkloadOptions,
     check_engine_options,
+    startable,
 )
 from slipstream.tasks.reporter import SILENT, Reporter
 from slipstream.tasks.tune_engine import tune_engine
@@ -58,6 +59,7 @@ def tune(
     prompts, limits = workload.read(), Limits(workload.max_tokens)
     chosen = ModelOptions(options.model, drafter="none", backend=options.backend).resolved(engine.engine)
     if engine.engine:
+        startable(engine.engine)
         choice = EngineChoice.measured(engine, machine.context_length or ENGINE_CONTEXT)
         return tune_engine(choice, chosen.name, options, prompts, limits, reporter)
     drafters = ModelOptions(drafter=options.drafter).drafters()

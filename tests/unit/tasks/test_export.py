@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+import slipstream
 from slipstream.cli import app
+from slipstream.cli.export import export
+from slipstream.errors import UsageError
+from slipstream.tasks.options import EngineOptions, TuneOptions
 
 
 @pytest.fixture(autouse=True)
@@ -34,3 +40,30 @@ def test_an_unknown_size_is_passed_as_an_option(elsewhere: Path):
     assert "--weights-gb" in str(CliRunner().invoke(app, ["export", *words]).exception)
     assert "storage: 117Gi" in run(*words, "--weights-gb", "100")
     assert "image: registry/own:1" in run(*words, "--weights-gb", "100", "--image", "registry/own:1")
+
+
+def test_the_examples_work_as_printed(elsewhere: Path):
+    (elsewhere / "big.gguf").touch()
+    examples = re.findall(r"^ +slipstream export (.+)$", export.__doc__ or "", re.M)
+    assert len(examples) == 2
+    for words in examples:
+        run(*shlex.split(words))
+
+
+@pytest.mark.parametrize("engine", ["bogus", "openai", "transformers"])
+def test_what_can_not_be_started_is_refused_with_what_can(engine: str):
+    expected = f"'{engine}' is no engine that can be started; expected slipstream, vllm, llama-server, .*ollama$"
+    for command in (["export", engine], ["launch", engine]):
+        refused = CliRunner().invoke(app, command).exception
+        assert isinstance(refused, UsageError) and re.match(expected, str(refused))
+    with pytest.raises(UsageError, match="no engine that can be started"), slipstream.launch(engine):
+        pass
+
+
+def test_a_server_that_is_only_asked_needs_its_url():
+    openai = EngineOptions("openai")
+    for task in (slipstream.bench, slipstream.audit):
+        with pytest.raises(UsageError, match="add --url"):
+            task(engine=openai)
+    with pytest.raises(UsageError, match="no engine that can be started"):
+        slipstream.tune(TuneOptions(), engine=openai)
