@@ -70,6 +70,8 @@ def audit(
 def _print(result: AuditResult) -> None:
     from rich.table import Table
 
+    from slipstream.measurement.table import print_fitted
+
     answers, console = result.answers, result_console()
     table = Table(title=f"{'' if result.complete else 'PARTIAL '}audit of {result.title}")
     for column in ("drafter", "answers", "tokens", "drafted", "accepted", "identical", "ties", "bugs"):
@@ -81,7 +83,7 @@ def _print(result: AuditResult) -> None:
             drafter, str(len(own)), str(sum(f.num_tokens for f in own)), _drafted(own),
             str(sum(f.num_accepted for f in own)), *map(str, counts),
         )  # fmt: skip
-    console.print(table)
+    print_fitted(console, table)
     for f in answers:
         if f.difference:
             console.print(_difference_line(f, result.spell))

@@ -68,6 +68,8 @@ def _print_table(changes: list[Change]) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from slipstream.measurement.table import print_fitted
+
     table = Table(box=SIMPLE_HEAD)
     table.add_column("", no_wrap=True)
     for column in ("drafter", "kind of text", "figure"):
@@ -81,7 +83,7 @@ def _print_table(changes: list[Change]) -> None:
             Text(_describe(change)), _median(change.before), _median(change.after),
             "" if relative is None else f"{relative:+.1%}",
         )  # fmt: skip
-    result_console().print(table)
+    print_fitted(result_console(), table)
 
 
 def _describe(change: Change) -> str:

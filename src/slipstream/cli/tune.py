@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -14,13 +15,18 @@ import typer
 from slipstream.backends import MachineOptions
 from slipstream.cli import options as opt
 from slipstream.cli.groups import grouped
-from slipstream.cli.terminal import TerminalReporter, result_console
+from slipstream.cli.terminal import TerminalReporter, result_console, text_table
 from slipstream.errors import SlipstreamError
 from slipstream.tasks.options import TUNE_WORKLOAD, EngineOptions, ModelOptions, TuneOptions, WorkloadOptions
 from slipstream.tasks.settings_file import FILE_NAME, FileSettings, write_settings
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from slipstream.measurement.tune import Score, TuneResult
+
+_INTERVAL = "95 % interval"
+_COLUMNS = ("drafter and length", "speed-up", _INTERVAL, "accepted", "prompts", "")
 
 DRAFTERS = opt.OptionSpec(
     "--drafter",
@@ -102,16 +108,20 @@ def _comments(result: TuneResult, model: str) -> list[str]:
 
 
 def _print(result: TuneResult, model: str) -> None:
-    from rich.table import Table
+    from slipstream.measurement.table import print_fitted
 
     console = result_console()
-    table = Table(title=f"{'' if result.complete else 'PARTIAL '}tuning {model}: {result.elapsed_s:.0f} s")
-    for column in ("drafter and length", "speed-up", "95 % interval", "accepted", "prompts", ""):
-        table.add_column(column, justify="left" if column in ("drafter and length", "") else "right")
-    for score in result.scores[:10]:
-        table.add_row(*_cells(score, result))
-    console.print(table)
+    print_fitted(
+        console, _table(result, model, _COLUMNS), _table(result, model, [c for c in _COLUMNS if c != _INTERVAL])
+    )
     console.print(explanation(result))
+
+
+def _table(result: TuneResult, model: str, columns: Sequence[str]) -> Table:
+    rows = [dict(zip(_COLUMNS, _cells(score, result), strict=True)) for score in result.scores[:10]]
+    table = text_table(columns, ([row[column] for column in columns] for row in rows), right=_COLUMNS[1:-1])
+    table.title = f"{'' if result.complete else 'PARTIAL '}tuning {model}: {result.elapsed_s:.0f} s"
+    return table
 
 
 def _cells(score: Score, result: TuneResult) -> list[str]:

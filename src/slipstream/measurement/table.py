@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 from rich import box
 from rich.console import Console
 from rich.markup import escape
+from rich.measure import Measurement
 from rich.table import Table
 
 from slipstream.measurement.ratio import ratio
@@ -34,14 +36,16 @@ _TEXT = {
     "forced": "text identical: not comparable, because acceptance was forced",
     "nothing drafted": NOTHING_SHOWN,
 }
-_COLUMNS = ("kind", "drafter", "tok/s", "speed-up", "95 % interval", "accepted", "tok/round", "verdict")
+_INTERVAL = "95 % interval"
+_COLUMNS = ("kind", "drafter", "tok/s", "speed-up", _INTERVAL, "accepted", "tok/round", "verdict")
 _LEFT = ("kind", "drafter", "verdict")
-_WIDE = 100  # terminal width needed for the intervals
+_PIPED_WIDTH = 100  # columns, where the table needs no more
+_ENDLESS = 100_000
 
 
 def print_table(result: BenchResult) -> None:
-    console = Console(width=None if sys.stdout.isatty() else _WIDE, emoji=False)
-    console.print(_table(result, with_intervals=console.width >= _WIDE or not console.is_terminal))
+    console = Console(width=None if sys.stdout.isatty() else _PIPED_WIDTH, emoji=False)
+    print_fitted(console, _table(result, _COLUMNS), _table(result, [c for c in _COLUMNS if c != _INTERVAL]))
     word = result.verdict.word
     console.print(f"verdict: [{_COLOURS.get(word, 'white')}]{word}[/] – {escape(result.verdict.why)}", highlight=False)
     told = _TEXT[text_comparison(result.to_dict()["runs"])]
@@ -49,11 +53,19 @@ def print_table(result: BenchResult) -> None:
     console.print(_fine_print(result), style="dim", highlight=False, markup=False)
 
 
-def _table(result: BenchResult, with_intervals: bool) -> Table:
-    shown = [c for c in _COLUMNS if with_intervals or c != "95 % interval"]
+def print_fitted(console: Console, table: Table, narrower: Table | None = None) -> None:
+    """A pipe becomes as wide as the table, so that nothing is cut. On a terminal without room `narrower` is printed."""
+    needed = Measurement.get(console, console.options.update(max_width=_ENDLESS), table).maximum
+    if not console.file.isatty():
+        console.width = max(console.width, needed)
+    console.print(narrower if narrower and needed > console.width else table)
+
+
+def _table(result: BenchResult, shown: Sequence[str]) -> Table:
     table = Table(title=_title(result), box=box.SIMPLE_HEAD, pad_edge=False)
     for column in shown:
-        table.add_column(column, justify="left" if column in _LEFT else "right", no_wrap=True)
+        is_left = column in _LEFT
+        table.add_column(column, justify="left" if is_left else "right", no_wrap=not is_left, overflow="fold")
     for kind in dict.fromkeys(run.kind for run in result.runs):
         rows = [run for run in result.runs if run.kind == kind]
         for number, run in enumerate(rows, start=1):
@@ -82,7 +94,7 @@ def _cells(run: Run) -> dict[str, str]:
         "drafter": escape(run.drafter),
         "tok/s": f"{run.tokens_per_s:.1f}",
         "speed-up": f"{run.speedup.value:.2f}x" if is_compared else "–",
-        "95 % interval": f"{run.speedup.low:.2f}–{run.speedup.high:.2f}" if is_compared else "–",
+        _INTERVAL: f"{run.speedup.low:.2f}–{run.speedup.high:.2f}" if is_compared else "–",
         "accepted": f"{run.acceptance_rate:.0%}" if run.num_drafted else "–",
         "tok/round": f"{run.mean_accepted_length:.2f}",
         "verdict": f"[{colour}]{run.verdict.word}[/]",
