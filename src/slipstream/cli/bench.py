@@ -23,6 +23,7 @@ from slipstream.tasks.options import (
     RunningEngineOptions,
     WorkloadOptions,
 )
+from slipstream.writing import refuse_unwritable
 
 if TYPE_CHECKING:
     from slipstream.measurement.results import BenchResult
@@ -59,6 +60,8 @@ def bench(
     """
     from slipstream.tasks.bench import bench as run_bench
 
+    if report:
+        refuse_unwritable(report)
     with TerminalReporter("measuring") as reporter:
         result = run_bench(
             models,

@@ -19,6 +19,7 @@ from slipstream.cli.terminal import TerminalReporter, result_console, text_table
 from slipstream.errors import SlipstreamError
 from slipstream.tasks.options import TUNE_WORKLOAD, EngineOptions, ModelOptions, TuneOptions, WorkloadOptions
 from slipstream.tasks.settings_file import FILE_NAME, FileSettings, write_settings
+from slipstream.writing import refuse_unwritable
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -65,6 +66,8 @@ def tune(
     """
     from slipstream.tasks.tune import tune as run_tune
 
+    if not dry_run:
+        refuse_unwritable(output)
     with TerminalReporter("tuning") as reporter:
         result = run_tune(options, workload, machine=machine, engine=engine, reporter=reporter)
     model = ModelOptions(options.model).resolved(engine.engine).name

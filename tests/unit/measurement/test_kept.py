@@ -93,11 +93,23 @@ def test_an_answer_that_fails_leaves_those_before_it(
 def test_a_report_that_can_t_be_written_comes_after_the_result(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    (tmp_path / "file").write_text("")
-    assert run(monkeypatch, *BENCH, "--json", "--report", str(tmp_path / "file" / "out.html")) == 1
+    monkeypatch.setattr("slipstream.measurement.report.write_result", fail(SlipstreamError("disk full")))
+    assert run(monkeypatch, *BENCH, "--json", "--report", str(tmp_path / "out.html")) == 1
     printed = capsys.readouterr()
     assert json.loads(printed.out)["runs"]
-    assert f"out.html can't be written: File exists ({tmp_path / 'file'})" in printed.err
+    assert "disk full" in printed.err
+
+
+@pytest.mark.parametrize("command", [[*BENCH, "--report"], ["tune", "--seconds", "5", "-o"]])
+def test_a_place_that_can_not_be_written_is_refused_before_anything_runs(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for task in ("bench.bench", "tune.tune"):
+        monkeypatch.setattr(f"slipstream.tasks.{task}", fail(AssertionError("it ran")))
+    (tmp_path / "file").write_text("")
+    for place, told in ((tmp_path, "is a folder"), (tmp_path / "file" / "out", "out can't be written")):
+        assert run(monkeypatch, *command, str(place)) in (1, 2)
+        assert told in capsys.readouterr().err
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full")
