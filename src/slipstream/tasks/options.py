@@ -140,6 +140,10 @@ class AnswerOptions:
     raw: bool = False  # no chat template: continue the prompt as it is
     system: str | None = None  # a system message
 
+    def __post_init__(self) -> None:
+        if self.raw and self.system:
+            raise UsageError("--raw uses no chat template, so --system has no place: leave one of them out")
+
     def limits(self) -> Limits:
         from slipstream.core.stream import Limits
 

@@ -133,3 +133,8 @@ def test_tune_reports_the_share_of_its_time():
 
     TuneOptions(seconds=60).progress(Noting())(0.5, "ngram")
     assert seen == [(30.0, 60, "ngram")]
+
+
+def test_a_system_message_needs_the_template():
+    with pytest.raises(UsageError, match="--raw uses no chat template, so --system has no place"):
+        AnswerOptions(raw=True, system="Be brief.")
