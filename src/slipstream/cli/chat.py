@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+import typer
+
 from slipstream.backends import MachineOptions
 from slipstream.cli import options as opt
 from slipstream.cli.groups import grouped
@@ -16,7 +18,10 @@ if TYPE_CHECKING:
     from slipstream.core.sampling import Sampling
     from slipstream.core.stream import Limits
 
-HELP = "/reset starts over, /stats shows statistics, /tint colours drafted tokens, /quit exits; Ctrl-C stops an answer."
+HELP = (
+    "/reset starts over, /stats shows statistics, /tint colours drafted tokens, /help shows this, "
+    "/quit or /exit exits; Ctrl-C stops an answer."
+)
 
 
 @grouped(raw=None)
@@ -42,7 +47,9 @@ def chat(
     with TerminalReporter() as reporter:
         engine = load_engine(models, machine, reporter)
     print(f"{engine.target.info.name} on {engine.target.info.device}. {HELP}", file=sys.stderr)
-    Conversation(engine, sampling.sampling(), answer.limits(), answer.system, tint).run()
+    went_well = Conversation(engine, sampling.sampling(), answer.limits(), answer.system, tint).run()
+    if not went_well and not sys.stdin.isatty():
+        raise typer.Exit(1)
 
 
 class Conversation:
@@ -54,24 +61,26 @@ class Conversation:
         self._tint = tint
         self._messages = self._opening()
 
-    def run(self) -> None:
-        """Until the end of input or /quit."""
+    def run(self) -> bool:
+        """Until the end of input or /quit. False if every answer failed."""
         import readline  # noqa: F401  gives input() its history and editing
 
+        outcomes = []
         while True:
             try:
                 line = input("> " if sys.stdin.isatty() else "").strip()
             except EOFError:
-                return
+                break
             except KeyboardInterrupt:
                 print()
                 continue
-            if line == "/quit":
-                return
+            if line in ("/quit", "/exit"):
+                break
             if line.startswith("/"):
                 self._command(line)
             elif line:
-                self._answer(line)
+                outcomes.append(self._answer(line))
+        return any(outcomes) or not outcomes
 
     def _opening(self) -> list[dict[str, str]]:
         return [{"role": "system", "content": self._system}] if self._system else []
@@ -90,11 +99,12 @@ class Conversation:
                 file=sys.stderr,
             )
         else:
-            print(f"unknown command {line}. {HELP}", file=sys.stderr)
+            unknown = "" if line == "/help" else f"unknown command {line}. "
+            print(f"{unknown}{HELP}", file=sys.stderr)
 
-    def _answer(self, line: str) -> None:
-        """Streams one answer. A failed answer is not added to the conversation; a stopped one is added up to where it
-        stopped.
+    def _answer(self, line: str) -> bool:
+        """Streams one answer. A failed answer is not added to the conversation, and False; a stopped one is added up to
+        where it stopped.
         """
         from slipstream.cli.generate import stream_tokens
         from slipstream.errors import SlipstreamError
@@ -109,5 +119,6 @@ class Conversation:
                 print(" …")
         except SlipstreamError as error:
             print(f"slipstream: {error}. Try /reset.", file=sys.stderr)
-            return
+            return False
         self._messages = [*asked, {"role": "assistant", "content": generation.text}]
+        return True
