@@ -41,6 +41,7 @@ from slipstream.cli import (
 from slipstream.errors import SlipstreamError, UnfinishedBenchError
 
 _NOTHING = Path(os.devnull)
+_INTERRUPTED = 130
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 app = typer.Typer(
@@ -113,7 +114,11 @@ def main() -> None:
     except SlipstreamError as error:
         _fail(str(error), error.exit_code)
     except KeyboardInterrupt:
-        _fail("interrupted", 130)
+        _fail("interrupted", _INTERRUPTED)
+    except SystemExit as end:  # typer makes one of Ctrl-C
+        if end.code == _INTERRUPTED:
+            _fail("interrupted", _INTERRUPTED)
+        raise
     except BrokenPipeError:  # the reader went away, as `head` does
         _discard_stdout()
         sys.exit(0)

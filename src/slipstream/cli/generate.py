@@ -60,12 +60,20 @@ def generate(
         engine = load_engine(models, machine, reporter)
     request = text if answer.raw else _messages(text, answer.system)
     generation = engine.generate(request, chosen, limits, verifier=verifier)
+    interrupted = False
+    try:
+        generation.result() if as_json else stream_tokens(generation, tint)
+    except KeyboardInterrupt:
+        generation.cancel()
+        interrupted = True
     if as_json:
-        generation.result()
-        print(json.dumps(describe(engine, generation, models, chosen, verifier), ensure_ascii=False))
+        ended = {"finish_reason": "cancelled"} if interrupted else {}
+        print(json.dumps(describe(engine, generation, models, chosen, verifier) | ended, ensure_ascii=False))
     else:
-        stream_tokens(generation, tint)
+        print("\n" * interrupted, end="", flush=True)
         print(figures(generation, engine), file=sys.stderr)
+    if interrupted:
+        raise KeyboardInterrupt
 
 
 def _read_prompt(prompt: str | None) -> str:
