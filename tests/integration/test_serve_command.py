@@ -70,6 +70,7 @@ def test_sigterm_lets_answers_finish_or_ends_them_with_an_error(server):
     assert process.returncode == 0, rest
     assert short[-1]["choices"][0]["finish_reason"] == "length"
     assert long[-1]["error"]["code"] == "shutting_down"
+    assert not any(event["choices"][0]["finish_reason"] for event in long[:-1])
     assert KEY not in rest
 
 

@@ -150,7 +150,7 @@ def test_a_failure_after_the_last_look_at_a_choice_is_told_too(tokenizer, monkey
             return tokens
 
         monkeypatch.setattr(Job, "take", failing)
-        assert post(running, QUESTION | {"n": 2})[0] == 130
+        assert post(running, ENDLESS | {"stream": False, "n": 2})[0] == 500
 
 
 def test_a_text_without_a_length_is_as_long_as_the_server_allows(tokenizer):
@@ -432,7 +432,7 @@ def test_a_forward_that_fails_ends_its_streams_and_no_others(tokenizer):
         assert parts[-1]["error"]["code"] == "engine_error"
         assert "bus" not in parts[-1]["error"]["message"]
         engine.target.fails_at = engine.target.num_scores + 2
-        assert post(server, QUESTION)[0] == 130
+        assert post(server, QUESTION)[0] == 500
         assert text_of(stream(server, QUESTION | {"stream": True})) == expected
         assert not engine.target.open_sequences
 
@@ -455,7 +455,7 @@ def test_an_answer_that_takes_too_long_ends_with_an_error(tokenizer):
     with served(fake_engine(tokenizer), tokenizer, request_limit=0.05) as server:
         asked = ENDLESS | {"max_tokens": 3000}
         assert stream(server, asked)[-1]["error"]["code"] == "timeout"
-        assert post(server, asked | {"stream": False})[0] == 134
+        assert post(server, asked | {"stream": False})[0] == 504
         assert eventually(lambda: server.num_active == 0)
 
 
