@@ -56,7 +56,8 @@ export function explain(problem) {
 }
 
 function refused(problem) {
-  return sentence(problem.param ? `${problem.param}: ${problem.message}` : problem.message);
+  const { param, message } = problem;
+  return sentence(param && !message.startsWith(`${param}:`) ? `${param}: ${message}` : message);
 }
 
 function sentence(text) {
