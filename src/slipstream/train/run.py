@@ -22,6 +22,7 @@ from slipstream.models import open_checkpoint
 from slipstream.models.checkpoint import Checkpoint
 from slipstream.train.batches import PADDED_TO, Corpus, split
 from slipstream.train.draft_trainee import DraftTrainee
+from slipstream.train.filters import LEAST_ANSWER_TOKENS
 from slipstream.train.forward import TargetForward, load_target
 from slipstream.train.head_trainee import HeadTrainee
 from slipstream.train.loop import USUAL_DRAFT, Trainer
@@ -32,12 +33,10 @@ from slipstream.train.run_state import RunState, best_of, load_state
 from slipstream.train.settings import OPTIMIZERS, DistilOptions, RunOptions, TrainOptions, usual_optimizer
 from slipstream.train.shards import Shards, Text
 from slipstream.train.stored_states import StoredStates, stored_states
-from slipstream.train.texts import TextMaker
+from slipstream.train.texts import LEAST_TEXTS, TextMaker, none_held_back, refuse_too_few
 from slipstream.train.trainee import Trainee
 from slipstream.train.writer import BULK_STEPS
 from slipstream.writing import refuse_unwritable, write_result
-
-_LEAST_TEXTS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +87,7 @@ class TrainingRun:
                 f"--length is {self.options.length}, but {self.target.name} holds {self.target.config.context_length}, "
                 f"{BULK_STEPS} of them to spare: lower it"
             )
+        refuse_too_few(self.options, self.target.tokenizer)
 
     def run(self) -> TrainResult:
         """Raises UsageError, ModelError, CapacityError; KeyboardInterrupt where it was stopped before training."""
@@ -98,10 +98,7 @@ class TrainingRun:
         self._plan()
         texts, data_s = self._texts()
         learned, judged = split(texts, self.options.held_back, self.options.user_weight)
-        if len(learned.texts) < _LEAST_TEXTS or not judged.texts:
-            raise SlipstreamError(
-                f"there are only {len(texts)} usable texts ({len(judged.texts)} held back): raise --tokens"
-            )
+        self._refuse_few(learned, judged)
         counts = f"{len(texts):,} texts, {len(judged.texts):,} of them held back"
         self.messenger.say("; ".join(part for part in (counts, self.trainee.read(learned.texts)) if part))
         state = self._trained((learned, judged), state or RunState(), settings)
@@ -111,6 +108,23 @@ class TrainingRun:
         return TrainResult(self.output, state.is_finished, state.step, facts)
 
     # -- the parts ------------------------------------------------------------------------------------------------
+
+    def _refuse_few(self, learned: Corpus, judged: Corpus) -> None:
+        options, num_learned, num_texts = self.options, len(learned.texts), len(learned.texts) + len(judged.texts)
+        if num_texts < LEAST_TEXTS:
+            source = options.prompts or options.transcripts
+            more = f"add more to {source}, or raise --length" if source else "raise --tokens or --length"
+            raise SlipstreamError(
+                f"there are only {num_texts} usable texts (an answer of {LEAST_ANSWER_TOKENS} tokens or more within "
+                f"--length, no loops), and training needs {LEAST_TEXTS}: {more}"
+            )
+        if not judged.texts:
+            raise none_held_back(options, num_texts)
+        if num_learned < LEAST_TEXTS - 1:
+            raise UsageError(
+                f"--held-back is {options.held_back}, which of {num_texts} texts leaves {num_learned} to learn from: "
+                "lower it"
+            )
 
     def _plan(self) -> None:
         item_bytes = DTYPES[self.dtype].itemsize

@@ -19,7 +19,7 @@ from slipstream.train.shards import Role, Text
 _QUESTION_TOKENS = 96
 _QUESTION_TEMPERATURES = (0.8, 1.0)
 _ARTICLE_TEMPERATURES = (0.6, 0.9)
-_LEAST_ANSWER_ROOM = 32  # tokens
+LEAST_ANSWER_ROOM = 32  # tokens
 
 SYSTEM_PROMPTS = (
     "You are a helpful assistant.",
@@ -142,6 +142,12 @@ class Writing:
         return Wanted(prompt, min(max_tokens, self.length - len(prompt)), temperature, self.chance.getrandbits(48))
 
 
+def least_length(form: ChatForm) -> int:
+    """Tokens that a conversation takes at least, if the model asks itself; 0 for models that write freely."""
+    start = form.open_user([]) if form.has_template else []
+    return len(start) + _QUESTION_TOKENS + LEAST_ANSWER_ROOM if start else 0
+
+
 Script = Generator[Wanted, list[int], list[Text]]
 Kind = Callable[[Writing], Script]
 
@@ -151,7 +157,7 @@ def _asked(writing: Writing, messages: list[Message], opener: str = "") -> Gener
     form = writing.form
     start = form.open_user(messages)
     prompt = [*start, *form.tokenizer.encode(opener)]
-    if not start or len(prompt) + _QUESTION_TOKENS + _LEAST_ANSWER_ROOM > writing.length:
+    if not start or len(prompt) + _QUESTION_TOKENS + LEAST_ANSWER_ROOM > writing.length:
         return ""
     question = yield writing.wanted(prompt, _QUESTION_TOKENS, writing.chance.choice(_QUESTION_TEMPERATURES))
     return (opener + form.tokenizer.decode(question)).strip() if form.is_finished(question) else ""
@@ -160,7 +166,7 @@ def _asked(writing: Writing, messages: list[Message], opener: str = "") -> Gener
 def _answered(writing: Writing, messages: list[Message], kind: str) -> Generator[Wanted, list[int], Text | None]:
     """The answer to a conversation; None where there is no room for it. Adds it to the messages."""
     prompt = writing.form.prompt(messages)
-    if len(prompt) + _LEAST_ANSWER_ROOM > writing.length:
+    if len(prompt) + LEAST_ANSWER_ROOM > writing.length:
         return None
     answer = yield writing.wanted(prompt, writing.length, writing.chance.choice(list(writing.temperatures)))
     text = writing.form.annotated(messages, answer, kind)

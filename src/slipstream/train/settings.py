@@ -13,6 +13,7 @@ _NORMS: tuple[FeatureNorm, ...] = ("none", "each", "all")
 OPTIMIZERS = {"muon": "Muon", "adamw": "AdamW"}
 _HEAD_RATES = {"muon": 6e-3, "adamw": 1e-3}  # Muon learned more with 8e-3 than with 3e-3; AdamW gave NaN with 3e-3
 _DRAFT_RATES = {"muon": 8e-3, "adamw": 1e-3}  # Muon learned more with 8e-3 than with 3e-3 or 1e-3
+MAX_HELD_BACK = 0.5
 _POSITIVE = ("tokens", "length", "streams", "batch_tokens", "steps", "shard_texts", "check_every")
 
 
@@ -57,8 +58,8 @@ class RunOptions:
             raise UsageError(f"--optimizer {self.optimizer!r}; expected {', '.join(OPTIMIZERS)}")
         if self.prompts and self.transcripts:
             raise UsageError("--prompts and --transcripts can't be used together: choose one")
-        if not 0 < self.held_back <= 0.5:
-            raise UsageError(f"--held-back is {self.held_back}; expected a share above 0, at most 0.5")
+        if not 0 < self.held_back <= MAX_HELD_BACK:
+            raise UsageError(f"--held-back is {self.held_back}; expected a share above 0, at most {MAX_HELD_BACK}")
         if self.length < 16:
             raise UsageError(f"--length is {self.length}; expected 16 or more")
         if self.batch_tokens < self.length:

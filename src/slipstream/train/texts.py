@@ -13,18 +13,55 @@ from slipstream.core.engine import Engine
 from slipstream.errors import UsageError
 from slipstream.measurement.prompt_files import read_prompts
 from slipstream.measurement.workload import Prompt
+from slipstream.models.chat_template import Message
 from slipstream.models.tokenizer import Tokenizer
 from slipstream.train.chat_form import ChatForm
 from slipstream.train.filters import Seen, is_worth_keeping
 from slipstream.train.messages import Messenger, time_left
-from slipstream.train.scripts import Kind, Script, Writing, given, random_script
-from slipstream.train.settings import RunOptions
+from slipstream.train.scripts import LEAST_ANSWER_ROOM, Kind, Script, Writing, given, least_length, random_script
+from slipstream.train.settings import MAX_HELD_BACK, RunOptions
 from slipstream.train.shards import Shards, Text
 from slipstream.train.transcripts import read_transcripts
 from slipstream.train.writer import run_scripts, writer_for
 
+LEAST_TEXTS = 9  # to learn from and to judge by
+_SURELY_HELD_BACK = 4  # texts on average: then there is one at least
 _USUALLY_KEPT = 0.3  # of the tokens written: SmolLM2 0.31
 _MAX_EMPTY_SHARDS = 3  # in a row with hardly anything new: more would not help
+
+
+def refuse_too_few(options: RunOptions, tokenizer: Tokenizer) -> None:
+    """Before anything is written: raises UsageError where these options can't give enough texts."""
+    form, length = ChatForm(tokenizer), options.length
+    if options.prompts and form.has_template:
+        prompts = read_prompts(options.prompts)
+        if len(prompts) < LEAST_TEXTS:
+            raise UsageError(f"{options.prompts} has {len(prompts)} prompts; training needs {LEAST_TEXTS}: add some")
+        fitting = (prompt for prompt in prompts if _num_tokens(form, prompt) + LEAST_ANSWER_ROOM <= length)
+        if len(list(islice(fitting, LEAST_TEXTS))) < LEAST_TEXTS:
+            raise UsageError(
+                f"--length is {length}, and fewer than {LEAST_TEXTS} of the {len(prompts)} prompts leave "
+                f"{LEAST_ANSWER_ROOM} tokens of it for an answer: raise it"
+            )
+        if len(prompts) * options.held_back < 1:
+            raise none_held_back(options, len(prompts))
+    elif not options.transcripts and length < (least := least_length(form)):
+        raise UsageError(
+            f"--length is {length}, but a question and an answer need {least} with this template: raise it"
+        )
+
+
+def none_held_back(options: RunOptions, num_texts: int) -> UsageError:
+    enough = min(_SURELY_HELD_BACK / num_texts, MAX_HELD_BACK)
+    return UsageError(
+        f"--held-back is {options.held_back}, which of {num_texts} texts leaves none to judge by: raise it, to "
+        f"{enough:.2g} for example"
+    )
+
+
+def _num_tokens(form: ChatForm, prompt: Prompt) -> int:
+    """Up to the first answer."""
+    return len(form.prompt([*_opening(prompt), {"role": "user", "content": prompt.turns[0]}]))
 
 
 @dataclass(slots=True)
@@ -131,4 +168,8 @@ class TextMaker:
 
 
 def _kind_of(prompt: Prompt) -> Kind:
-    return given([{"role": message.role, "content": message.content} for message in prompt.opening], prompt.turns)
+    return given(_opening(prompt), prompt.turns)
+
+
+def _opening(prompt: Prompt) -> list[Message]:
+    return [{"role": message.role, "content": message.content} for message in prompt.opening]

@@ -12,6 +12,7 @@ from typing import NoReturn
 import numpy as np
 import pytest
 
+from slipstream.backends import MachineOptions
 from slipstream.errors import SlipstreamError, UsageError
 from slipstream.loading import load
 from slipstream.models import open_checkpoint
@@ -19,6 +20,7 @@ from slipstream.train.batches import Corpus, Schedule, split
 from slipstream.train.chat_form import ChatForm
 from slipstream.train.filters import Seen, is_worth_keeping, repeated_share
 from slipstream.train.messages import Messenger
+from slipstream.train.run import run_training
 from slipstream.train.scripts import (
     KINDS,
     Kind,
@@ -35,7 +37,7 @@ from slipstream.train.scripts import (
 )
 from slipstream.train.settings import TrainOptions
 from slipstream.train.shards import Role, Shards, Text
-from slipstream.train.texts import Tally, TextMaker
+from slipstream.train.texts import Tally, TextMaker, refuse_too_few
 from slipstream.train.transcripts import read_transcripts
 from slipstream.train.vocabulary import choose_vocabulary
 from unit.models.model_files import write_gguf
@@ -272,6 +274,46 @@ def test_the_split_depends_on_the_text_alone():
     assert 10 < len(judged.texts) < 80 and len(learned.texts) + len(judged.texts) == 400
     again = split(texts[::-1], 0.1, 0.0)[1]
     assert {t.digest() for t in again.texts} == {t.digest() for t in judged.texts}
+
+
+# -- too few texts -------------------------------------------------------------------------------------------------
+
+
+def questions(path: Path, count: int) -> Path:
+    path.write_text("".join(f"What is number {n}?\n" for n in range(count)))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("count", "changes", "cause"),
+    [
+        (5, {}, "has 5 prompts; training needs 9: add some"),
+        (29, {}, r"--held-back is 0\.03, which of 29 texts leaves none to judge by: raise it, to 0\.14"),
+        (29, {"length": 33, "held_back": 0.2}, "--length is 33, and fewer than 9 of the 29 prompts leave 32 tokens"),
+        (None, {"length": 64}, "--length is 64, but a question and an answer need 1[0-9]{2} with this template"),
+    ],
+)
+def test_too_few_texts_are_told_before_anything_is_written(tiny, tmp_path, count, changes, cause):
+    prompts = questions(tmp_path / "prompts.txt", count) if count else None
+    options = TrainOptions(target=str(tiny), prompts=prompts, **{"length": 200, "streams": 2} | changes)
+    with pytest.raises(UsageError, match=cause):
+        run_training(options, tmp_path / "head", MachineOptions(device="cpu", threads=1), Messenger())
+    assert not (tmp_path / "head.training").exists()
+
+
+def test_enough_prompts_pass(tiny, tmp_path):
+    prompts = questions(tmp_path / "prompts.txt", 29)
+    options = TrainOptions(target=str(tiny), prompts=prompts, held_back=0.2)
+    refuse_too_few(options, open_checkpoint(tiny).tokenizer)
+
+
+def test_conversations_that_are_cut_before_their_answers_are_told(tiny, tmp_path):
+    path = tmp_path / "talks.jsonl"
+    talks = [[{"role": "user", "content": f"{n} " * 60}, {"role": "assistant", "content": "fox"}] for n in range(20)]
+    path.write_text("".join(json.dumps({"messages": talk}) + "\n" for talk in talks))
+    options = TrainOptions(target=str(tiny), transcripts=path, length=64, streams=2)
+    with pytest.raises(SlipstreamError, match=r"only 0 usable texts .*: add more to .*talks.jsonl, or raise --length"):
+        run_training(options, tmp_path / "head", MachineOptions(device="cpu", threads=1), Messenger())
 
 
 @pytest.mark.parametrize(
