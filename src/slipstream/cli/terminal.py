@@ -56,6 +56,11 @@ class TerminalReporter(Reporter):
     def loading(self, what: str, share: float) -> None:
         self._show(f"loading {what}", share, 1.0, "")
 
+    def phase(self, title: str) -> None:
+        if self._bars and self._title in self._tasks:
+            self._bars.remove_task(self._tasks.pop(self._title))
+        self._title, self._said = title, -_LINE_EVERY
+
     def progress(self, done: float, total: float, what: str) -> None:
         self._show(self._title, done, total, what)
         if not sys.stderr.isatty() and total and done / total >= self._said + _LINE_EVERY:

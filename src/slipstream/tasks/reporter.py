@@ -10,6 +10,9 @@ class Reporter:
     def loading(self, what: str, share: float) -> None:
         """The share of a model that is loaded."""
 
+    def phase(self, title: str) -> None:
+        """What `progress` counts from now on, where a task does one thing after the other."""
+
     def progress(self, done: float, total: float, what: str) -> None:
         """How far a task is, and what it is at."""
 

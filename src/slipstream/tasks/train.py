@@ -31,4 +31,4 @@ def train(
     from slipstream.train.run import run_training
 
     pull(options.target, reporter.say)
-    return run_training(options, output, machine, Messenger(reporter.say, reporter.progress), command)
+    return run_training(options, output, machine, Messenger(reporter.say, reporter.progress, reporter.phase), command)

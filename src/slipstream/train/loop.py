@@ -99,9 +99,13 @@ class Trainer:
 
     def _share(self) -> float:
         """Of the budget that is used up."""
-        if self.options.seconds is not None:
-            return self.state.elapsed_s / self.options.seconds
-        return self.state.step / self.options.steps
+        used, budget = self._used()
+        return used / budget
+
+    def _used(self) -> tuple[float, float]:
+        """Seconds or steps, and the budget of them."""
+        options, state = self.options, self.state
+        return (state.step, options.steps) if options.seconds is None else (state.elapsed_s, options.seconds)
 
     def _step(self) -> torch.Tensor:
         """One update. Returns the loss on the device."""
@@ -129,7 +133,7 @@ class Trainer:
                 f"the loss is {loss} at step {self.state.step}: lower --learning-rate. The last checkpoint is kept"
             )
         self.state.records.append({"step": self.state.step, "seconds": round(self.state.elapsed_s, 2), "loss": loss})
-        self.messenger.progress(self._share(), 1.0, f"loss {loss:.3f}")
+        self.messenger.progress(*self._used(), f"loss {loss:.3f}")
 
     def _check(self) -> None:
         """Judges what is trained. The best weights are kept."""

@@ -14,6 +14,7 @@ from types import FrameType
 class Messenger:
     say: Callable[[str], None] = lambda line: None
     progress: Callable[[float, float, str], None] = lambda done, total, what: None
+    phase: Callable[[str], None] = lambda title: None
     stop_asked: bool = False  # Ctrl-C was pressed once: finish what can't be left half done
 
     @contextmanager

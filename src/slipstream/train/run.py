@@ -174,6 +174,7 @@ class TrainingRun:
             now.save(self.work / "checkpoint.pt", settings)
             self._write_log(now)
 
+        self.messenger.phase(f"training, {'steps' if self.options.seconds is None else 'seconds'}")
         stored = self._stored(target, learned)
         trained = Trainer(
             course, learned, judged, self.options, self.device, self.messenger, save, state, stored

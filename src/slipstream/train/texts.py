@@ -112,6 +112,7 @@ class TextMaker:
         is_used_up = kinds is not None and number * self.options.shard_texts >= len(kinds)
         if tally.kept >= self.options.tokens or is_used_up:
             return
+        self.messenger.phase("writing text, tokens")
         seen, num_poor = Seen(shards.all()), 0
         with closing(self._written(number, kinds, tally)) as written:
             while tally.kept < self.options.tokens and num_poor < _MAX_EMPTY_SHARDS:

@@ -17,6 +17,7 @@ from contract import tiny_models
 from slipstream import writing
 from slipstream.backends import MachineOptions
 from slipstream.backends.torch.options import TorchOptions
+from slipstream.cli.terminal import TerminalReporter
 from slipstream.errors import CapacityError, SlipstreamError, UnsupportedModelError, UsageError
 from slipstream.loading import load
 from slipstream.models.head_export import save_head
@@ -102,6 +103,15 @@ def test_a_stop_leaves_a_head_that_can_be_used(options, tmp_path):
     assert not result.is_finished and result.steps == 5
     assert weights(result)["lm_head.weight"].shape == (80, 40)
     assert "stopped early" in (tmp_path / "head" / "README.md").read_text()
+
+
+def test_phases_are_called_what_they_do(options, tmp_path, capsys):
+    reporter = TerminalReporter("working")
+    messenger = Messenger(progress=reporter.progress, phase=reporter.phase)
+    train(replace(options, texts=None, tokens=600, steps=6), tmp_path / "head", messenger)
+    said = capsys.readouterr().err.splitlines()
+    assert said[0].startswith("writing text, tokens: ") and said[0].endswith(" of 600")
+    assert said[-1].startswith("training, steps: ") and said[-1].endswith(" of 6")
 
 
 def test_other_options_do_not_continue_a_run(options, whole):
