@@ -73,6 +73,11 @@ class Job:
         stream = self.stream
         return bool(self.error or (stream and stream.done and not stream.outbox))
 
+    def refuse_failure(self) -> None:
+        """Raises the Refusal for what ended it early, if anything did."""
+        if error := self.failure:
+            raise refusal_for(error)
+
     def take(self) -> list[Token]:
         """The tokens that wait."""
         outbox, taken = self.stream.outbox if self.stream else (), []
@@ -154,8 +159,7 @@ class Scheduler:
                 if tokens := job.take():
                     yield index, tokens
                 if job.is_read:
-                    if error := job.failure:
-                        raise refusal_for(error)
+                    job.refuse_failure()
                     del left[index]
                     yield index, []
             if not left:
