@@ -159,8 +159,7 @@ class AutoPlan:
         expected = self._best_draft(group, chances, 0.0, offered)
         begin_rounds = 0.0 if self.view.draft_under_way else self._begin_rounds(group.drafter)
         if expected and not known.budget.covers(begin_rounds):
-            may_end = self._goes_on(group.drafter) or stops_early(group.drafter)  # for long, by two wrong drafts
-            unknown = PRIOR / 2 if may_end else 0.0
+            unknown = PRIOR / 2 if self._goes_on(group.drafter) else 0.0  # two wrong drafts would end what was begun
             seen = known.chances(name, group.streams, group.longest, unknown)
             expected = expected if self._best_draft(group, seen, 0.0, offered, fades=False) else None
             self._pays = expected is not None

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from fakes import FakeDrafter, make_stream, tree_of
-from slipstream.core.policy import Policy, RoundOutcome, RoundView, fit
-from slipstream.core.stream import Observation, Stream
+from slipstream.core.policy import Ask, Policy, RoundOutcome, RoundView, fit
+from slipstream.core.stream import Observation, Stream, stops_early
 from slipstream.core.tree import EMPTY_TREE, DraftTree
 from slipstream.core.verify import Verdict
 from slipstream.errors import UsageError
@@ -61,11 +61,11 @@ class World:
             proposals = []
             for ask in asks:
                 i = self.streams.index(ask.stream)
-                budgets[i] = ask.budget
-                depth = 0 if ask.drafter.is_free else 1 if self.silent else ask.budget
+                budgets[i] = self._length(ask)
+                depth = 0 if ask.drafter.is_free else 1 if self.silent else budgets[i]
                 draft_s[ask.drafter.name] = max(draft_s.get(ask.drafter.name, 0.0), self.step_s * depth)
                 took_s = max(took_s, self.step_s * depth)
-                truths[i] = self._truth(i, ask.budget)
+                truths[i] = self._truth(i, budgets[i])
                 tokens = [RIGHT if t else WRONG for t in truths[i]]
                 chain = DraftTree.chain(tokens, [self.confidence] * len(tokens))
                 proposals.append(EMPTY_TREE if self.silent else chain)
@@ -101,6 +101,12 @@ class World:
         self.drafted.append(nodes)
         self.most_nodes = max(self.most_nodes, nodes)
         self._round += 1
+
+    def _length(self, ask: Ask) -> int:
+        """One that stops early knows how sure it is."""
+        if not stops_early(ask.drafter):
+            return ask.budget
+        return next((n for n in range(1, ask.budget) if self.confidence ** (n + 1) < ask.least_chance), ask.budget)
 
     def _truth(self, stream: int, budget: int) -> list[bool]:
         """Which of the drafted tokens the target agrees with; after a wrong one none does."""
@@ -360,6 +366,21 @@ def test_an_unknown_policy_lists_the_known_ones(spec):
 def test_a_negative_length_is_refused(make):
     with pytest.raises(UsageError, match="0 or more"):
         make()
+
+
+@pytest.mark.parametrize("p", [0.0, 0.4, 0.6])
+def test_a_drafter_surer_than_it_is_right_is_soon_stopped_after_two_wrong_drafts(p):
+    """It says 0.9 of each token, and drafts nine of them on a CPU where rows and drafted tokens take their time."""
+    policy = AutoPolicy()
+    policy.expect({rows: 1.0 + 0.1 * (rows - 1) for rows in (1, 2, 3, 4, 8)}, {})
+    policy.drafted("sure", [(1, 0.15), (2, 0.3), (3, 0.45)] * 3)
+    drafter = FakeDrafter("sure", is_free=False)
+    drafter.stops_early = True
+    w = world(
+        lambda rows: 1.0 + 0.1 * (rows - 1), lambda stream, turn: p if w.num_asked >= 2 else 0.0, drafter,
+        policy=policy, step_s=0.15, confidence=0.9,
+    )  # fmt: skip
+    assert w.run(60).tokens / w.seconds > 0.89
 
 
 # -- auto: a draft model on a GPU ---------------------------------------------------------------------------------
