@@ -34,7 +34,7 @@ from slipstream.server.settings import ServeOptions
 
 _AFTER_DRAIN_S = 5  # for the last words of answers that were ended
 _MAX_HEADER_BYTES = 64 << 10
-_NO_LIMIT_S = 365 * 24 * 3600
+_NO_LIMIT_S = 365 * 24 * 3600  # a year: uvicorn takes no "never"
 
 
 class GracefulServer(uvicorn.Server):

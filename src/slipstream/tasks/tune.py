@@ -39,7 +39,7 @@ from slipstream.tasks.tune_engine import tune_engine
 FREE = ("ngram", "suffix", "suffix(width=3)")
 WITH_DRAFT = ("model", "model(p_min=0.4)", "model(n_parallel=3)")
 WITH_HEAD = ("head", "chained:suffix,head")
-_HEAD_LENGTHS = (2, 4)  # of what can't be replayed fewer are tried, since each takes real answers
+_HEAD_LENGTHS = (2, 4)  # the fastest on a CPU and on a GPU (benchmarks/results); each takes real answers, so no others
 
 
 def tune(

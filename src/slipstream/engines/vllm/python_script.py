@@ -31,7 +31,7 @@ def python_script(check: Callable[[list[Word]], list[Finding]]) -> FileConfigura
 
 
 def _words(call: ast.Call) -> Iterator[Word]:
-    """As options. What only Python has, and what is a variable, is left out."""
+    """As options. What only Python has, what is a variable, and the model's name without a keyword are left out."""
     for keyword in call.keywords:
         flag = f"--{(keyword.arg or '').replace('_', '-')}"
         try:
