@@ -28,7 +28,7 @@ def best_path(case: Case) -> Speeds:
 
 def _least_seconds(case: Case, answer: int) -> float:
     num_tokens = case.answers[answer].num_tokens
-    is_free = case.drafter not in case.machine.drafts
+    is_free = not any(name in case.machine.drafts for name in case.members)
 
     @cache
     def least(known: int, was_plain: bool, unread: int) -> float:
@@ -37,10 +37,12 @@ def _least_seconds(case: Case, answer: int) -> float:
             return 0.0
         more = 1 if is_free else min(unread + 1, _MOST_UNREAD)
         best = _plain_s(case.machine, was_plain) + least(known + 1, True, more)
-        right = min(case.drafts.num_right(answer, known), num_tokens - known - 1)
-        for length in range(1, right + 1):
-            seconds = _drafted_s(case, length, unread)
-            best = min(best, seconds + least(known + length + 1, False, 1 if is_free else 2))
+        for name, drafts in case.drafts.items():
+            right = min(drafts.num_right(answer, known), num_tokens - known - 1)
+            after = 2 if name in case.machine.drafts else more
+            for length in range(1, right + 1):
+                seconds = _drafted_s(case, name, length, unread)
+                best = min(best, seconds + least(known + length + 1, False, after))
         return best
 
     return least(1, False, 1 if is_free else 2)
@@ -52,8 +54,8 @@ def _plain_s(machine: Machine, was_plain: bool) -> float:
     return machine.forward_s(1) + machine.host(1)
 
 
-def _drafted_s(case: Case, length: int, unread: int) -> float:
-    machine, cost = case.machine, case.machine.drafts.get(case.drafter)
+def _drafted_s(case: Case, drafter: str, length: int, unread: int) -> float:
+    machine, cost = case.machine, case.machine.drafts.get(drafter)
     drafting_s = draft_seconds(cost, [unread], [length]) if cost else machine.free_draft(1)
     seconds = drafting_s + machine.forward_s(1 + length)
     if case.goes_on_alone:  # as if the device had been at just this

@@ -77,7 +77,7 @@ class _Run:
         return _Playing(self._next - 1, answer, self._case.answers[answer].num_tokens, began_s=self._now_s)
 
     def _right(self, one: _Playing) -> int:
-        right = self._case.drafts.num_right(one.answer, one.known)
+        right = max(drafts.num_right(one.answer, one.known) for drafts in self._case.drafts.values())
         return max(0, min(right, one.num_tokens - one.known - 1, _DEEPEST))
 
     def _advance(self, one: _Playing, length: int, speeds: Speeds) -> _Playing:

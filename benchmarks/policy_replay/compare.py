@@ -66,7 +66,7 @@ def settings(
     for name in names:
         machine = machines()[name]
         recorded = _recording(machine.recording).answers[0].proposals
-        drafters = [*(free for free in _FREE if free in recorded), *machine.drafts]
+        drafters = [*(free for free in _FREE if free in recorded), *machine.drafts, *machine.teams]
         found += [Setting(name, d, s, of_each_kind, tuple(fixed)) for d in drafters for s in streams]
     return sorted(found, key=lambda setting: -setting.streams)
 
@@ -90,7 +90,7 @@ def run(setting: Setting) -> list[Cell]:
         return _by_kind(Case(machine, setting.drafter, 1, answers, len(answers)), setting.fixed)
     counted = max(len(answers), setting.streams * 3 // 2)
     fixed = [length for length in setting.fixed if length in _FIXED_FOR_MANY]
-    loads = {"mixed": answers, **_halves(answers, setting.drafter)}
+    loads = {"mixed": answers, **_halves(answers, setting.drafter.rpartition(",")[2])}
     return [
         _together(Case(machine, setting.drafter, setting.streams, load, counted), fixed, name)
         for name, load in loads.items()

@@ -49,6 +49,7 @@ class DraftCost:
 
     forward_s: Curve
     call_s: float
+    stops_early: bool = False  # where it is not sure enough
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,7 @@ class Machine:
     free_draft_s: float  # a free drafter's proposal, with one stream
     free_draft_s_per_stream: float
     drafts: dict[str, DraftCost]  # by drafter
+    teams: tuple[str, ...] = ()  # drafters together: chained:suffix,head
     decoding_rows: int | None = None  # of a decoding step at most
 
     def host(self, num_streams: int) -> float:
@@ -104,9 +106,12 @@ def _machine(name: str, data: dict[str, Any]) -> Machine:
         free_draft_s=data["free_draft_ms"] / 1e3,
         free_draft_s_per_stream=data["free_draft_ms_per_stream"] / 1e3,
         drafts={
-            drafter: DraftCost(_curve(draft["forward_ms"], buckets), draft.get("call_ms", 0.0) / 1e3)
+            drafter: DraftCost(
+                _curve(draft["forward_ms"], buckets), draft.get("call_ms", 0.0) / 1e3, draft.get("stops_early", False)
+            )
             for drafter, draft in data["drafts"].items()
         },
+        teams=tuple(data.get("teams", ())),
         decoding_rows=max(buckets, default=None),
     )
 

@@ -9,6 +9,7 @@ from functools import cached_property
 from policy_replay.machines import DraftCost, Machine
 from policy_replay.recording import RecordedAnswer
 from policy_replay.stand_ins import (
+    WRONG,
     ChargedClock,
     FreeStandIn,
     ModelStandIn,
@@ -24,10 +25,13 @@ from slipstream.core.policy import Policy, RoundOutcome
 from slipstream.core.rehearsal import RehearsedRound
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Drafter, Limits, RequestOptions
+from slipstream.core.team import DrafterTeam
 from slipstream.policy import AutoPolicy
 
 MakePolicy = Callable[[], Policy]
 _GREEDY = Sampling()
+_HEAD = "head"
+DRAFTED = (1, 4) * 8  # steps of the drafts that `slipstream.core.row_times.measure_drafts` makes
 REHEARSED = (0, None, 1, 4, 8)  # depths of the drafts of `slipstream.core.rehearsal`; None: started by the device
 
 
@@ -48,14 +52,24 @@ class Case:
     def queue(self) -> list[int]:
         return [i % len(self.answers) for i in range(self.num_counted)]
 
+    @property
+    def members(self) -> list[str]:
+        """The drafters, which are several in a team."""
+        return self.drafter.removeprefix("chained:").split(",")
+
     @cached_property
-    def drafts(self) -> RecordedDrafts:
-        return RecordedDrafts(self.answers, self.drafter)
+    def drafts(self) -> dict[str, RecordedDrafts]:
+        return {name: RecordedDrafts(self.answers, name, WRONG + i) for i, name in enumerate(self.members)}
 
     @property
     def goes_on_alone(self) -> bool:
         """Whether the device goes on with rounds of this drafter by itself."""
-        return self.machine.runs_ahead and self.drafter == "head"
+        return self.machine.runs_ahead and self.drafter == _HEAD
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest proposal that was recorded."""
+        return max(drafts.longest for drafts in self.drafts.values())
 
     def kind(self, number: int) -> str:
         """Of the n-th answer that counts."""
@@ -97,30 +111,36 @@ def replay(case: Case, make_policy: MakePolicy | None) -> Speeds:
 def _engine(case: Case, make_policy: MakePolicy | None, clock: ChargedClock) -> Engine:
     target, policy, drafter = Target(case.machine, clock, case.goes_on_alone), None, None
     if make_policy is not None:
-        policy, drafter = make_policy(), _drafter(case, clock, target)
+        members = [_drafter(case, name, clock, target) for name in case.members]
+        policy, drafter = make_policy(), members[0] if len(members) == 1 else DrafterTeam(members)
         expect(policy, case)
     return Engine(target, NoText(), drafter, policy, max_streams=case.num_streams, clock=clock)  # type: ignore[arg-type]
 
 
-def _drafter(case: Case, clock: ChargedClock, target: Target) -> Drafter:
-    cost = case.machine.drafts.get(case.drafter)
+def _drafter(case: Case, name: str, clock: ChargedClock, target: Target) -> Drafter:
+    cost, drafts = case.machine.drafts.get(name), case.drafts[name]
     if cost is None:
-        return FreeStandIn(case.drafter, case.drafts, case.machine, clock)
-    return ModelStandIn(case.drafter, case.drafts, cost, clock, target if case.goes_on_alone else None)
+        return FreeStandIn(name, drafts, case.machine, clock)
+    return ModelStandIn(name, drafts, cost, clock, target if case.goes_on_alone else None)
 
 
 def expect(policy: Policy, case: Case) -> None:
     """Tells the policy what `slipstream.load` would have measured."""
-    machine, cost = case.machine, case.machine.drafts.get(case.drafter)
+    if not isinstance(policy, AutoPolicy):
+        return
+    machine = case.machine
+    costs = {name: machine.drafts[name] for name in case.members if name in machine.drafts}
     drafts: dict[str, dict[int, float]] = {}
-    if cost:
+    for name, cost in costs.items() if _HEAD not in costs else ():
         least = 2 if machine.runs_ahead else 1  # there the steps are not waited for one by one
         measured = machine.measured_at_load(cost.forward_s)
-        drafts[case.drafter] = {rows: seconds for rows, seconds in measured.items() if rows >= least}
-    if isinstance(policy, AutoPolicy):
-        policy.expect(machine.measured_at_load(machine.forward_s), drafts)
-        if cost and case.goes_on_alone:
-            policy.rehearsed(case.drafter, [_rehearsed(case, cost, depth) for depth in REHEARSED for _ in range(4)])
+        drafts[name] = {rows: seconds for rows, seconds in measured.items() if rows >= least}
+    policy.expect(machine.measured_at_load(machine.forward_s), drafts)
+    if cost := costs.get(_HEAD):
+        if case.goes_on_alone:
+            policy.rehearsed(_HEAD, [_rehearsed(case, cost, depth) for depth in REHEARSED for _ in range(4)])
+        else:
+            policy.drafted(_HEAD, [(steps, draft_seconds(cost, [1], [steps])) for steps in DRAFTED])
 
 
 def _rehearsed(case: Case, cost: DraftCost, depth: int | None) -> RehearsedRound:
@@ -139,7 +159,7 @@ def _rehearsed(case: Case, cost: DraftCost, depth: int | None) -> RehearsedRound
 def _start(engine: Engine, case: Case, number: int) -> _Playing:
     answer = number % len(case.answers)
     limits = Limits(case.answers[answer].num_tokens, ignore_eos=True)
-    options = RequestOptions(max_draft=case.drafts.longest if case.goes_on_alone else None)
+    options = RequestOptions(max_draft=case.longest if case.goes_on_alone else None)
     return _Playing(number, engine.generate(prompt_of(answer), _GREEDY, limits, options=options))
 
 

@@ -1,7 +1,7 @@
 """Stand-ins for a target, its drafters and its clock: they say what was recorded and charge what a machine would take.
 
-Token ids are made up: every token of every answer is RIGHT, and what a drafter got wrong is WRONG. A prompt's first id
-says which answer follows it.
+Token ids are made up: every token of every answer is RIGHT, and what a drafter got wrong is WRONG, or for the second
+of a team the id after it. A prompt's first id says which answer follows it.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
+from operator import mul
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +22,8 @@ from slipstream.core.stream import Observation, Stream
 from slipstream.core.tree import DraftTree
 from slipstream.measurement.replay import KnownPlace
 
-WRONG, RIGHT = 0, 1
-_FIRST_ID = 2  # of the first answer's prompt
+RIGHT, WRONG = 0, 1
+_FIRST_ID = 9  # of the first answer's prompt
 _VOCABULARY = 100_000
 _CATCH_UP = 8  # unread tokens that ride along with a draft model's first step (drafters/draft_cache.py)
 PROMPT_TOKENS = 4
@@ -150,9 +152,10 @@ class Target:
 class RecordedDrafts:
     """Trees of recorded proposals, cut to a length; made once."""
 
-    def __init__(self, answers: Sequence[RecordedAnswer], drafter: str) -> None:
+    def __init__(self, answers: Sequence[RecordedAnswer], drafter: str, wrong: int = WRONG) -> None:
         self._answers = answers
         self._drafter = drafter
+        self._wrong = wrong
         self._trees: dict[tuple[int, int, int], DraftTree] = {}
 
     @cached_property
@@ -163,14 +166,17 @@ class RecordedDrafts:
     def num_right(self, answer: int, known: int) -> int:
         return self._answers[answer].proposal(self._drafter, known).num_right
 
-    def tree(self, answer: int, known: int, budget: int) -> DraftTree:
-        key = (answer, known, budget)
+    def tree(self, answer: int, known: int, budget: int, least_chance: float = 0.0) -> DraftTree:
+        """With `least_chance` it goes on while its tokens together are as likely as this."""
+        proposal = self._answers[answer].proposal(self._drafter, known)
+        length = min(budget, len(proposal.confidence))
+        together = accumulate(proposal.confidence[:length], mul)
+        length = next((count for count, p in enumerate(together, start=1) if p < least_chance), length)
+        key = (answer, known, length)
         tree = self._trees.get(key)
         if tree is None:
-            proposal = self._answers[answer].proposal(self._drafter, known)
-            length = min(budget, len(proposal.confidence))
             right = min(proposal.num_right, length)
-            tokens = [RIGHT] * right + [WRONG] * (length - right)
+            tokens = [RIGHT] * right + [self._wrong] * (length - right)
             tree = self._trees[key] = DraftTree.chain(tokens, proposal.confidence[:length])
         return tree
 
@@ -225,12 +231,19 @@ class ModelStandIn:
     def is_repeated(self) -> bool:
         return self.target is not None
 
+    @property
+    def stops_early(self) -> bool:
+        return self.cost.stops_early
+
     def begin(self, stream: Stream) -> None:
         self.clock.charge_prefill(self.cost.forward_s(PROMPT_TOKENS - 1))
         self._read_to[stream.id] = PROMPT_TOKENS - 1
 
     def propose(self, streams: Sequence[Stream], budgets: Sequence[int]) -> list[DraftTree]:
-        trees = [self.drafts.tree(answer_of(s), s.num_answer_tokens, n) for s, n in zip(streams, budgets, strict=True)]
+        trees = [
+            self.drafts.tree(answer_of(s), s.num_answer_tokens, n, s.least_chance if self.stops_early else 0.0)
+            for s, n in zip(streams, budgets, strict=True)
+        ]
         unread = [len(s.tokens) - min(self._read_to[s.id], len(s.tokens) - 1) for s in streams]
         lengths = [len(tree) for tree in trees]
         seconds = draft_seconds(self.cost, unread, lengths)

@@ -37,6 +37,11 @@ class AcceptanceRecord:
         tried, taken, expected = self.tried * left, self.taken * left, self.expected * left
         return (taken + PRIOR) / (tried - taken + PRIOR) * (tried - expected + PRIOR) / (expected + PRIOR)
 
+    def surety(self) -> float:
+        """Tokens that are right with the chance p are expected to be with p to this power."""
+        tried = self.tried + 2 * PRIOR
+        return math.log((self.expected + PRIOR) / tried) / math.log((self.taken + PRIOR) / tried)
+
 
 class Chance(NamedTuple):
     """p, and the number of tokens behind it."""
@@ -109,6 +114,10 @@ class Acceptance:
                 weights.append(weight)
             found.append(TreeChances(chances, weights))
         return found
+
+    def as_expected(self, chance: float) -> float:
+        """What the drafter says of tokens that are right together with this chance; at least that."""
+        return float(chance ** min(self._drafter.surety(), 1.0))
 
     def of_depths(
         self, depth: int, recent: Sequence[AcceptanceRecord], left: float = 1.0, prior: float = 2 * PRIOR

@@ -9,7 +9,7 @@ from slipstream.core.policy import Ask, RoundView, fit
 from slipstream.core.stream import Drafter, is_repeated, nodes_of_a_step, stops_early
 from slipstream.core.tree import EMPTY_TREE, DraftTree
 from slipstream.policy.acceptance import Chance, quantile
-from slipstream.policy.constants import CAUTION, CHANGE, HOLD, LOSS_SHARE, MEMORY, PRIOR, STAY
+from slipstream.policy.constants import CAUTION, CHANGE, HOLD, LOSS_SHARE, MEMORY, PRIOR, STAY, UNKNOWN
 from slipstream.policy.groups import DrafterGroup, DraftOption, group_by_drafter
 from slipstream.policy.knowledge import Decision, Knowledge
 from slipstream.policy.objective import RoundOption, best_prefix
@@ -115,12 +115,13 @@ class AutoPlan:
         return (begin_s + self._known.times.head_start(len(self.view.streams))) / self.plain.seconds if begin_s else 0.0
 
     def _least_chance(self, group: DrafterGroup, draft: DraftOption) -> float:
-        """The chance from which one more token of a draft is worth its step and its row."""
+        """What the drafter says of a draft worth one more step and row: that token is right in `UNKNOWN` of cases."""
         times, num_streams = self._known.times, len(self.view.streams)
         num_rows = draft.round.size * len(draft.members) * nodes_of_a_step(group.drafter)
         row_s = (times.seconds(num_streams + num_rows) - times.seconds(num_streams)) / num_rows
-        step_s = self._known.drafters[group.drafter.name].times.step(len(group.members))
-        return min(draft.round.rate * (row_s + step_s / len(draft.members)), 1.0)
+        drafter = self._known.drafters[group.drafter.name]
+        more_s = row_s + drafter.times.step(len(group.members)) / len(draft.members)
+        return drafter.acceptance.as_expected(min(draft.round.rate * more_s / UNKNOWN, 1.0))
 
     def _worthwhile_draft(self, group: DrafterGroup) -> DraftOption | None:
         name = group.drafter.name
@@ -159,8 +160,8 @@ class AutoPlan:
         expected = self._best_draft(group, chances, 0.0, offered)
         begin_rounds = 0.0 if self.view.draft_under_way else self._begin_rounds(group.drafter)
         if expected and not known.budget.covers(begin_rounds):
-            unknown = PRIOR / 2 if self._goes_on(group.drafter) else 0.0  # two wrong drafts would end what was begun
-            seen = known.chances(name, group.streams, group.longest, unknown)
+            goes_on = self._goes_on(group.drafter) or stops_early(group.drafter)  # two wrong drafts would end it
+            seen = known.chances(name, group.streams, group.longest, PRIOR / 2 if goes_on else 0.0)
             expected = expected if self._best_draft(group, seen, 0.0, offered, fades=False) else None
             self._pays = expected is not None
             return expected

@@ -27,7 +27,7 @@ from policy_replay.machines import Curve, DraftCost, machines  # noqa: E402
 from policy_replay.record import record_answer  # noqa: E402
 from policy_replay.recording import Proposal, RecordedAnswer, Recording, read_recording, write_recording  # noqa: E402
 from policy_replay.replay import Case, replay  # noqa: E402
-from policy_replay.stand_ins import draft_seconds  # noqa: E402
+from policy_replay.stand_ins import RecordedDrafts, draft_seconds  # noqa: E402
 
 from slipstream.policy import AutoPolicy  # noqa: E402
 
@@ -155,6 +155,26 @@ def test_a_draft_model_reads_first_and_then_takes_a_step_a_token() -> None:
     assert draft_seconds(cost, [2, 1], [2, 0]) == pytest.approx(0.003)  # who is not asked for is not read
     assert draft_seconds(cost, [20], [1]) == pytest.approx(0.020)
     assert draft_seconds(cost, [1], [0]) == 0.0
+
+
+def test_a_drafter_that_stops_early_ends_where_it_is_unsure() -> None:
+    proposal = Proposal(4, (0.9, 0.5, 0.9, 0.9))
+    drafts = RecordedDrafts([RecordedAnswer("code", 10, 6, {"head": (proposal,) * 4})], "head")
+    assert [len(drafts.tree(0, 1, 4, least)) for least in (0.0, 0.4, 0.44, 0.46, 0.95)] == [4, 4, 3, 2, 1]
+    assert len(drafts.tree(0, 1, 1, 0.4)) == 1
+
+
+def test_a_team_has_the_drafts_of_all_and_what_they_get_wrong_differs() -> None:
+    right, wrong = Proposal(4, (0.9,) * 4), Proposal(0, (0.2,) * 4)
+    first, then = (right,) * 30 + (wrong,) * 30, (wrong,) * 30 + (right,) * 30
+    answer = RecordedAnswer("code", 10, 62, {"suffix": first, "head": then})
+    machine = machines()["cpu-smollm2-head"]
+    speeds = {name: replay(Case(machine, name, 1, [answer], 4), AutoPolicy).together for name in ("suffix", "head")}
+    team = Case(machine, "chained:suffix,head", 1, [answer], 4)
+    assert replay(team, AutoPolicy).together > 1.05 * max(speeds.values())
+    assert best_path(team).by_answer[0] > replay(team, AutoPolicy).by_answer[3]
+    suffix, head = (team.drafts[name].tree(0, known, 4) for name, known in (("suffix", 40), ("head", 1)))
+    assert suffix.tokens != head.tokens
 
 
 def test_curves_are_lines_between_sizes_and_steps_at_buckets() -> None:
