@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from slipstream.core.policy import PolicyReport, RoundOutcome, RoundView
+from slipstream.core.policy import PlainPlan, PolicyReport, RoundOutcome, RoundPlan, RoundView
 from slipstream.core.rehearsal import RehearsedRound
 from slipstream.core.stream import Stream, stops_early
 from slipstream.core.team import members_of
@@ -66,8 +66,13 @@ class AutoPolicy:
         if drafts:
             self._known.drafters[drafter].times.rehearse(drafts)
 
-    def plan(self, view: RoundView) -> AutoPlan:
-        return AutoPlan(self._known, view)
+    def plan(self, view: RoundView) -> RoundPlan:
+        """Where nothing was found to pay, and the device waits for the host, some rounds are not planned."""
+        known = self._known
+        if known.plain_rounds_left and not (view.can_run_ahead or view.reads_prompts):
+            known.rest()
+            return PlainPlan(view)
+        return AutoPlan(known, view)
 
     def forget(self, stream: Stream) -> None:
         self._known.streams.pop(stream.id, None)

@@ -28,6 +28,7 @@ class AutoPlan:
         self.repeats: str | None = None  # the drafter with whose drafts the device goes on, if they are asked for
         self._known = known
         self._drafting_s = 0.0
+        self._saves = False  # a costly draft is expected to pay off, but the budget is overdrawn
         self._pays = False  # a costly draft is expected to pay off, so the next round will have one too
         self._whole: str | None = None  # the drafter of drafts that the device scores by itself, now or next
         self._next_draft = self.plain  # the round with the drafts that it goes on with
@@ -163,7 +164,7 @@ class AutoPlan:
             goes_on = self._goes_on(group.drafter) or stops_early(group.drafter)  # two wrong drafts would end it
             seen = known.chances(name, group.streams, group.longest, PRIOR / 2 if goes_on else 0.0)
             expected = expected if self._best_draft(group, seen, 0.0, offered, fades=False) else None
-            self._pays = expected is not None
+            self._pays, self._saves = expected is not None, True
             return expected
         if expected:
             self._pays = True
@@ -250,6 +251,9 @@ class AutoPlan:
         for stream, tree in zip(view.streams, kept, strict=True) if asked else ():
             if self.offers.of_stream(stream):
                 known.streams[stream.id].num_scored = len(tree)
+        if not view.can_run_ahead:
+            is_off = self._drafts and not (any(self._drafts.values()) or self._saves or self.offers.was_asked)
+            known.plain_rounds_left = HOLD if is_off else 0
         known.is_waiting = view.can_run_ahead and self._is_worth_waiting()
         self.next_draft = 0 if view.can_run_ahead and known.times.is_known and not known.is_waiting else None
         return [EMPTY_TREE] * len(view.streams) if view.is_announced or not asked else kept

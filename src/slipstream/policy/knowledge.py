@@ -55,11 +55,18 @@ class Knowledge:
     times: RoundTimes = field(default_factory=RoundTimes)
     budget: LossBudget = field(default_factory=LossBudget)
     decision: Decision | None = None
-    plain_rounds_left: int = 0  # that the device starts by itself, for which no costly drafter is looked into
+    plain_rounds_left: int = 0  # for which no costly drafter is looked into
     asking_s: float | None = None  # what the policy itself takes for each drafter that is asked
     is_waiting: bool = False  # the device was not allowed to start the next round, because of a draft
     drafters: dict[str, DrafterState] = field(default_factory=lambda: defaultdict(DrafterState))
     streams: dict[int, StreamState] = field(default_factory=lambda: defaultdict(StreamState))
+
+    def rest(self) -> None:
+        """A plain round without a plan."""
+        self.plain_rounds_left -= 1
+        self.budget.record(0.0)
+        for drafter in self.drafters.values():
+            drafter.rounds_since += 1
 
     def repeated_s(self, drafter: str, num_streams: int, depth: int) -> float:
         """What the parts of a round take that the device starts by itself: drafts of this depth, and a forward pass."""

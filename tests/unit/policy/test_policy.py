@@ -15,6 +15,8 @@ from slipstream.core.tree import EMPTY_TREE, DraftTree
 from slipstream.core.verify import Verdict
 from slipstream.errors import UsageError
 from slipstream.policy import AutoPolicy, FixedPolicy, make_policy
+from slipstream.policy.auto_plan import AutoPlan
+from slipstream.policy.knowledge import Knowledge
 
 RIGHT, WRONG, OTHER = 1, 2, 3
 
@@ -384,6 +386,23 @@ def test_a_drafter_surer_than_it_is_right_is_soon_stopped_after_two_wrong_drafts
     w.run(340)
     assert w.tokens / w.seconds > (1.1 if p == 0.6 else 0.96)
     assert p == 0.0 or max(w.drafted[-50:]) <= 5
+
+
+def test_where_nothing_pays_most_rounds_are_not_planned_but_it_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planning takes the host as long as a fiftieth of a plain round of a small model on a CPU."""
+    planned: list[AutoPlan] = []
+
+    class NotedPlan(AutoPlan):
+        def __init__(self, known: Knowledge, view: RoundView) -> None:
+            super().__init__(known, view)
+            planned.append(self)
+
+    monkeypatch.setattr("slipstream.policy.auto.AutoPlan", NotedPlan)
+    w = world(lambda rows: 0.007 + 0.003 * rows, lambda _, turn: 0.9 * (turn > 300), COSTLY, step_s=0.001).run(300)
+    assert len(planned) < 300 / 2
+    assert w.slowdown < 1.05
+    w.run(1000)
+    assert sum(map(bool, w.drafted[-200:])) > 150
 
 
 # -- auto: a draft model on a GPU ---------------------------------------------------------------------------------
