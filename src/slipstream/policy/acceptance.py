@@ -38,7 +38,7 @@ class AcceptanceRecord:
         return (taken + PRIOR) / (tried - taken + PRIOR) * (tried - expected + PRIOR) / (expected + PRIOR)
 
     def surety(self) -> float:
-        """Tokens that are right with the chance p are expected to be with p to this power."""
+        """Of tokens that are right together with the chance p, p to this power is expected."""
         tried = self.tried + 2 * PRIOR
         return math.log((self.expected + PRIOR) / tried) / math.log((self.taken + PRIOR) / tried)
 
@@ -116,7 +116,7 @@ class Acceptance:
         return found
 
     def as_expected(self, chance: float) -> float:
-        """What the drafter says of tokens that are right together with this chance; at least that."""
+        """How sure the drafter says it is of tokens that are right together with this chance, if not less than that."""
         return float(chance ** min(self._drafter.surety(), 1.0))
 
     def of_depths(

@@ -67,9 +67,9 @@ class AutoPolicy:
             self._known.drafters[drafter].times.rehearse(drafts)
 
     def plan(self, view: RoundView) -> RoundPlan:
-        """Where nothing was found to pay, and the device waits for the host, some rounds are not planned."""
+        """Where nothing was found to pay, some rounds are not planned."""
         known = self._known
-        if known.plain_rounds_left and not (view.can_run_ahead or view.reads_prompts):
+        if known.plain_rounds_left and not view.reads_prompts and view.is_announced == view.can_run_ahead:
             known.rest()
             return PlainPlan(view)
         return AutoPlan(known, view)

@@ -55,7 +55,7 @@ class Knowledge:
     times: RoundTimes = field(default_factory=RoundTimes)
     budget: LossBudget = field(default_factory=LossBudget)
     decision: Decision | None = None
-    plain_rounds_left: int = 0  # for which no costly drafter is looked into
+    plain_rounds_left: int = 0  # that are not planned
     asking_s: float | None = None  # what the policy itself takes for each drafter that is asked
     is_waiting: bool = False  # the device was not allowed to start the next round, because of a draft
     drafters: dict[str, DrafterState] = field(default_factory=lambda: defaultdict(DrafterState))

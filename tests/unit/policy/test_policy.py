@@ -401,6 +401,11 @@ def test_where_nothing_pays_most_rounds_are_not_planned_but_it_is_tried_again(mo
     w = world(lambda rows: 0.007 + 0.003 * rows, lambda _, turn: 0.9 * (turn > 300), COSTLY, step_s=0.001).run(300)
     assert len(planned) < 300 / 2
     assert w.slowdown < 1.05
+    for _ in range(8):  # a stream joins, maybe with another drafter: from then on rounds are planned
+        before = len(planned)
+        w.policy.plan(RoundView(w.streams, [64], 512, reads_prompts=True)).keep()
+        w.policy.plan(RoundView(w.streams, [64], 512)).keep()
+        assert len(planned) == before + 2
     w.run(1000)
     assert sum(map(bool, w.drafted[-200:])) > 150
 
