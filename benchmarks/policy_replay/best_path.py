@@ -39,8 +39,8 @@ def _least_seconds(case: Case, answer: int) -> float:
         best = _plain_s(case.machine, was_plain) + least(known + 1, True, more)
         for name, drafts in case.drafts.items():
             right = min(drafts.num_right(answer, known), num_tokens - known - 1)
-            after = 2 if name in case.machine.drafts else more
             for length in range(1, right + 1):
+                after = 1 if is_free else 2 if name in case.machine.drafts else min(unread + length + 1, _MOST_UNREAD)
                 seconds = _drafted_s(case, name, length, unread)
                 best = min(best, seconds + least(known + length + 1, False, after))
         return best

@@ -31,7 +31,7 @@ from slipstream.policy import AutoPolicy
 MakePolicy = Callable[[], Policy]
 _GREEDY = Sampling()
 _HEAD = "head"
-DRAFTED = (1, 4) * 8  # steps of the drafts that `slipstream.core.row_times.measure_drafts` makes
+DRAFTED = (1, 4) * 5  # steps of the drafts that `slipstream.load` measures on a CPU
 REHEARSED = (0, None, 1, 4, 8)  # depths of the drafts of `slipstream.core.rehearsal`; None: started by the device
 
 
@@ -131,16 +131,16 @@ def expect(policy: Policy, case: Case) -> None:
     machine = case.machine
     costs = {name: machine.drafts[name] for name in case.members if name in machine.drafts}
     drafts: dict[str, dict[int, float]] = {}
-    for name, cost in costs.items() if _HEAD not in costs else ():
+    head = costs.pop(_HEAD, None)
+    for name, cost in costs.items():
         least = 2 if machine.runs_ahead else 1  # there the steps are not waited for one by one
         measured = machine.measured_at_load(cost.forward_s)
         drafts[name] = {rows: seconds for rows, seconds in measured.items() if rows >= least}
     policy.expect(machine.measured_at_load(machine.forward_s), drafts)
-    if cost := costs.get(_HEAD):
-        if case.goes_on_alone:
-            policy.rehearsed(_HEAD, [_rehearsed(case, cost, depth) for depth in REHEARSED for _ in range(4)])
-        else:
-            policy.drafted(_HEAD, [(steps, draft_seconds(cost, [1], [steps])) for steps in DRAFTED])
+    if head and case.goes_on_alone:
+        policy.rehearsed(_HEAD, [_rehearsed(case, head, depth) for depth in REHEARSED for _ in range(4)])
+    elif head:
+        policy.drafted(_HEAD, [(steps, draft_seconds(head, [1], [steps])) for steps in DRAFTED])
 
 
 def _rehearsed(case: Case, cost: DraftCost, depth: int | None) -> RehearsedRound:

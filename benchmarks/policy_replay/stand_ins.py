@@ -1,7 +1,7 @@
 """Stand-ins for a target, its drafters and its clock: they say what was recorded and charge what a machine would take.
 
 Token ids are made up: every token of every answer is RIGHT, and what a drafter got wrong is WRONG, or for the second
-of a team the id after it. A prompt's first id says which answer follows it.
+of a team the id behind that. A prompt's first id says which answer follows it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from slipstream.core.tree import DraftTree
 from slipstream.measurement.replay import KnownPlace
 
 RIGHT, WRONG = 0, 1
-_FIRST_ID = 9  # of the first answer's prompt
+_FIRST_ID = 9  # of the first answer's prompt, behind what the members of a team get wrong
 _VOCABULARY = 100_000
 _CATCH_UP = 8  # unread tokens that ride along with a draft model's first step (drafters/draft_cache.py)
 PROMPT_TOKENS = 4
