@@ -57,14 +57,22 @@ class SuffixTree:
             reached.append(child)
         return reached
 
-    def continuations(
-        self, place: list[_Node], path: Sequence[int], longest: int, width: int
-    ) -> tuple[int, list[tuple[int, float]]]:
-        """The longest run, of `longest` tokens at most, that ends with `path` after `place` and has a known
-        continuation: its length, and the most likely next tokens with their shares.
+    def after(self, place: list[_Node], token: int) -> list[_Node]:
+        """The place behind `token`, as far as its runs are known: of a run that is, all its ends are."""
+        reached = []
+        for node in (self._root, *place[: self._depth - 1]):
+            child = node.children.get(token)
+            if child is None:
+                break
+            reached.append(child)
+        return reached
+
+    def continuations(self, place: list[_Node], width: int) -> tuple[int, list[tuple[int, float]]]:
+        """The longest run that ends here and has a known continuation: its length, and the most likely next tokens with
+        their shares.
         """
-        for length in range(min(longest, self._depth - 1), 0, -1):
-            children = self._followers(place, path, length)
+        for length in range(min(len(place), self._depth - 1), 0, -1):
+            children = place[length - 1].children
             if len(children) == 1:
                 return length, [(token, 1.0) for token in children]
             if children:
@@ -72,20 +80,6 @@ class SuffixTree:
                 ranked = heapq.nlargest(width, children.items(), key=lambda item: item[1].count)
                 return length, [(token, child.count / total) for token, child in ranked]
         return 0, []
-
-    def _followers(self, place: list[_Node], path: Sequence[int], length: int) -> dict[int, _Node]:
-        """The tokens that followed the run of the last `length` tokens, including `path`; empty if the run is
-        unknown.
-        """
-        if length > len(path):
-            node = place[length - len(path) - 1]
-        else:
-            node, path = self._root, path[len(path) - length :]
-        for token in path:
-            if token not in node.children:
-                return {}
-            node = node.children[token]
-        return node.children
 
     def remove(self, tokens: Sequence[int]) -> None:
         """Removes one stream."""
@@ -113,7 +107,7 @@ class _TreeReader:
     place: list[_Node] = field(default_factory=list)
 
 
-_Candidate = tuple[float, int, int, float, int]  # -chance, parent, token, confidence, the longest run it can end
+_Candidate = tuple[float, int, int, float, list[_Node]]  # -chance, parent, token, confidence, the place before it
 
 
 class SuffixDrafter(FreeDrafter):
@@ -142,18 +136,18 @@ class SuffixDrafter(FreeDrafter):
         """Best first: the next node is the one most likely to be reached."""
         builder = TreeBuilder()
         heap: list[_Candidate] = []
-        parent, chance, longest = ROOT, 1.0, len(reader.place)
+        parent, chance, place = ROOT, 1.0, reader.place
         while len(builder) < budget:
-            path = builder.path_tokens(parent)
-            length, ranked = self._tree.continuations(reader.place, path, longest, self._options.width)
+            length, ranked = self._tree.continuations(place, self._options.width)
             trust = length / (length + _DOUBT)
             for token, share in ranked:
                 confidence = trust * share * share  # a text that continued in two ways often continues in a third
-                heapq.heappush(heap, (-chance * confidence, parent, token, confidence, length + 1))
+                heapq.heappush(heap, (-chance * confidence, parent, token, confidence, place))
             if not heap:
                 break
-            minus_chance, parent, token, confidence, longest = heapq.heappop(heap)
+            minus_chance, parent, token, confidence, before = heapq.heappop(heap)
             parent, chance = builder.add(parent, token, confidence), -minus_chance
+            place = self._tree.after(before, token)
         return builder.build()
 
     def end(self, stream: Stream) -> None:

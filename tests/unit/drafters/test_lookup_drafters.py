@@ -171,7 +171,9 @@ def test_the_longest_run_that_was_followed_is_found_behind_any_path(seen, path, 
         place = tree.add(place, token)
     text, runs = (*seen, *path), shape(tree)
     lengths = [n for n in range(1, depth) if any((*text[-n:], token) in runs for token in range(3)) and n <= len(text)]
-    length, ranked = tree.continuations(place, path, longest=len(text), width=3)
+    for token in path:
+        place = tree.after(place, token)
+    length, ranked = tree.continuations(place, width=3)
     assert length == max(lengths, default=0)
     followers = {token: runs[*text[-length:], token] for token in range(3) if (*text[-length:], token) in runs}
     total = sum(followers.values())
