@@ -98,11 +98,7 @@ def uniform(seed: int, position: int, index: int, domain: Domain = Domain.ACCEPT
 
 
 def coupled_argmax(
-    z: npt.NDArray[np.float64],
-    tokens: npt.NDArray[np.int64],
-    seed: int,
-    position: int,
-    domain: Domain = Domain.TARGET,
+    z: npt.NDArray[np.float64], tokens: npt.NDArray[np.int64], seed: int, position: int, domain: Domain = Domain.TARGET
 ) -> int:
     """The token id that maximises z + gumbel: one exact sample of softmax(z). Ties go to the lower id."""
     ids, values = coupled_contenders(z, tokens, seed, position, domain)
@@ -110,11 +106,7 @@ def coupled_argmax(
 
 
 def coupled_contenders(
-    z: npt.NDArray[np.float64],
-    tokens: npt.NDArray[np.int64],
-    seed: int,
-    position: int,
-    domain: Domain = Domain.TARGET,
+    z: npt.NDArray[np.float64], tokens: npt.NDArray[np.int64], seed: int, position: int, domain: Domain = Domain.TARGET
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
     """The ids that z + gumbel may choose, and its values for them.
 

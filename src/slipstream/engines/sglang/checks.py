@@ -8,15 +8,7 @@ from collections.abc import Iterator
 import slipstream.engines.sglang.flags as known
 from slipstream.findings import Finding, rule
 from slipstream.parsing.command_line import Call, Option, Word, parse
-from slipstream.parsing.config_checks import (
-    CONFLICT,
-    MISSING,
-    NO_EFFECT,
-    ORDER,
-    SPECULATION_OFF,
-    check_options,
-    shown,
-)
+from slipstream.parsing.config_checks import CONFLICT, MISSING, NO_EFFECT, ORDER, SPECULATION_OFF, check_options, shown
 from slipstream.parsing.configuration import CommandConfiguration
 
 TREE_SIZE = rule(
