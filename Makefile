@@ -87,8 +87,10 @@ $(VENV)/.server-installed: $(VENV)/.installed
 	$(BIN)/pip install -q -e '.[server]'
 	touch $@
 
-# Leaves out what this backend does not use: the models that read images.
-LLAMACPP_CMAKE ?= -DLLAVA_BUILD=OFF
+# Leaves out what this backend does not use: the models that read images. And tiles of AMX: GCC 12.2 drops what llama.cpp
+# configures them with, so every processor that has them stops with "Illegal instruction".
+NO_TILES := $(if $(filter x86_64,$(shell uname -m)),-DCMAKE_CXX_FLAGS='-mno-amx-tile -mno-amx-int8 -mno-amx-bf16')
+LLAMACPP_CMAKE ?= -DLLAVA_BUILD=OFF $(NO_TILES)
 
 $(VENV)/.llamacpp-installed: $(VENV)/.installed
 	CMAKE_ARGS="$(LLAMACPP_CMAKE) $(CMAKE_ARGS)" $(BIN)/pip install -q -e '.[llamacpp]'
