@@ -73,14 +73,19 @@ def best_of_block_kernel(
     place = block * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(logits + row.to(tl.int64) * vocab + place, mask=place < vocab, other=float("-inf"))
     token = tl.load(ids + place, mask=place < vocab, other=2147483646) if NAMED else place
-    value = chosen_by(x, token, settings + row * 2)
-    best = tl.max(value, 0)
-    winner = tl.min(tl.where(value == best, token, 2147483647), 0)
     peak = tl.max(x, 0)
     at = row * tl.num_programs(1) + block
-    tl.store(values + at, best)
+    if tl.load(settings + row * 2) == 0:  # greedy
+        winner = tl.min(tl.where(x == peak, token, 2147483647), 0)
+        tl.store(values + at, peak.to(tl.float64))
+        tl.store(sums + at * 3, peak)
+    else:
+        value = chosen_by(x, token, settings + row * 2)
+        best = tl.max(value, 0)
+        winner = tl.min(tl.where(value == best, token, 2147483647), 0)
+        tl.store(values + at, best)
+        tl.store(sums + at * 3, tl.max(tl.where(token == winner, x, float("-inf")), 0))
     tl.store(tokens + at, winner)
-    tl.store(sums + at * 3, tl.max(tl.where(token == winner, x, float("-inf")), 0))
     tl.store(sums + at * 3 + 1, peak)
     safe = tl.where(peak == float("-inf"), 0.0, peak)
     tl.store(sums + at * 3 + 2, tl.sum(tl.exp(x - safe), 0))
