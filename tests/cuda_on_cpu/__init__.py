@@ -1,4 +1,4 @@
-"""The kernels of quantised.cu and streamed.cu themselves, compiled for the CPU: threads are fibers."""
+"""The kernels in CUDA C++ themselves, compiled for the CPU: threads are fibers."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from pathlib import Path
 
 import torch
 
-from slipstream.backends.torch.cuda import nvrtc
+from slipstream.backends.torch.cuda import hopper_products, nvrtc, streamed
+from slipstream.backends.torch.cuda.hopper_products import HopperProducts, TileShape
 from slipstream.backends.torch.cuda.nvrtc import Argument, Kernel, TensorMap, _as_c
+from slipstream.backends.torch.cuda.products import Kind, Products
 from slipstream.backends.torch.cuda.quantised_kernels import QuantisedKernels
 from slipstream.backends.torch.cuda.quantised_layout import CodeLayout
-from slipstream.backends.torch.cuda.streamed import Kind, StreamedProducts, defines_of
+from slipstream.backends.torch.cuda.streamed import StreamedProducts
 
 _HERE = Path(__file__).parent
 
@@ -38,21 +40,31 @@ class KernelsOnCpu(QuantisedKernels):
             getattr(library, f"start_{name.split('_')[0]}")(getattr(library, name), pointers, *grid)
 
 
-class StreamedOnCpu(StreamedProducts):
+class _OnCpu(Products):
     """On a device with so many multiprocessors: with few of them, blocks have many tiles."""
 
     def __init__(self, folder: Path, multiprocessors: int) -> None:
+        Products.__init__(self, torch.bfloat16)
         self._folder = folder
-        self._dtype = torch.bfloat16
         self._multiprocessors = multiprocessors
         self._kernels, self._maps = {}, {}
 
-    def _describe(self, tensor: torch.Tensor, lines: int, depth: int) -> TensorMap:
+    def _describe(self, tensor: torch.Tensor, lines: int, depth: int = 1) -> TensorMap:
         words = (ctypes.c_uint64 * 4)(tensor.data_ptr(), *tensor.shape, lines)
         return TensorMap.from_buffer_copy(bytes(words).ljust(ctypes.sizeof(TensorMap), b"\0"))
 
+    _describe_pairs = _describe
+
+
+class StreamedOnCpu(_OnCpu, StreamedProducts):
     def _kernel(self, kind: Kind, row_tiles: int, depth: int) -> Kernel:
-        return _KernelOnCpu(_built(self._folder, "streamed", defines_of(kind, row_tiles, depth, self._dtype)))
+        return _KernelOnCpu(_built(self._folder, "streamed", streamed.defines_of(kind, row_tiles, depth, self._dtype)))
+
+
+class HopperOnCpu(_OnCpu, HopperProducts):
+    def _kernel(self, kind: Kind, shape: TileShape) -> Kernel:
+        defines = hopper_products.defines_of(kind, shape, self._dtype)
+        return _KernelOnCpu(_built(self._folder, "hopper_products", defines))
 
 
 class _KernelOnCpu(Kernel):
@@ -61,10 +73,10 @@ class _KernelOnCpu(Kernel):
 
     def launch(
         self, grid: Sequence[int], num_threads: int, arguments: Sequence[Argument], shared_bytes: int = 0,
-        early: bool = False,
+        early: bool = False, cluster: int = 1,
     ) -> None:  # fmt: skip
         with _pointers(arguments) as pointers:
-            self._library.start(pointers, grid[0], num_threads)
+            self._library.start(pointers, *(*grid, 1)[:2], num_threads, cluster)
 
 
 @contextmanager

@@ -1,4 +1,5 @@
-/* What kernels need to run on a CPU: a fiber for each thread, one block after the other. Comes before them. */
+/* What kernels need to run on a CPU: a fiber for each thread, one block after the other, or those of a cluster at once.
+ * Comes before them. */
 #include <cmath>
 #include <cstring>
 #include <ucontext.h>
@@ -20,6 +21,7 @@ struct float4 { float x, y, z, w; };
 struct ushort4 { unsigned short x, y, z, w; };
 struct dim { int x, y; };
 static inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
+static inline float2 make_float2(float x, float y) { return {x, y}; }
 static inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
 static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 template <class T> static T min(T a, T b) { return a < b ? a : b; }
@@ -52,80 +54,90 @@ static unsigned __byte_perm(unsigned low, unsigned high, unsigned selector) {
 }
 
 /* ---- threads ---- */
-static const int MAX_THREADS = 512, STACK = 1 << 18;
-static int threads_of_a_block;
+static const int MAX_THREADS = 4 * 384, STACK = 1 << 18;
+static int threads_of_a_block, blocks_of_a_cluster;
+static int own; /* the fiber that runs: a thread of a block of the cluster */
 static dim threadIdx, blockIdx, blockDim, gridDim;
 static ucontext_t scheduler, fibers[MAX_THREADS];
 static bool is_done[MAX_THREADS];
 static void (*body)(void *);
 static void *body_argument;
 
+static void let_others_run() {
+    int self = own;
+    swapcontext(&fibers[self], &scheduler);
+}
+
 struct Barrier { int members, arrived, generation; };
-static Barrier block_barrier, warp_barriers[MAX_THREADS / 32];
+static Barrier cluster_barrier, block_barriers[MAX_THREADS / 32], warp_barriers[MAX_THREADS / 32];
 static unsigned shared_words[MAX_THREADS][8]; /* what the lanes of a warp show each other */
 
 static void wait_at(Barrier &b) {
-    int mine = b.generation, own = threadIdx.x;
+    int mine = b.generation;
     if (++b.arrived == b.members) {
         b.arrived = 0;
         b.generation++;
     }
-    while (b.generation == mine) swapcontext(&fibers[own], &scheduler);
+    while (b.generation == mine) let_others_run();
 }
-static void __syncthreads() { wait_at(block_barrier); }
-static void meet() { wait_at(warp_barriers[threadIdx.x / 32]); }
+static int own_block() { return own / threads_of_a_block; }
+static void __syncthreads() { wait_at(block_barriers[own_block()]); }
+static void meet() { wait_at(warp_barriers[own / 32]); }
 
 static void __syncwarp() { meet(); }
 
 template <class T> static T __shfl_xor_sync(unsigned, T value, int step) {
-    memcpy(shared_words[threadIdx.x], &value, sizeof value);
+    memcpy(shared_words[own], &value, sizeof value);
     meet();
     T other;
-    memcpy(&other, shared_words[threadIdx.x ^ step], sizeof other);
+    memcpy(&other, shared_words[own ^ step], sizeof other);
     meet();
     return other;
 }
 
 static unsigned __ballot_sync(unsigned, bool value) {
     unsigned all = 0;
-    shared_words[threadIdx.x][0] = value;
+    shared_words[own][0] = value;
     meet();
-    for (int i = 0; i < 32; i++) all |= shared_words[threadIdx.x / 32 * 32 + i][0] << i;
+    for (int i = 0; i < 32; i++) all |= shared_words[own / 32 * 32 + i][0] << i;
     meet();
     return all;
 }
 
 static void fiber() {
     body(body_argument);
-    is_done[threadIdx.x] = true;
+    is_done[own] = true;
 }
 
-static void run_block() {
+static void run_cluster(int x, int y) {
     static char stacks[MAX_THREADS][STACK];
-    block_barrier = {threads_of_a_block, 0, 0};
+    int threads = threads_of_a_block * blocks_of_a_cluster;
+    cluster_barrier = {threads, 0, 0};
+    for (Barrier &b : block_barriers) b = {threads_of_a_block, 0, 0};
     for (Barrier &b : warp_barriers) b = {32, 0, 0};
-    for (int i = 0; i < threads_of_a_block; i++) {
+    for (int i = 0; i < threads; i++) {
         getcontext(&fibers[i]);
         fibers[i].uc_stack.ss_sp = stacks[i], fibers[i].uc_stack.ss_size = STACK, fibers[i].uc_link = &scheduler;
         makecontext(&fibers[i], fiber, 0);
         is_done[i] = false;
     }
-    for (int left = threads_of_a_block; left;) {
+    for (int left = threads; left;) {
         left = 0;
-        for (int i = 0; i < threads_of_a_block; i++)
+        for (int i = 0; i < threads; i++)
             if (!is_done[i]) {
-                threadIdx.x = i;
+                own = i;
+                threadIdx.x = i % threads_of_a_block, blockIdx = {x + i / threads_of_a_block, y};
                 swapcontext(&scheduler, &fibers[i]);
                 left += !is_done[i];
             }
     }
 }
 
-template <class F> static void run(int width, int height, int threads, F kernel) {
-    threads_of_a_block = threads;
+template <class F> static void run(int width, int height, int threads, F kernel, int cluster = 1) {
+    threads_of_a_block = threads, blocks_of_a_cluster = cluster;
     body = [](void *f) { (*(F *)f)(); };
     body_argument = &kernel;
     blockDim = {threads_of_a_block, 1}, gridDim = {width, height};
-    for (blockIdx.y = 0; blockIdx.y < height; blockIdx.y++)
-        for (blockIdx.x = 0; blockIdx.x < width; blockIdx.x++) run_block();
+    for (int y = 0; y < height; y++)
+        for (int x = 0; x < width; x += cluster) run_cluster(x, y);
 }

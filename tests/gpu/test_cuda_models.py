@@ -21,6 +21,7 @@ from slipstream.backends.torch.batch import SequenceRows
 from slipstream.backends.torch.cuda.batch import CudaBatch
 from slipstream.backends.torch.cuda.bucket import make_batch
 from slipstream.backends.torch.cuda.fp8 import pack_fp8
+from slipstream.backends.torch.cuda.hopper_products import HopperProducts
 from slipstream.backends.torch.cuda.linear import SkinnyProducts, Tiling
 from slipstream.backends.torch.cuda.quantised_kernels import QuantisedKernels
 from slipstream.backends.torch.cuda.quantised_layout import CodedLinear, pack_part
@@ -159,7 +160,8 @@ def test_streamed_products_have_the_bits_of_the_others(
     hidden_size, width = config.hidden_size, config.num_heads * config.head_dim
     streamed = StreamedProducts.for_model(config, dtype, device)
     outputs = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
-    products = SkinnyProducts(dtype, device, max(hidden_size, outputs), 2, streamed)
+    assert streamed
+    products = SkinnyProducts(dtype, device, max(hidden_size, outputs), 2, {"streamed": streamed})
 
     def weight(outputs: int, inputs: int) -> Linear:
         data = (torch.randn(outputs, inputs, device=device) / 30).to(dtype)
@@ -211,7 +213,11 @@ def test_streamed_products_have_the_bits_of_the_others(
 def test_every_tiling_of_many_rows_has_the_bits_of_few(rows: int, split: int) -> None:
     torch.manual_seed(0)
     device, narrow = torch.device("cuda", 0), Tiling(32, 64, 6, split=split)
-    products, norm = SkinnyProducts(torch.bfloat16, device, 1152, 2), Norm(torch.rand(1536, device=device), 1e-5)
+    others = {"hopper": HopperProducts(torch.bfloat16, device)}
+    products, norm = (
+        SkinnyProducts(torch.bfloat16, device, 1152, 2, others),
+        Norm(torch.rand(1536, device=device), 1e-5),
+    )
     weight = Linear((torch.randn(1152, 1536, device=device) / 30).bfloat16(), 1152, 1536)
     x, stream = (torch.randn(rows, width, device=device).bfloat16() for width in (1536, 1152))
     squares = torch.full((2, rows), 10**11, dtype=torch.int64, device=device)

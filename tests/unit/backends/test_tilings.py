@@ -139,13 +139,13 @@ def test_streamed_products_are_all_there_is_for_few_rows(
     monkeypatch: pytest.MonkeyPatch, outputs: int, splits: list[int]
 ) -> None:
     weight = Linear(torch.zeros(outputs, 64, dtype=torch.bfloat16), outputs, 64)
-    new = Tilings(torch.device("cuda"), streams=True)
+    new = Tilings(torch.device("cuda"), ["streamed"])
     new._keeps = False
     new.measure("add", [weight], 1, lambda: lambda weight, tiling: None)
-    assert [(tiling.split, tiling.streamed) for tiling in measured] == [(n, True) for n in splits]
-    assert new.of("add", weight, 1).streamed and not new.of("add", weight, 64).streamed
+    assert [(tiling.split, tiling.by) for tiling in measured] == [(n, "streamed") for n in splits]
+    assert new.of("add", weight, 1).by == "streamed" and new.of("add", weight, 64).by == "triton"
     assert new.of("add", weight, 64).in_turn
-    assert not new.of("logits", weight, 1).streamed
+    assert new.of("logits", weight, 1).by == "triton"
 
 
 @pytest.mark.parametrize(("streamed", "triton", "expected"), [(1.0, 1.1, True), (1.1, 1.0, False), (1e9, 1.0, False)])
@@ -154,17 +154,17 @@ def test_few_rows_are_streamed_where_a_step_is_not_slower_for_it(
 ) -> None:
     weight = Linear(torch.zeros(4096, 64, dtype=torch.bfloat16), 4096, 64)
     for process in range(2):
-        new, asked = Tilings(torch.device("cuda"), streams=True), []
+        new, asked = Tilings(torch.device("cuda"), ["streamed"]), []
 
         def measure(new: Tilings = new) -> None:
             new.measure("add", [weight], 1, lambda: lambda weight, tiling: None)
 
         def seconds(new: Tilings = new, asked: list[bool] = asked) -> float:
-            asked.append(new.of("add", weight, 1).streamed)
+            asked.append(new.of("add", weight, 1).by == "streamed")
             return streamed if new.streams else triton
 
         new.choose_streamed("a model", measure, seconds)
-        assert new.streams == new.of("add", weight, 1).streamed == expected
+        assert new.streams == (new.of("add", weight, 1).by == "streamed") == expected
         assert asked == ([] if process else [True, False]), "the second process knows it"
 
 

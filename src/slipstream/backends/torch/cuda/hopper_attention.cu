@@ -19,7 +19,6 @@
 #define TILE_BYTES (PANELS * PANEL_BYTES)
 #define KEY_GROUPS (KEYS / 8)
 #define OUT_GROUPS (HEAD_DIM / 8)
-#define WARPGROUP 128 /* threads */
 #define NO_ROW -1
 
 struct Task {
@@ -55,19 +54,6 @@ static __device__ __forceinline__ u32 two_narrow(float low, float high) {
     return both;
 }
 
-/* How the tensor cores find a matrix in shared memory. `far`: bytes from one panel to the next where the matrix is read
- * across its rows; 8 rows of a panel are 1,024 bytes. */
-static __device__ __forceinline__ u64 matrix(u32 address, u32 far) {
-    return (u64)((address & 0x3FFFF) >> 4) | (u64)(far >> 4) << 16 | (u64)(1024 >> 4) << 32 | (u64)1 << 62;
-}
-
-#if FLOAT16
-#define TYPES ".f32.f16.f16"
-#else
-#define TYPES ".f32.bf16.bf16"
-#endif
-#define FOUR(d, i) "+f"(d[i]), "+f"(d[(i) + 1]), "+f"(d[(i) + 2]), "+f"(d[(i) + 3])
-#define SIXTEEN(d, i) FOUR(d, i), FOUR(d, (i) + 4), FOUR(d, (i) + 8), FOUR(d, (i) + 12)
 #define FIRST_32                                                                                                        \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, "     \
     "%24, %25, %26, %27, %28, %29, %30, %31"
@@ -95,21 +81,6 @@ static __device__ __forceinline__ void multiply_values(float (&d)[32], u32 a0, u
     asm volatile("wgmma.mma_async.sync.aligned.m64n64k16" TYPES " {" FIRST_32 "}, {%32, %33, %34, %35}, %36, 1, 1, 1, 1;"
                  : SIXTEEN(d, 0), SIXTEEN(d, 16)
                  : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b));
-}
-
-static __device__ __forceinline__ void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-
-static __device__ __forceinline__ void products_end() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-
-/* Until at most so many of the products asked for are still under way. */
-template <int LEFT> static __device__ __forceinline__ void wait_for_products() {
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
-}
-
-/* Products write registers behind the compiler's back: it may not move what reads or writes them across this. */
-template <int COUNT> static __device__ __forceinline__ void stays(float (&d)[COUNT]) {
-#pragma unroll
-    for (int i = 0; i < COUNT; i++) asm volatile("" : "+f"(d[i])::"memory");
 }
 
 template <int COUNT> static __device__ __forceinline__ void stays(u32 (&d)[COUNT]) {
@@ -288,10 +259,10 @@ hopper_attention(const __grid_constant__ TensorMap keys, const __grid_constant__
     __syncthreads();
 
     if (threadIdx.x < WARPGROUP) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+        give_registers<24>();
         if (threadIdx.x == 0) bring(ring, &keys, &values, tiles, key_from, kv_head * PANELS);
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+        take_registers<240>();
         Group group;
         int thread = threadIdx.x % WARPGROUP;
         group.number = threadIdx.x / WARPGROUP - 1;

@@ -10,7 +10,9 @@ bit-identical regardless of the other rows.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 import triton
@@ -25,7 +27,7 @@ from slipstream.backends.torch.cuda.early_start import (
     wait_for_last_kernel,
 )
 from slipstream.backends.torch.cuda.fp8 import fp8_dot, tile_inputs
-from slipstream.backends.torch.cuda.streamed import Shares, StreamedProducts
+from slipstream.backends.torch.cuda.products import Products, Shares
 from slipstream.backends.torch.kv_pool import PAGE_SIZE
 from slipstream.backends.torch.ops import Hidden, LayerStep, Linear, Norm
 
@@ -35,6 +37,9 @@ MAX_SPLIT = 4
 _MIN_TMA_ROWS = 64  # of a tile that comes through the tensor memory accelerator, as its weights do
 SQUARES_UNIT = tl.constexpr(2.0**28)  # integers add up the same in any order; overflows beyond |x| of 180,000
 _SHARED_BYTES = 200_000  # of a multiprocessor, for the tiles on their way
+
+
+Maker = Literal["triton", "streamed", "hopper"]  # the kernels here, or those of streamed.cu or hopper_products.cu
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +56,7 @@ class Tiling:
     share: int | None = None  # inputs of one of them; None: equal shares of whole tiles
     in_turn: bool = False  # one program adds up all shares; else each has one of its own
     turned: bool = False  # the tensor cores take outputs for rows, of which they want 64, and rows for outputs
-    streamed: bool = False  # by streamed.cu, which cuts its tiles itself
+    by: Maker = "triton"  # others cut their tiles themselves
 
     def rows(self, rows: int) -> int:
         """Rows of a tile, as a power of two."""
@@ -397,12 +402,12 @@ class SkinnyProducts:
 
     def __init__(
         self, dtype: torch.dtype, device: torch.device, max_outputs: int, num_norms: int,
-        streamed: StreamedProducts | None = None,
+        others: Mapping[Maker, Products] | None = None,
     ) -> None:  # fmt: skip
         """Scratch has its final size from the start: captured graphs keep its address.
 
         `max_outputs`: of a product that may be split. `num_norms`: that read the residual stream in a forward.
-        `streamed`: launches those whose tiling says so.
+        `others`: launch those whose tiling says so.
         """
         self._dtype = dtype
         self._num_norms = num_norms
@@ -411,7 +416,7 @@ class SkinnyProducts:
         self._arrived = torch.zeros(MAX_ROWS // 64 * (max_outputs // 16 + 1), dtype=torch.int32, device=device)
         self._precision = "ieee" if dtype == torch.float32 else "tf32"
         self._early = can_start_early(device)
-        self._streamed = streamed
+        self._others = others or {}
 
     def embed(self, table: Linear, tokens: torch.Tensor, then: Norm) -> Hidden:
         rows, width = len(tokens), table.inputs
@@ -431,11 +436,11 @@ class SkinnyProducts:
         outputs = weight.outputs // 2 if gated else weight.outputs
         dtype = torch.float32 if wide else self._dtype
         out = torch.empty(len(hidden.x), outputs, dtype=dtype, device=self._device)
-        if self._streamed and tiling.streamed:
+        if other := self._others.get(tiling.by):
             if gated:
-                self._streamed.gated(hidden, norm, weight, out)
+                other.gated(hidden, norm, weight, out)
             else:
-                self._streamed.plain(hidden, norm, weight, _shares(tiling, weight), out)
+                other.plain(hidden, norm, weight, _shares(tiling, weight), out)
         else:
             self._launch(hidden.scaled, weight, tiling, out, hidden, norm, gated=gated)
         return out
@@ -448,8 +453,8 @@ class SkinnyProducts:
         assert hidden.scaled is not None and hidden.squares is not None
         rows, width = len(hidden.x), config.num_heads * config.head_dim
         queries = torch.empty(rows, width, dtype=self._dtype, device=self._device)
-        if self._streamed and tiling.streamed:
-            self._streamed.qkv(hidden, norm, weight, step, _shares(tiling, weight), queries)
+        if other := self._others.get(tiling.by):
+            other.qkv(hidden, norm, weight, step, _shares(tiling, weight), queries)
             return queries
         block_r = tiling.rows(rows)
         cut = _cut(tiling, weight, True, block_r)
@@ -469,8 +474,8 @@ class SkinnyProducts:
         """Adds linear(x) to the residual stream, and readies it for the norm that reads it next."""
         assert hidden.squares is not None
         hidden.squares = hidden.squares[1:]
-        if self._streamed and tiling.streamed:
-            self._streamed.add(x, weight, hidden, then, _shares(tiling, weight))
+        if other := self._others.get(tiling.by):
+            other.add(x, weight, hidden, then, _shares(tiling, weight))
         else:
             self._launch(x, weight, tiling, hidden.x, hidden, then, add=True)
 

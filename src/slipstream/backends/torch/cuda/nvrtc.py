@@ -28,15 +28,15 @@ Argument = torch.Tensor | int | float | ctypes.Structure  # a pointer, 32-bit nu
 _INCLUDE = re.compile(r'#include "(.+)"\n')
 _UINT = ctypes.c_uint
 _MAX_SHARED_BYTES, _SHARED_PERCENT = 8, 9  # CU_FUNC_ATTRIBUTE_…
-_EARLY_START = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+_CLUSTER, _EARLY_START = 4, 6  # CU_LAUNCH_ATTRIBUTE_…: CLUSTER_DIMENSION, PROGRAMMATIC_STREAM_SERIALIZATION
 _TENSOR_TYPES = {torch.float16: 6, torch.bfloat16: 9}  # CU_TENSOR_MAP_DATA_TYPE_…
 _SWIZZLE_128B, _PROMOTE_256B = 3, 3
 
 
 class _Attribute(ctypes.Structure):
-    """CUlaunchAttribute, with a number in it."""
+    """CUlaunchAttribute, with numbers in it."""
 
-    _fields_ = [("id", _UINT), ("pad", _UINT), ("value", _UINT), ("more", _UINT * 15)]
+    _fields_ = [("id", _UINT), ("pad", _UINT), ("values", _UINT * 16)]
 
 
 class _LaunchConfig(ctypes.Structure):
@@ -77,19 +77,22 @@ class Kernel:
 
     def launch(
         self, grid: Sequence[int], num_threads: int, arguments: Sequence[Argument], shared_bytes: int = 0,
-        early: bool = False,
+        early: bool = False, cluster: int = 1,
     ) -> None:  # fmt: skip
         """Starts it on torch's current stream, with so many threads and bytes of shared memory in a block. `early`: it
-        may start before the kernel before it has ended, and waits for that itself.
+        may start before the kernel before it has ended, and waits for that itself. `cluster`: blocks side by side that
+        reach each other's shared memory.
         """
         if shared_bytes > self._shared_bytes:
             self._allow_shared(shared_bytes)
         values = [_as_c(argument) for argument in arguments]
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
-        attribute = _Attribute(_EARLY_START, value=1)
+        attributes = [_Attribute(_EARLY_START, values=(_UINT * 16)(1))] if early else []
+        if cluster > 1:
+            attributes.append(_Attribute(_CLUSTER, values=(_UINT * 16)(cluster, 1, 1)))
         config = _LaunchConfig(
             (_UINT * 3)(*grid, *([1] * (3 - len(grid)))), (_UINT * 3)(num_threads, 1, 1), shared_bytes,
-            torch.cuda.current_stream().cuda_stream, ctypes.pointer(attribute), int(early),
+            torch.cuda.current_stream().cuda_stream, (_Attribute * 2)(*attributes), len(attributes),
         )  # fmt: skip
         status = _driver().cuLaunchKernelEx(ctypes.byref(config), self._function, pointers, None)
         _check(status, f"starting the kernel {self._name}")
@@ -103,20 +106,34 @@ class Kernel:
 
 
 def tensor_map(tensor: torch.Tensor, box: tuple[int, int], depth: int) -> TensorMap:
-    """Of a matrix in 16 bits, in boxes of so many rows and columns, `depth` of them at a time: [depth, rows, columns].
-    Pieces of 16 bytes are exchanged by the number of their row, as tensor cores read them without conflicts.
-    """
+    """Of a matrix in 16 bits, in boxes of so many rows and columns, `depth` at a time: [depth, rows, columns]."""
     rows, columns = tensor.shape
     lines, width = box
-    item = tensor.element_size()
-    sizes = (ctypes.c_uint64 * 3)(width, rows, columns // width)
-    strides = (ctypes.c_uint64 * 2)(columns * item, width * item)
-    whole, steps = (_UINT * 3)(width, lines, depth), (_UINT * 3)(1, 1, 1)
+    sizes = [(width, 1), (rows, columns), (columns // width, width)]
+    return _described(tensor, sizes, (width, lines, depth))
+
+
+def paired_map(tensor: torch.Tensor, width: int, pairs: int) -> TensorMap:
+    """Of a matrix whose second half belongs to its first: a box has so many columns of `pairs` times eight rows of the
+    one, each followed by the eight of the other.
+    """
+    rows, columns = tensor.shape
+    sizes = [(width, 1), (8, columns), (2, rows // 2 * columns), (rows // 16, 8 * columns), (columns // width, width)]
+    return _described(tensor, sizes, (width, 8, 2, pairs, 1))
+
+
+def _described(tensor: torch.Tensor, sizes: Sequence[tuple[int, int]], box: Sequence[int]) -> TensorMap:
+    """`sizes`: how many there are along each way, and how many numbers apart. Pieces of 16 bytes are exchanged by the
+    number of their row, as tensor cores read them without conflicts.
+    """
+    count, item = len(sizes), tensor.element_size()
     room = ctypes.create_string_buffer(ctypes.sizeof(TensorMap) + 64)
     place = -(-ctypes.addressof(room) // 64) * 64
     status = _driver().cuTensorMapEncodeTiled(
-        ctypes.c_void_p(place), _TENSOR_TYPES[tensor.dtype], 3, ctypes.c_void_p(tensor.data_ptr()), sizes, strides,
-        whole, steps, 0, _SWIZZLE_128B, _PROMOTE_256B, 0,
+        ctypes.c_void_p(place), _TENSOR_TYPES[tensor.dtype], count, ctypes.c_void_p(tensor.data_ptr()),
+        (ctypes.c_uint64 * count)(*(size for size, _ in sizes)),
+        (ctypes.c_uint64 * (count - 1))(*(apart * item for _, apart in sizes[1:])),
+        (_UINT * count)(*box), (_UINT * count)(*([1] * count)), 0, _SWIZZLE_128B, _PROMOTE_256B, 0,
     )  # fmt: skip
     _check(status, "describing a tensor")
     return TensorMap.from_buffer_copy(ctypes.string_at(place, ctypes.sizeof(TensorMap)))

@@ -13,8 +13,10 @@ from slipstream.backends.torch.coded_cache import is_coded
 from slipstream.backends.torch.cuda.attention import PagedAttention
 from slipstream.backends.torch.cuda.batch import CudaBatch, DeviceRows
 from slipstream.backends.torch.cuda.fp8 import pack_fp8, unpacked_pieces
-from slipstream.backends.torch.cuda.linear import MAX_ROWS, SkinnyProducts, Tiling
+from slipstream.backends.torch.cuda.hopper_products import HopperProducts
+from slipstream.backends.torch.cuda.linear import MAX_ROWS, Maker, SkinnyProducts, Tiling
 from slipstream.backends.torch.cuda.many import ManyRows
+from slipstream.backends.torch.cuda.products import Products
 from slipstream.backends.torch.cuda.streamed import StreamedProducts
 from slipstream.backends.torch.cuda.tilings import NARROW_ROWS, Tilings, Trial
 from slipstream.backends.torch.ops import (
@@ -57,18 +59,18 @@ class TritonOps:
     def __init__(
         self, config: DecoderConfig, dtype: torch.dtype, device: torch.device, exact: bool, streams: bool = True
     ) -> None:
-        """`streams`: products of few rows may be those of streamed.cu, where it has kernels."""
+        """`streams`: products may be those of the kernels in CUDA C++, where there are such."""
         self.activation_dtype = dtype
         self.batch_invariant = exact  # the model then never takes more rows than the skinny kernels do
         self._device = device
         self._config = config
         qkv_outputs = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
         self._many = ManyRows()
-        streamed = StreamedProducts.for_model(config, dtype, device) if streams else None
+        others = _others(config, dtype, device) if streams else {}
         most, norms = max(config.hidden_size, qkv_outputs), 2 * config.num_layers + 1
-        self._skinny = SkinnyProducts(dtype, device, most, norms, streamed)
+        self._skinny = SkinnyProducts(dtype, device, most, norms, others)
         self._attention = PagedAttention(config, dtype, device, MAX_TILES)
-        self.tilings = Tilings(device, streams=streamed is not None)
+        self.tilings = Tilings(device, others)
 
     @property
     def rows_a_block(self) -> int:
@@ -156,7 +158,7 @@ class TritonOps:
     def trial(self, kind: str, like: Linear, batch: CudaBatch, rope: RopeTable, cache: LayerCache) -> Trial:
         """Runs one product of this kind and shape, on no particular numbers: for measuring tilings."""
         rows = len(batch.tokens)
-        x = torch.zeros(rows, like.inputs, dtype=self.activation_dtype, device=like.data.device)
+        x = torch.rand(rows, like.inputs, device=like.data.device).to(self.activation_dtype)  # zeros would be faster
         norm = Norm(torch.ones(max(like.inputs, like.outputs), device=x.device), 1e-5)
         squares = torch.ones(2, rows, dtype=torch.int64, device=x.device)
         stream = torch.zeros(rows, like.outputs, dtype=x.dtype, device=x.device)
@@ -171,6 +173,15 @@ class TritonOps:
                 self._skinny.normed(hidden, norm, weight, tiling, kind == "gate", kind == "logits")
 
         return run
+
+
+def _others(config: DecoderConfig, dtype: torch.dtype, device: torch.device) -> dict[Maker, Products]:
+    kinds: dict[Maker, type[StreamedProducts | HopperProducts]] = {
+        "streamed": StreamedProducts,
+        "hopper": HopperProducts,
+    }
+    found = {by: kind.for_model(config, dtype, device) for by, kind in kinds.items()}
+    return {by: products for by, products in found.items() if products}
 
 
 class Fp8Ops(TritonOps):

@@ -11,15 +11,10 @@
  * Compiled for each KIND, number of 8 rows (ROW_TILES), of 64 inputs in a stage (DEPTH), and type (FLOAT16).
  */
 #include "hopper.cuh"
-
-#define PLAIN 0 /* norm(x) times the weight */
-#define GATED 1 /* the same, with SwiGLU */
-#define QKV 2   /* the same, rotated; keys and values go into the cache */
-#define ADDED 3 /* x times the weight, added to the residual stream */
+#include "products.cuh"
 
 #define BOX 1024 /* bytes of 8 rows and 64 inputs */
 #define MAX_STAGES 8
-#define SQUARES_UNIT 268435456.0f /* as in linear.py */
 
 struct Task {
     int rows, outputs, inputs;
@@ -31,12 +26,6 @@ struct Task {
     const float *bias;  /* [outputs] or null */
 };
 
-struct Residual {
-    u16 *x, *scaled;   /* [rows, outputs] */
-    const float *gain; /* [outputs], of the norm that reads it next */
-    u64 *squares;      /* [rows], added to */
-};
-
 struct Cache {
     const int *position, *slot, *page_from, *pages;
     const float *cosine, *sine;
@@ -46,19 +35,6 @@ struct Cache {
 
 /* ---- instructions, as in hopper.cuh ---- */
 #ifndef EMULATED
-
-static __device__ __forceinline__ char *ring_memory() {
-    extern __shared__ char shared[];
-    return shared;
-}
-
-static __device__ __forceinline__ void start_next_kernel() { asm volatile("griddepcontrol.launch_dependents;"); }
-
-static __device__ __forceinline__ void wait_for_last_kernel() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-
-static __device__ __forceinline__ void barriers_are_set() {
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
 
 static __device__ __forceinline__ void load_four(u32 d[4], u32 at) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -79,43 +55,6 @@ static __device__ __forceinline__ void multiply(float d[4], const u32 a[4], cons
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-static __device__ __forceinline__ u16 narrow(float x) {
-    u16 h;
-#if FLOAT16
-    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x));
-#else
-    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h) : "f"(x));
-#endif
-    return h;
-}
-
-static __device__ __forceinline__ float widen(u16 h) {
-#if FLOAT16
-    float x;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(h));
-    return x;
-#else
-    return __uint_as_float((u32)h << 16);
-#endif
-}
-
-static __device__ __forceinline__ float divided(float a, float b) {
-    float c;
-    asm("div.full.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
-    return c;
-}
-
-static __device__ __forceinline__ float inverse_root(float x) {
-    float y;
-    asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
-static __device__ __forceinline__ float power_of_two(float x) {
-    float y;
-    asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
 #endif
 
 /* ---- which outputs a tile has ---- */
@@ -271,11 +210,6 @@ struct Needs {
     bool is_value;
 };
 
-static __device__ __forceinline__ float norm_factor(const Task &t, int row) {
-    const float mean = divided((float)(long long)t.squares[row] * (1.0f / SQUARES_UNIT), (float)t.inputs);
-    return inverse_root(mean + t.eps);
-}
-
 static __device__ __forceinline__ void look_up_place(Needs &n, const Task &t, const Cache &c, u16 *queries) {
     const int half = c.head_dim / 2, head = n.output[0] / c.head_dim, j = n.output[0] % c.head_dim;
     const bool is_query = head < c.heads, is_key = !is_query && head < c.heads + c.kv_heads;
@@ -315,16 +249,8 @@ static __device__ __forceinline__ void look_up(Needs &n, const Task &t, const Ca
     }
 #pragma unroll
     for (int i = 0; i < OWN_ROWS; i++)
-        if (KIND != ADDED && own_row(i) < t.rows) n.factor[i] = norm_factor(t, own_row(i));
+        if (KIND != ADDED && own_row(i) < t.rows) n.factor[i] = norm_factor(t.squares[own_row(i)], t.inputs, t.eps);
     if (KIND == QKV) look_up_place(n, t, c, (u16 *)out);
-}
-
-static __device__ __forceinline__ float normed(float sum, float factor, const Task &t, float bias) {
-    return t.bias ? __fmaf_rn(sum, factor, bias) : sum * factor;
-}
-
-static __device__ __forceinline__ float gated(float gate, float up) {
-    return gate * divided(1.0f, 1.0f + power_of_two(gate * -1.4426950408889634f)) * up;
 }
 
 /* x * cosine + other * sine */
@@ -352,11 +278,10 @@ static __device__ __forceinline__ void put_qkv(float low, float high, const Need
 static __device__ __forceinline__ u64 put_added(float sum, const Task &t, const Residual &to, const Needs &n, int i, int k) {
     if (own_row(i) >= t.rows || n.output[k] >= t.outputs) return 0;
     const long at = (long)own_row(i) * t.outputs + n.output[k];
-    const u16 now = narrow(n.old[i][k] + (t.bias ? sum + n.bias[k] : sum));
-    const float x = widen(now);
-    to.x[at] = now;
-    to.scaled[at] = narrow(x * n.gain[k]);
-    return (u64)(long long)(x * x * SQUARES_UNIT);
+    const Added now = added(n.old[i][k], t.bias ? sum + n.bias[k] : sum, n.gain[k]);
+    to.x[at] = now.x;
+    to.scaled[at] = now.scaled;
+    return now.square;
 }
 
 static __device__ __forceinline__ void put_plain(void *out, bool wide, long at, float value) {
@@ -377,7 +302,7 @@ static __device__ __forceinline__ void put(const float d[ROW_TILES][4], const Ne
             continue;
         }
         if (row >= t.rows || n.output[0] >= t.outputs) continue;
-        const float first = normed(a, n.factor[i], t, n.bias[0]), second = normed(b, n.factor[i], t, n.bias[1]);
+        const float first = normed(a, n.factor[i], t.bias, n.bias[0]), second = normed(b, n.factor[i], t.bias, n.bias[1]);
         const long at = (long)row * t.outputs;
         if (KIND == QKV) put_qkv(first, second, n, i, c.head_dim / 2);
         if (KIND == GATED) ((u16 *)out)[at + n.output[0]] = narrow(gated(first, second));

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import ctypes
 import logging
-from dataclasses import dataclass, field
-from typing import Literal
 
 import torch
 
-from slipstream.backends.torch.cuda.batch import DeviceRows
 from slipstream.backends.torch.cuda.early_start import can_start_early
-from slipstream.backends.torch.cuda.nvrtc import Kernel, NvrtcError, TensorMap, cached_cubin, tensor_map
-from slipstream.backends.torch.kv_pool import PAGE_SIZE
-from slipstream.backends.torch.ops import Hidden, LayerStep, Linear, Norm
+from slipstream.backends.torch.cuda.nvrtc import Kernel, NvrtcError, TensorMap, cached_cubin
+from slipstream.backends.torch.cuda.products import (
+    COLUMNS,
+    INT,
+    KINDS,
+    POINTER,
+    Kind,
+    Product,
+    Products,
+    Shares,
+    takes_sizes,
+)
 from slipstream.models.config import DecoderConfig
 
 log = logging.getLogger("slipstream")
 
 _TILE = 16  # outputs of a warp, in two groups
 _GROUP = 8  # outputs, or rows
-_COLUMNS = 64  # inputs of a box: 128 bytes a row
 _ITEM_BYTES = 2
 _MAX_WARPS = 15  # of a block that multiply; one more asks for boxes
 _MAX_STAGES = 8  # as streamed.cu has barriers
@@ -30,9 +35,6 @@ _RING_BYTES = 208 * 1024
 _DEPTHS = (1, 2, 4)  # boxes of a stage, one after another: 8 were no faster
 _ENOUGH_STAGES = 4  # gate-up of an 8B took 59.8 us with 3 stages, 57.2 with 7
 _CAPABILITY = (9, 0)
-Kind = Literal["plain", "gated", "qkv", "added"]
-_KINDS: dict[Kind, int] = {"plain": 0, "gated": 1, "qkv": 2, "added": 3}
-_POINTER, _INT = ctypes.c_void_p, ctypes.c_int
 
 
 def can_stream(device: torch.device) -> bool:
@@ -44,54 +46,16 @@ class _CTask(ctypes.Structure):
     """`struct Task` of streamed.cu."""
 
     _fields_ = [
-        *((name, _INT) for name in ("rows", "outputs", "inputs", "tiles_a_block", "parts", "share", "stages")),
+        *((name, INT) for name in ("rows", "outputs", "inputs", "tiles_a_block", "parts", "share", "stages")),
         ("eps", ctypes.c_float),
-        ("squares", _POINTER),
-        ("bias", _POINTER),
+        ("squares", POINTER),
+        ("bias", POINTER),
     ]
 
 
-class _CResidual(ctypes.Structure):
-    """`struct Residual` of streamed.cu."""
-
-    _fields_ = [(name, _POINTER) for name in ("x", "scaled", "gain", "squares")]
-
-
-class _CCache(ctypes.Structure):
-    """`struct Cache` of streamed.cu."""
-
-    _fields_ = [
-        *((n, _POINTER) for n in ("position", "slot", "page_from", "pages", "cosine", "sine", "keys", "values")),
-        *((n, _INT) for n in ("heads", "kv_heads", "head_dim", "page_size")),
-    ]
-
-
-@dataclass(frozen=True, slots=True)
-class Shares:
-    """In how many parts a sum is added up, and inputs of each."""
-
-    count: int
-    inputs: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Product:
-    kind: Kind
-    x: torch.Tensor | None  # [rows, inputs]
-    weight: Linear
-    shares: Shares
-    out: torch.Tensor
-    hidden: Hidden
-    norm: Norm  # of x; with `added` that of the sum
-    place: _CCache = field(default_factory=_CCache)
-    residual: _CResidual = field(default_factory=_CResidual)
-
-
-class StreamedProducts:
-    """Results go to torch's current stream, so graphs capture them."""
-
+class StreamedProducts(Products):
     def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
-        self._dtype = dtype
+        super().__init__(dtype)
         self._device = device
         self._multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
         self._kernels: dict[tuple[Kind, int, int], Kernel] = {}
@@ -100,55 +64,25 @@ class StreamedProducts:
     @classmethod
     def for_model(cls, config: DecoderConfig, dtype: torch.dtype, device: torch.device) -> StreamedProducts | None:
         """None where this GPU or the sizes of the model have no such kernels."""
-        sizes = (config.hidden_size, config.intermediate_size, config.num_heads * config.head_dim)
-        fits = config.head_dim % _TILE == 0 and not any(size % _COLUMNS for size in sizes)
-        if not fits or dtype not in (torch.bfloat16, torch.float16) or not can_stream(device):
+        if config.head_dim % _TILE or not takes_sizes(config, dtype) or not can_stream(device):
             return None
         products = cls(dtype, device)
         try:
             products._kernel("added", 1, _DEPTHS[0])
-            products._describe(torch.empty(_TILE, 2 * _COLUMNS, dtype=dtype, device=device), _GROUP, _DEPTHS[0])
+            products._describe(torch.empty(_TILE, 2 * COLUMNS, dtype=dtype, device=device), _GROUP, _DEPTHS[0])
         except NvrtcError as error:
             log.warning("GPU kernels that stream weights are not used, which costs 3 to 12 %% of speed: %s", error)
             return None
         return products
 
-    def plain(self, hidden: Hidden, norm: Norm, weight: Linear, shares: Shares, out: torch.Tensor) -> None:
-        """linear(norm(x))"""
-        self._launch(_Product("plain", hidden.scaled, weight, shares, out, hidden, norm))
-
-    def gated(self, hidden: Hidden, norm: Norm, weight: Linear, out: torch.Tensor) -> None:
-        """SwiGLU of linear(norm(x)), gates first"""
-        self._launch(_Product("gated", hidden.scaled, weight, Shares(1, weight.inputs), out, hidden, norm))
-
-    def qkv(
-        self, hidden: Hidden, norm: Norm, weight: Linear, step: LayerStep[DeviceRows], shares: Shares,
-        queries: torch.Tensor,
-    ) -> None:  # fmt: skip
-        """Rotated queries; keys and values go into the cache."""
-        batch, config, rope, cache = step.batch, step.config, step.rope, step.cache
-        tensors = (
-            batch.position, batch.slot, batch.page_from, batch.pages, rope.cosine, rope.sine, cache.keys, cache.values,
-        )  # fmt: skip
-        sizes = (config.num_heads, config.num_kv_heads, config.head_dim, PAGE_SIZE)
-        place = _CCache(*(tensor.data_ptr() for tensor in tensors), *sizes)
-        self._launch(_Product("qkv", hidden.scaled, weight, shares, queries, hidden, norm, place=place))
-
-    def add(self, x: torch.Tensor, weight: Linear, hidden: Hidden, then: Norm, shares: Shares) -> None:
-        """Adds linear(x) to the residual stream, and readies it for the norm that reads it next."""
-        assert hidden.x.dtype == self._dtype and hidden.scaled is not None and hidden.squares is not None
-        tensors = (hidden.x, hidden.scaled, then.gain, hidden.squares)
-        residual = _CResidual(*(tensor.data_ptr() for tensor in tensors))
-        self._launch(_Product("added", x, weight, shares, hidden.x, hidden, then, residual=residual))
-
-    def _launch(self, product: _Product) -> None:
+    def _launch(self, product: Product) -> None:
         x, weight, shares, out = product.x, product.weight, product.shares, product.out
         squares, bias = product.hidden.squares, weight.bias
         assert x is not None and squares is not None
         row_tiles = -(-len(x) // _GROUP)
         each, depth, stages = self._cut(weight.outputs // _TILE, shares, row_tiles)
         task = _CTask(
-            len(x), weight.outputs // (2 if product.kind == "gated" else 1), weight.inputs, each, shares.count,
+            len(x), product.outputs, weight.inputs, each, shares.count,
             shares.inputs, stages, product.norm.eps, squares.data_ptr(), None if bias is None else bias.data_ptr(),
         )  # fmt: skip
         arguments = (
@@ -169,7 +103,7 @@ class StreamedProducts:
         most, cut = 0, (1, 1)
         for depth in _DEPTHS:
             stages = min(_RING_BYTES // _stage_bytes(each, shares.count, row_tiles, depth), _MAX_STAGES)
-            on_their_way = min(stages * depth, shares.inputs // _COLUMNS)
+            on_their_way = min(stages * depth, shares.inputs // COLUMNS)
             if on_their_way > most and (stages >= _ENOUGH_STAGES or depth == 1):
                 most, cut = on_their_way, (depth, stages)
         return each, *cut
@@ -179,9 +113,6 @@ class StreamedProducts:
         if key not in self._maps:
             self._maps[key] = self._describe(weight, lines, depth)
         return self._maps[key]
-
-    def _describe(self, tensor: torch.Tensor, lines: int, depth: int) -> TensorMap:
-        return tensor_map(tensor, (lines, _COLUMNS), depth)
 
     def _kernel(self, kind: Kind, row_tiles: int, depth: int) -> Kernel:
         key = (kind, row_tiles, depth)
@@ -195,8 +126,8 @@ class StreamedProducts:
 def defines_of(kind: Kind, row_tiles: int, depth: int, dtype: torch.dtype) -> dict[str, int]:
     """For which a kernel is compiled."""
     half = int(dtype == torch.float16)
-    return {"KIND": _KINDS[kind], "ROW_TILES": row_tiles, "DEPTH": depth, "FLOAT16": half}
+    return {"KIND": KINDS[kind], "ROW_TILES": row_tiles, "DEPTH": depth, "FLOAT16": half}
 
 
 def _stage_bytes(tiles: int, parts: int, row_tiles: int, depth: int) -> int:
-    return parts * (2 * tiles + row_tiles) * depth * _GROUP * _COLUMNS * _ITEM_BYTES
+    return parts * (2 * tiles + row_tiles) * depth * _GROUP * COLUMNS * _ITEM_BYTES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,8 @@ import triton
 
 from slipstream.backends.torch.cuda.bucket import captured_graph
 from slipstream.backends.torch.cuda.device_time import least_seconds
-from slipstream.backends.torch.cuda.linear import MAX_ROWS, Tiling
+from slipstream.backends.torch.cuda.hopper_products import HopperProducts
+from slipstream.backends.torch.cuda.linear import MAX_ROWS, Maker, Tiling
 from slipstream.backends.torch.cuda.nvrtc import NvrtcError
 from slipstream.backends.torch.ops import Linear
 from slipstream.cache import private_folder, read_private
@@ -48,7 +49,7 @@ CANDIDATES: dict[str, tuple[Tiling, ...]] = {
 # for none: between Triton's kernels, their blocks are spread unevenly over the GPU (a step of an 8B took 4.46 ms with
 # gate-up by Triton, 4.00 without).
 STREAMED: dict[str, tuple[Tiling, ...]] = {
-    kind: tuple(Tiling(16, 64, 1, split=split, streamed=True) for split in splits)
+    kind: tuple(Tiling(16, 64, 1, split=split, by="streamed") for split in splits)
     for kind, splits in {"qkv": (1,), "project": (1,), "gate": (1,), "add": (1, 2, 4)}.items()
 }
 # For more rows, by how many there are at most: their tiles have more arithmetic to a byte of weights. How a sum is
@@ -72,11 +73,13 @@ WIDE: dict[int, tuple[Tiling, ...]] = {
         Tiling(64, 128, 5, tma=True),
         Tiling(64, 64, 8, tma=True, block_r=128),
         Tiling(128, 64, 6, tma=True, warps=8, block_r=128),
+        Tiling(128, 64, 1, by="hopper"),
     ),
     MAX_ROWS: (
         Tiling(64, 64, 4),
         Tiling(64, 64, 8, tma=True, block_r=128),
         Tiling(128, 64, 6, tma=True, warps=8, block_r=128),
+        Tiling(128, 64, 1, by="hopper"),
     ),
 }
 # Weights in FP8 are packed in tiles of 128 inputs. The time of their products goes to converting weights too, so more
@@ -111,9 +114,10 @@ _SPREAD_BYTES = 600_000_000  # weights that one measurement goes through: more t
 class Tilings:
     """The best known tiling of each product; the first candidate until it was measured."""
 
-    def __init__(self, device: torch.device, streams: bool = False) -> None:
-        """`streams`: streamed.cu has kernels for the weights in 16 bits, and is used."""
-        self.streams = streams
+    def __init__(self, device: torch.device, others: Collection[Maker] = ()) -> None:
+        """`others`: that have kernels for the weights in 16 bits."""
+        self.streams = "streamed" in others  # and is used
+        self._others = others
         self._known: dict[str, Tiling] = {}
         self._device = device
         self._keeps = True  # until the cache can't be written
@@ -178,7 +182,10 @@ class Tilings:
             most = 4 if weight.outputs <= _FEW_OUTPUTS else 2
             return tuple(tiling for tiling in STREAMED[kind] if tiling.split <= most)
         narrow, wide = (CANDIDATES, WIDE) if weight.scale is None else (FP8_CANDIDATES, FP8_WIDE)
-        return narrow[kind] if rows <= NARROW_ROWS else wide[_size(rows)]
+        if rows <= NARROW_ROWS:
+            return narrow[kind]
+        takes = "hopper" in self._others and HopperProducts.takes(weight)
+        return tuple(tiling for tiling in wide[_size(rows)] if tiling.by == "triton" or takes)
 
     def _remembered(self) -> dict[str, Any]:
         """Results of earlier runs; nothing if the file is missing, damaged or may be another user's."""
