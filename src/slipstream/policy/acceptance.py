@@ -16,7 +16,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from slipstream.core.tree import DraftTree
-from slipstream.policy.constants import BUCKETS, LOSS_SHARE, MEMORY, PRIOR, RECENT, UNKNOWN
+from slipstream.policy.constants import BUCKETS, CAUTION, LOSS_SHARE, MEMORY, PRIOR, RECENT, UNKNOWN
 
 
 @dataclass(slots=True)
@@ -60,10 +60,10 @@ def quantile(p: float, weight: float, z: float) -> float:
 
 
 class TreeChances(NamedTuple):
-    """The probability of each node of a tree, and the number of tokens behind it."""
+    """The probability of each node of a tree, and that by `CAUTION` below: no node's is above its parent's."""
 
     p: list[float]
-    weights: list[float]
+    cautious: list[float]
 
 
 class JudgedDraft(NamedTuple):
@@ -92,27 +92,33 @@ class Acceptance:
         self._num_drafts = 0
 
     def of_trees(self, trees: Sequence[DraftTree], recent: Sequence[AcceptanceRecord]) -> list[TreeChances]:
-        """The probability that each node of these streams' drafts is accepted: the product of p along its path."""
-        prior, odds, found = 2 * PRIOR, self._drafter.odds_shift(), []
+        """The probability that each node of these streams' drafts is accepted: the product of p along its path. Where
+        the cautious one is written out, it is `quantile`.
+        """
+        prior, odds, found, root = 2 * PRIOR, self._drafter.odds_shift(), list[TreeChances](), math.sqrt
         classes = [(taken, tried + prior) for taken, tried in zip(self._taken, self._tried, strict=True)]
         first, deeper = [*classes[:BUCKETS], classes[BUCKETS - 1]], [*classes[BUCKETS:], classes[-1]]  # again for 1.0
         for tree, record in zip(trees, recent, strict=True):
             shift = record.odds_shift()
             chances: list[float] = []
             weights: list[float] = []
+            cautious: list[float] = []
             for confidence, parent in zip(_confidences(tree), tree.parents, strict=True):
                 right = confidence * odds
                 right /= right + (1 - confidence)
                 if parent < 0:
                     taken, weight = first[int(confidence * BUCKETS)]
-                    p = _shifted((taken + prior * right) / weight, shift)
+                    p, above = _shifted((taken + prior * right) / weight, shift), 1.0
                 else:
                     taken, weight = deeper[int(confidence * BUCKETS)]
-                    p = (taken + prior * right) / weight * chances[parent]
+                    p, above = (taken + prior * right) / weight * chances[parent], cautious[parent]
                     weight = weight if weight < weights[parent] else weights[parent]
+                inner = (p * weight + 0.5) / (weight + 1)
+                least = p - CAUTION * root(inner * (1 - inner) / (weight + 1))
                 chances.append(p)
                 weights.append(weight)
-            found.append(TreeChances(chances, weights))
+                cautious.append(0.0 if least < 0 else least if least < above else above)
+            found.append(TreeChances(chances, cautious))
         return found
 
     def as_expected(self, chance: float) -> float:

@@ -277,8 +277,8 @@ class AutoPlan:
         """
         chosen = start
         self.offers.select(())
-        for z in (0.0, -CAUTION) if self.offers else ():
-            order, chances = self.offers.ranked(z, self.view.max_nodes - num_whole)
+        for cautiously in (False, True) if self.offers else ():
+            order, chances = self.offers.ranked(self.view.max_nodes - num_whole, cautiously=cautiously)
             chosen = self._best_prefix(start, chances, num_whole, 0.0)
             self.offers.select(order[: chosen.size])
             if not chosen.size or self._known.budget.allows(chosen.seconds / self.plain.seconds - 1):
@@ -313,7 +313,7 @@ class AutoPlan:
         if self._pays or not times.is_ahead_known:
             return times.is_ahead_known
         back_s = times.seconds(len(self.view.streams)) + self._drafting_s - self.plain.seconds
-        chances = self.offers.expected_next(-CAUTION, self.view.max_nodes) if self.offers else []
+        chances = self.offers.expected_next(self.view.max_nodes) if self.offers else []
         if self._best_prefix(self.plain, chances, 0, back_s).size:
             return True
         return any(map(self._worthwhile_draft, [group for group in self._groups if not group.is_cut_later]))

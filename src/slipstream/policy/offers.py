@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from slipstream.core.stream import Drafter, Observation, Stream
 from slipstream.core.tree import EMPTY_TREE, ROOT, DraftTree, TreeBuilder
-from slipstream.policy.acceptance import TreeChances, quantile
+from slipstream.policy.acceptance import TreeChances
 from slipstream.policy.knowledge import Knowledge
 
 
@@ -82,7 +82,7 @@ class Offers:
             self._merged.append(tree)
             self._stream_of += [i] * len(tree.tokens)
             all_chances.p.extend(chances.p)
-            all_chances.weights.extend(chances.weights)
+            all_chances.cautious.extend(chances.cautious)
 
     def _weigh_new(self, offered: Sequence[Sequence[str]], known: Knowledge) -> None:
         """What was proposed since the last time."""
@@ -105,40 +105,30 @@ class Offers:
             return [0.0]
         return [max([known.drafters[name].recovery for name in names]) if names else 0.0 for names in offered]
 
-    def ranked(self, z: float, limit: int) -> tuple[list[int], list[float]]:
-        """Places of the `limit` likeliest nodes, most likely first, and their probabilities at the quantile `z`.
-        Parents come before children.
+    def ranked(self, limit: int, *, cautiously: bool) -> tuple[list[int], list[float]]:
+        """Places of the `limit` likeliest nodes, most likely first, and their probabilities. Parents come before
+        children.
         """
         values = self._chances.p
         order = sorted(range(len(values)), key=values.__getitem__, reverse=True)[:limit]  # stable, also in reverse
-        if z:
-            values = self._quantiles(z)
+        if cautiously:
+            values = self._chances.cautious
             order.sort(key=values.__getitem__, reverse=True)
         return order, [values[place] for place in order]
 
-    def _quantiles(self, z: float) -> list[float]:
-        """Of all nodes, by place; no node's is higher than its parent's."""
-        values: list[float] = []
-        p, weights = self._chances
-        for tree, start in zip(self._merged, self._starts, strict=True):
-            for place, parent in enumerate(tree.parents, start):
-                own = quantile(p[place], weights[place], z)
-                above = 1.0 if parent == ROOT else values[start + parent]
-                values.append(own if own < above else above)
-        return values
-
-    def expected_next(self, z: float, limit: int) -> list[float]:
-        """The `limit` highest chances of tokens that the round after this one could score, if this one gives the first
-        token of each draft alone. What is now in second place is then in first; and where the first token is wrong,
-        the drafter may offer something else that is right.
+    def expected_next(self, limit: int) -> list[float]:
+        """The `limit` highest cautious chances of tokens that the round after this one could score, if this one gives
+        the first token of each draft alone. What is now in second place is then in first; and where the first token is
+        wrong, the drafter may offer something else that is right.
         """
-        values = self._quantiles(z)
-        expected: list[float] = []
+        values, expected = self._chances.cautious, list[float]()
         for tree, start, recovery in zip(self._merged, self._starts, self._recovery, strict=True):
-            for place, (depth, parent) in enumerate(zip(tree.depths(), tree.parents, strict=True), start):
-                if depth > 1:
-                    wrong = 1 - values[start + parent] if depth == 2 else 0.0
-                    expected.append(values[place] + wrong * recovery)
+            own = values[start : start + len(tree.tokens)]
+            expected += [
+                chance + (1 - own[parent]) * recovery if depth == 2 else chance
+                for chance, depth, parent in zip(own, tree.depths(), tree.parents, strict=True)
+                if depth > 1
+            ]
         return sorted(expected, reverse=True)[:limit]
 
     # -- the selection ----------------------------------------------------------------------------------------------
@@ -182,7 +172,7 @@ class Offers:
 
 
 def _merge(trees: Mapping[str, DraftTree], chances: Mapping[str, TreeChances]) -> tuple[DraftTree, TreeChances]:
-    """Merges several trees; each node has the highest probability of any drafter."""
+    """Merges several trees; each node has the highest probabilities of any drafter."""
     builder = TreeBuilder()
     best: list[tuple[float, float]] = []
     for name, tree in trees.items():
@@ -192,8 +182,8 @@ def _merge(trees: Mapping[str, DraftTree], chances: Mapping[str, TreeChances]) -
             at = place[node] = builder.add(place[parent], token)
             if at == len(best):
                 best.append((0.0, 0.0))
-            best[at] = max(best[at], (chance[0], chance[1]))
-    return builder.build(), TreeChances([p for p, _ in best], [weight for _, weight in best])
+            best[at] = max(best[at][0], chance[0]), max(best[at][1], chance[1])
+    return builder.build(), TreeChances([p for p, _ in best], [cautious for _, cautious in best])
 
 
 def _likeliest(tree: DraftTree, chances: TreeChances, count: int) -> tuple[DraftTree, TreeChances]:
@@ -201,7 +191,7 @@ def _likeliest(tree: DraftTree, chances: TreeChances, count: int) -> tuple[Draft
     if len(tree) <= count:
         return tree, chances
     kept = sorted(sorted(range(len(tree)), key=chances.p.__getitem__, reverse=True)[:count])  # stable, also in reverse
-    return tree.keep(kept), TreeChances([chances.p[i] for i in kept], [chances.weights[i] for i in kept])
+    return tree.keep(kept), TreeChances([chances.p[i] for i in kept], [chances.cautious[i] for i in kept])
 
 
 def _nodes_in(outer: DraftTree, inner: DraftTree) -> set[int]:

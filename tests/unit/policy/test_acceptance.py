@@ -12,7 +12,7 @@ from slipstream.core.tree import EMPTY_TREE, ROOT, DraftTree, TreeBuilder
 from slipstream.core.verify import Verdict
 from slipstream.policy.acceptance import Acceptance, AcceptanceRecord, Chance, JudgedDraft, quantile
 from slipstream.policy.budget import LossBudget
-from slipstream.policy.constants import CREDIT
+from slipstream.policy.constants import CAUTION, CREDIT, PRIOR
 from slipstream.policy.knowledge import Knowledge
 from slipstream.policy.offers import Offers
 
@@ -54,23 +54,27 @@ def test_a_nodes_chance_is_the_product_along_its_path():
     assert Acceptance().of_trees([tree], [AcceptanceRecord()])[0].p == pytest.approx([0.5, 0.25, 0.2])
 
 
-@given(st.lists(st.tuples(st.integers(-1, 8), UNITS), max_size=9), st.floats(-3, 3), st.lists(UNITS, max_size=30))
-def test_offered_nodes_are_ranked_by_chance_and_parents_come_first(nodes, z, seen):
-    builder = TreeBuilder()
-    for i, (parent, confidence) in enumerate(nodes):
-        builder.add(min(parent, i - 1), i, confidence)
-    tree, known, stream = builder.build(), Knowledge(16), make_stream([1])
+OFFER = st.lists(st.tuples(st.integers(-1, 8), UNITS), max_size=9)
+
+
+@given(OFFER, OFFER, st.booleans(), st.lists(UNITS, max_size=30))
+def test_offered_nodes_are_ranked_by_chance_and_parents_come_first(nodes, others, cautiously, seen):
+    known, stream = Knowledge(16), make_stream([1])
     for confidence in seen:
         tokens = [1 if confidence > 0.3 else 2]
         draft = JudgedDraft(DraftTree.chain([1], [confidence]), tokens, AcceptanceRecord())
         known.drafters["d"].acceptance.observe([draft])
-    offers = Offers([stream], [16])
-    offers.add(stream, FakeDrafter("d"), tree)
+    offers = Offers([stream], [18])
+    for name, of_drafter in (("d", nodes), ("e", others)):
+        builder = TreeBuilder()
+        for i, (parent, confidence) in enumerate(of_drafter):
+            builder.add(min(parent, i - 1), i, confidence)
+        offers.add(stream, FakeDrafter(name), builder.build())
     offers.weigh(known)
-    order, chances = offers.ranked(z, limit=99)
-    assert sorted(order) == list(range(len(tree))) and chances == sorted(chances, reverse=True)
+    order, chances = offers.ranked(99, cautiously=cautiously)
+    assert sorted(order) == list(range(len(order))) and chances == sorted(chances, reverse=True)
     assert all(0 <= c <= 1 for c in chances)
-    for count in range(len(tree) + 1):
+    for count in range(len(order) + 1):
         offers.select(order[:count])
         assert len(offers.selected()[0]) == count  # a child without its parent would raise
 
@@ -81,7 +85,7 @@ def test_what_several_drafters_offer_keeps_to_the_streams_room():
     offers.add(stream, FakeDrafter("a"), DraftTree.chain([1, 2], [0.9, 0.3]))
     offers.add(stream, FakeDrafter("b"), DraftTree.chain([3, 4], [0.6, 0.5]))
     offers.weigh(known)
-    order, _ = offers.ranked(0.0, limit=99)
+    order, _ = offers.ranked(99, cautiously=False)
     offers.select(order)
     assert offers.selected()[0].tokens == (1, 3)
 
@@ -123,10 +127,15 @@ def test_streams_are_weighed_and_learned_from_together_as_one_after_the_other(dr
     assert together.of_depths(5, []) == alone.of_depths(5, [])
     one_by_one = [alone.of_trees([tree], [record])[0] for tree, record in zip(trees, recent[1], strict=True)]
     assert together.of_trees(trees, recent[0]) == one_by_one
-    for tree, (p, weights) in zip(trees, one_by_one, strict=True):
+    for tree, (p, cautious) in zip(trees, one_by_one, strict=True):
         for node, parent in enumerate(tree.parents):
-            assert 0 <= p[node] <= (1 if parent == ROOT else p[parent])
-            assert parent == ROOT or weights[node] <= weights[parent]
+            assert 0 <= cautious[node] <= p[node] <= (1 if parent == ROOT else p[parent])
+            assert parent == ROOT or cautious[node] <= cautious[parent]
+
+
+def test_the_cautious_chance_is_the_lower_quantile():
+    (chances,) = Acceptance().of_trees([DraftTree.chain([1, 2], [0.9, 0.6])], [AcceptanceRecord()])
+    assert chances.cautious == [quantile(p, 2 * PRIOR, -CAUTION) for p in chances.p]
 
 
 @given(UNITS, st.floats(0, 1000), st.floats(0, 4))
