@@ -8,11 +8,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from slipstream.loading import FIRST_SIZES, MEASURING_S
+
 FILE = Path(__file__).parents[1] / "machines.json"
 MAX_ROWS = 512
-_LOADING_S = 0.6  # the time that slipstream.loading takes for measuring rows
+_MOST_ROWS = 2048  # with those that a draft model has to catch up on
 _LOADING_REPEATS = 3
-_LOADING_SIZES = {False: (1, 4, 8, 2), True: (1, 4, 8, 2, 16, 32, 64)}  # by whether the device runs ahead
 
 
 class Curve:
@@ -22,7 +23,7 @@ class Curve:
     """
 
     def __init__(self, ms_by_rows: dict[int, float], buckets: tuple[int, ...] = ()) -> None:
-        self._seconds = [0.0, *(_line(ms_by_rows, _padded(rows, buckets)) / 1e3 for rows in range(1, MAX_ROWS + 1))]
+        self._seconds = [0.0, *(_line(ms_by_rows, _padded(rows, buckets)) / 1e3 for rows in range(1, _MOST_ROWS + 1))]
 
     def __call__(self, rows: int) -> float:
         """0 for no rows."""
@@ -80,10 +81,10 @@ class Machine:
         seconds: dict[int, float] = {}
         spent_s = 0.0
         for _ in range(_LOADING_REPEATS):
-            for rows in _LOADING_SIZES[self.runs_ahead]:
+            for rows in FIRST_SIZES[self.runs_ahead]:
                 seconds[rows] = forward_s(rows)
                 spent_s += forward_s(rows)
-                if spent_s > _LOADING_S:
+                if spent_s > MEASURING_S:
                     return seconds
         return seconds
 

@@ -36,9 +36,10 @@ if TYPE_CHECKING:
     from slipstream.backends import BackendOptions
 
 
-# Rows that are measured before the first answer, as far as there is time; with more of it where a device runs ahead.
-_FIRST_SIZES = {False: (1, 4, 8, 2), True: (1, 4, 8, 2, 16, 32, 64, 128, 192, 256)}
-_MEASURING_S = 0.6
+# Rows that are measured before the first answer, as far as there is time. A device that runs ahead has a graph for some
+# sizes, of which one row more takes as long as the next size.
+FIRST_SIZES = {False: (1, 4, 8, 2), True: (1, 4, 8, 2, 16, 17, 32, 33, 64, 65, 128, 129, 192, 193, 256)}
+MEASURING_S = 0.6
 _HEAD_STEPS = (1, 4)  # of the drafts of a head that are measured: what a step takes, and what a draft takes besides
 
 
@@ -78,8 +79,8 @@ class LoadedModel:
 def _row_costs(model: Model) -> dict[int, float]:
     """Takes a second at most where a row takes less than 0.1."""
     with suppress(CapacityError):
-        sizes = _FIRST_SIZES[model.info.runs_ahead]
-        seconds = measure_rows(model, sizes, context=1, repeats=3, limit_s=_MEASURING_S)
+        sizes = FIRST_SIZES[model.info.runs_ahead]
+        seconds = measure_rows(model, sizes, context=1, repeats=3, limit_s=MEASURING_S)
         return {rows: min(of_size) for rows, of_size in seconds.items()}
     return {}
 
@@ -217,7 +218,7 @@ def _rehearse(policy: AutoPolicy, drafter: Drafter, target: LoadedModel) -> None
             if target.model.info.runs_ahead:
                 policy.rehearsed(member.name, rehearse(target.model, target.tokenizer, member))
             elif member.head.extends(Sampling(), 1):
-                drafts = measure_drafts(target.model, member.head, _HEAD_STEPS, repeats=5, limit_s=_MEASURING_S)
+                drafts = measure_drafts(target.model, member.head, _HEAD_STEPS, repeats=5, limit_s=MEASURING_S)
                 policy.drafted(member.name, drafts)
 
 
