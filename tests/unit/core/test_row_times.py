@@ -48,4 +48,4 @@ def test_a_full_cache_is_left_alone() -> None:
 def test_where_a_device_runs_ahead_more_sizes_are_measured() -> None:
     model = FakeModel()
     model.info = replace(model.info, runs_ahead=True)
-    assert set(loaded(model).row_costs()) == {1, 2, 4, 8, 16, 32, 64, 128}
+    assert set(loaded(model).row_costs()) == {1, 2, 4, 8, 16, 17, 32, 33, 64, 65, 128}
