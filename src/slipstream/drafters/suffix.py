@@ -151,11 +151,14 @@ class SuffixDrafter(FreeDrafter):
         return builder.build()
 
     def end(self, stream: Stream) -> None:
-        """Keeps the stream for later ones, and removes the oldest when the tree is full."""
+        """Keeps the stream for later ones, if it may, and removes the oldest when the tree is full."""
         if stream.id not in self._readers:
             return
-        self._read(stream)
+        if stream.options.reads_cache:
+            self._read(stream)
+            self._finished.append(list(stream.tokens))
+        else:
+            self._tree.remove(stream.tokens[: self._readers[stream.id].num_tokens])
         del self._readers[stream.id]
-        self._finished.append(list(stream.tokens))
         while self._tree.num_nodes > self._options.max_nodes and self._finished:
             self._tree.remove(self._finished.popleft())

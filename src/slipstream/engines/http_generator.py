@@ -94,7 +94,8 @@ class HttpGenerator:
         """Nothing to do: each request of a cold generator turns the cache off."""
 
     def forget_learned(self) -> None:
-        """Not possible: an engine keeps what it learned from earlier answers until it restarts."""
+        """Not possible: an engine keeps what it learned from earlier answers until it restarts. Slipstream's own keeps
+        nothing of requests that are cold."""
 
     def _ask(self, prompt: str | Conversation, sampling: Sampling, limits: Limits, top: int) -> _Heard:
         request = self.engine.request(prompt, sampling, limits, cold=self._cold, top=top)

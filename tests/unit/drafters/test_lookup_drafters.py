@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fakes import FakeModel, cycle_logits, grow, letters, make_stream
 from slipstream.core.engine import Engine
-from slipstream.core.stream import Limits
+from slipstream.core.stream import Limits, RequestOptions
 from slipstream.drafters.ngram import NgramDrafter, NgramOptions
 from slipstream.drafters.suffix import SuffixDrafter, SuffixOptions, SuffixTree
 from slipstream.errors import UsageError
@@ -216,6 +216,17 @@ def test_suffix_remembers_earlier_streams():
     grow(first, ids("world"))
     drafter.end(first)  # even without a proposal
     assert text(propose(drafter, "xlowo", 3).tokens) == "rld"
+
+
+def test_suffix_keeps_nothing_of_a_stream_that_may_not_be_kept():
+    drafter, stream = SuffixDrafter(), make_stream(ids("abcdef"))
+    stream.options = RequestOptions(reads_cache=False)
+    drafter.begin(stream)
+    drafter.propose([stream], [4])
+    grow(stream, ids("gh"))
+    drafter.end(stream)
+    assert not drafter._tree.num_nodes
+    assert not propose(drafter, "abc", 3)
 
 
 def test_suffix_memory_stays_within_its_limit():
