@@ -264,8 +264,9 @@ def _describe_gguf(path: Path, name: str) -> ModelFacts:
     try:
         header = read_header(path)
     except (ModelError, OSError, ValueError):
-        unknown = (None,) * 5
-        return ModelFacts(name, "gguf", None, None, _total_bytes([path]), "GGUF", None, *unknown, None, None)
+        is_gguf, unknown = path.suffix.lower() == ".gguf", (None,) * 8
+        form: Format | None = "gguf" if is_gguf else None
+        return ModelFacts(name, form, None, None, _total_bytes([path]), "GGUF" if is_gguf else "unknown", *unknown)
     architecture = Config(header.metadata).text("general.architecture")
     meta = Config(header.metadata, f"{architecture}.")
     heads, hidden = meta.integer("attention.head_count"), meta.integer("embedding_length")

@@ -94,7 +94,7 @@ def settings_by_label(comparison: EngineComparison) -> dict[str, EngineSettings]
     engine = choice.find()
     plain = engine_settings(choice, replace(models, drafter=PLAIN))
     engine.plan(plain, Path())  # raises for one that is only asked, at its --url
-    drafters = comparison.drafters or ([models.drafter] if models.drafter else default_drafters(models.draft))
+    drafters = comparison.drafters or ([models.drafter] if models.drafter else default_drafters(engine, models.draft))
     draft = as_given(choice.name, models.draft) if models.draft else None
     chosen = {PLAIN: plain}
     for drafter in drafters:
@@ -104,8 +104,8 @@ def settings_by_label(comparison: EngineComparison) -> dict[str, EngineSettings]
     return chosen
 
 
-def default_drafters(draft: str | None) -> list[str]:
-    return ["model", "ngram"] if draft else ["ngram"]
+def default_drafters(engine: ExternalEngine, draft: str | None) -> list[str]:
+    return [*(["model"] if draft else []), engine.default_drafter]
 
 
 def label_of(settings: EngineSettings) -> str:

@@ -26,7 +26,6 @@ from slipstream.tasks.options import EngineChoice, ModelOptions
 log = logging.getLogger("slipstream")
 _DRAFTER = re.compile(r"(?P<name>[\w.,+-]+)(\((?P<options>[^()]*)\))?")
 _P_MIN = re.compile(r"p_min=([0-9.]+)")
-_DEFAULT_DRAFTER = "ngram"
 _FIXED = re.compile(r"fixed\((\d+)\)")
 
 
@@ -74,9 +73,9 @@ def _absolute(program: str | None) -> str | None:
 
 
 def _default_drafter(engine: ExternalEngine) -> str:
-    """Without a draft model: n-grams, or plain decoding, with a warning, if the engine does not have them."""
-    if any(_DEFAULT_DRAFTER in (method.name, *method.like) for method in engine.methods):
-        return _DEFAULT_DRAFTER
+    """Without a draft model: n-grams for most, or plain decoding, with a warning, if the engine does not have them."""
+    if any(engine.default_drafter in (method.name, *method.like) for method in engine.methods):
+        return engine.default_drafter
     known = ", ".join(f"{method.name}{' with --draft' * (method.draft == 'required')}" for method in engine.methods)
     log.warning("%s has no n-gram drafting: using plain decoding. Its methods for --drafter: %s", engine.name, known)
     return PLAIN

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from slipstream.engines import find_engine
@@ -144,3 +146,10 @@ def test_candidates_to_tune_are_those_that_the_models_allow():
     assert all(c.draft == "small.gguf" and c.length for c in drafted)
     with pytest.raises(UsageError, match="--draft"):
         candidates_of(engine, [], ["model"])
+
+
+def test_slipstreams_own_server_chooses_how_to_draft_unless_told() -> None:
+    engine = find_engine("slipstream")
+    assert settings("slipstream").method == "own"
+    assert "--drafter" not in engine.plan(settings("slipstream"), Path()).argv
+    assert "--drafter suffix" in " ".join(engine.plan(settings("slipstream", "suffix"), Path()).argv)

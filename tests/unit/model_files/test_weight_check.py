@@ -376,3 +376,9 @@ def test_float_types_by_bytes(tmp_path: Path) -> None:
     config_folder(tmp_path, tensors)
     assert describe(tmp_path).quantisation_kind == "BF16"
     assert describe(tmp_path).num_parameters == int(np.sum([t.numel() for t in tensors.values()]))
+
+
+def test_what_no_header_says_is_not_guessed(tmp_path):
+    for name, form in (("m.gguf", "gguf"), ("m.bin", None)):
+        (tmp_path / name).write_bytes(b"hello")
+        assert describe(tmp_path / name).format == form

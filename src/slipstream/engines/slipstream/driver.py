@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 _SECRET_VARIABLES = {"--api-key": "SLIPSTREAM_API_KEY"}
 _LENGTHS = (2, 4, 8)
+_OWN = "own"  # what the server chooses by itself: a head that comes with the model, or else suffix
 
 
 class SlipstreamServer(ExternalEngine):
@@ -42,7 +43,9 @@ class SlipstreamServer(ExternalEngine):
     default_port = 8000
     keeps_seeds = True
     secret_flags = tuple(_SECRET_VARIABLES)
+    default_drafter = _OWN
     methods = (
+        Method(_OWN, lengths=_LENGTHS),
         Method("model", "required", lengths=_LENGTHS, takes_p_min=True),
         Method("translate", "required", lengths=_LENGTHS, takes_p_min=True),
         Method("head", "required", lengths=_LENGTHS),
@@ -65,7 +68,8 @@ class SlipstreamServer(ExternalEngine):
         line.add("--model", settings.model, "the model that answers")
         line.add_if("--draft", settings.draft, "the model that drafts")
         options = "" if settings.p_min is None else f"(p_min={settings.p_min:g})"
-        line.add("--drafter", f"{method.name}{options}" if method else PLAIN, "how to draft")
+        if method is None or method.name != _OWN:
+            line.add("--drafter", f"{method.name}{options}" if method else PLAIN, "how to draft")
         if settings.draft_length is not None:
             line.add("--policy", f"fixed({settings.draft_length})", "always this many tokens per step")
         line.add("--host", settings.host, "the address it listens on")
