@@ -99,7 +99,7 @@ class RoundTimes:
         first rounds of a size are far off, their median is taken at once: what drafts for many streams cost the host is
         not measured at load.
         """
-        size = size_of(rows)
+        size = rows if rows in self._points else size_of(rows)
         if len(self._first) < FIRST_ROUNDS:
             self._first.append((size, seconds))
             self._learn_host()

@@ -187,3 +187,13 @@ def test_a_first_draft_that_reads_a_prompt_does_not_make_steps_dear():
     for _ in range(60):
         times.record(1, 4, 3.4, num_unread=3, is_free=False)
     assert times.seconds(1, 4, 0) == pytest.approx(3.4, rel=0.05)
+
+
+@pytest.mark.parametrize("true_s", [6.0, 7.5])
+def test_a_size_measured_at_load_follows_its_own_rounds(true_s):
+    """Also the last one, and where its class has another number of rows: 65 is of that of 72."""
+    times = measured({1: 4.0, 64: 5.4, 65: 6.6})
+    for rows, seconds in [(1, 4.0)] * 3 + [(1, 4.0), (65, true_s)] * 200:
+        times.record(rows, seconds, is_plain=rows == 1)
+    assert times.seconds(65) == pytest.approx(true_s, rel=0.06)
+    assert times.seconds(72) < 2 * true_s
