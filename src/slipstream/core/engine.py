@@ -461,7 +461,7 @@ class Engine:
                         f"a stream of {reserve} tokens does not fit the KV cache of {self.target.info.name}: "
                         "lower max_tokens, or give the cache more room"
                     )
-                known = stream.tokens if stream.options.reads_cache else ()
+                known = () if stream.options.is_cold else stream.tokens
                 stream.sequence = self.target.open(known, reserve)
             except Exception as error:
                 if isinstance(error, CapacityError) and self._active:

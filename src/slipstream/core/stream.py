@@ -65,7 +65,7 @@ class RequestOptions:
     max_draft: int | None = None  # tokens drafted per round; None: as many as the policy likes
     num_logprobs: int | None = None  # alternatives to report with each token; None: no log probabilities
     constraint: Constraint | None = None  # restricts which tokens may follow, for example to a grammar
-    reads_cache: bool = True  # False: the whole prompt is read, and nothing of the text is kept for later drafts
+    is_cold: bool = False  # the whole prompt is read, and drafts are neither from texts of other streams nor for them
 
     def __post_init__(self) -> None:
         for name in ("max_draft", "num_logprobs"):

@@ -101,8 +101,9 @@ def _size(node: _Node) -> int:
 
 @dataclass(slots=True)
 class _TreeReader:
-    """How much of a running stream is in the tree."""
+    """A running stream, and how much of it is in its tree."""
 
+    tree: SuffixTree
     num_tokens: int = 0
     place: list[_Node] = field(default_factory=list)
 
@@ -120,7 +121,9 @@ class SuffixDrafter(FreeDrafter):
         self._finished: deque[list[int]] = deque()  # oldest first
 
     def begin(self, stream: Stream) -> None:
-        self._readers[stream.id] = _TreeReader()
+        """A stream that keeps to itself has a tree of its own."""
+        tree = SuffixTree(self._options.depth) if stream.options.is_cold else self._tree
+        self._readers[stream.id] = _TreeReader(tree)
 
     def propose(self, streams: Sequence[Stream], budgets: Sequence[int]) -> list[DraftTree]:
         return [self._propose_one(self._read(s), budget) for s, budget in zip(streams, budgets, strict=True)]
@@ -128,7 +131,7 @@ class SuffixDrafter(FreeDrafter):
     def _read(self, stream: Stream) -> _TreeReader:
         reader = self._readers[stream.id]
         for token in stream.tokens[reader.num_tokens :]:
-            reader.place = self._tree.add(reader.place, token)
+            reader.place = reader.tree.add(reader.place, token)
         reader.num_tokens = len(stream.tokens)
         return reader
 
@@ -138,7 +141,7 @@ class SuffixDrafter(FreeDrafter):
         heap: list[_Candidate] = []
         parent, chance, place = ROOT, 1.0, reader.place
         while len(builder) < budget:
-            length, ranked = self._tree.continuations(place, self._options.width)
+            length, ranked = reader.tree.continuations(place, self._options.width)
             trust = length / (length + _DOUBT)
             for token, share in ranked:
                 confidence = trust * share * share  # a text that continued in two ways often continues in a third
@@ -147,18 +150,16 @@ class SuffixDrafter(FreeDrafter):
                 break
             minus_chance, parent, token, confidence, before = heapq.heappop(heap)
             parent, chance = builder.add(parent, token, confidence), -minus_chance
-            place = self._tree.after(before, token)
+            place = reader.tree.after(before, token)
         return builder.build()
 
     def end(self, stream: Stream) -> None:
-        """Keeps the stream for later ones, if it may, and removes the oldest when the tree is full."""
+        """Keeps the stream for later ones, unless it is cold, and removes the oldest when the tree is full."""
         if stream.id not in self._readers:
             return
-        if stream.options.reads_cache:
+        if not stream.options.is_cold:
             self._read(stream)
             self._finished.append(list(stream.tokens))
-        else:
-            self._tree.remove(stream.tokens[: self._readers[stream.id].num_tokens])
         del self._readers[stream.id]
         while self._tree.num_nodes > self._options.max_nodes and self._finished:
             self._tree.remove(self._finished.popleft())

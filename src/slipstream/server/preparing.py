@@ -95,8 +95,8 @@ def _calls(
     for ids in prompts:
         for choice in range(request.n or 1):
             constraint = _constraint(service, request, lark)  # one for each stream: it follows the answer
-            reads_cache = request.cache_prompt is not False
-            options = RequestOptions(request.drafting.max_draft, request.num_logprobs, constraint, reads_cache)
+            is_cold = request.cache_prompt is False
+            options = RequestOptions(request.drafting.max_draft, request.num_logprobs, constraint, is_cold)
             drafter, sampling = _drafter(service, request.drafting, bool(constraint)), _sampling(request, seed + choice)
             service.engine.check(ids, sampling)
             calls.append(AnswerCall(ids, sampling, limits, drafter, options))

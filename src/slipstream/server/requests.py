@@ -83,7 +83,8 @@ class Generating(Body):
     max_tokens: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     ignore_eos: bool | None = None
     cache_prompt: bool | None = Field(
-        default=None, description="false: reads the whole prompt, and keeps no text for later drafts; for measurements."
+        default=None,
+        description="false: reads the whole prompt, and drafts neither from texts of other requests nor for them.",
     )
     user: Annotated[str, Field(max_length=1000)] | None = Field(None, description="Accepted and not used.")
     response_format: ResponseFormat | None = None

@@ -96,8 +96,8 @@ def test_a_constraint_holds_and_the_text_does_not_depend_on_the_draft(temperatur
 def test_a_prompt_may_be_read_whole_although_it_is_cached():
     model = FakeModel(hashed_logits(32), 32, remembers=True)
     runs = Engine(model, letters())
-    for reads_cache, reused in ((True, 0), (True, 5), (False, 0)):
-        options = RequestOptions(reads_cache=reads_cache)
+    for is_cold, reused in ((False, 0), (False, 5), (True, 0)):
+        options = RequestOptions(is_cold=is_cold)
         answer = runs.generate([1, 2, 3, 4, 5, 6], limits=LIMITS, options=options).result()
         assert answer.stats.num_reused == reused
     assert answer.tokens == plain_tokens(model.logits, [1, 2, 3, 4, 5, 6], Sampling(), 12)

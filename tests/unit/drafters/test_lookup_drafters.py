@@ -218,15 +218,17 @@ def test_suffix_remembers_earlier_streams():
     assert text(propose(drafter, "xlowo", 3).tokens) == "rld"
 
 
-def test_suffix_keeps_nothing_of_a_stream_that_may_not_be_kept():
-    drafter, stream = SuffixDrafter(), make_stream(ids("abcdef"))
-    stream.options = RequestOptions(reads_cache=False)
-    drafter.begin(stream)
-    drafter.propose([stream], [4])
-    grow(stream, ids("gh"))
-    drafter.end(stream)
-    assert not drafter._tree.num_nodes
-    assert not propose(drafter, "abc", 3)
+def test_suffix_drafts_for_a_cold_stream_from_itself_alone_and_for_no_other_from_it():
+    drafter, cold, other = SuffixDrafter(), make_stream(ids("abcdefab")), make_stream(ids("cdeghicde"))
+    cold.options = RequestOptions(is_cold=True)
+    for stream in (cold, other):
+        drafter.begin(stream)
+        drafter.propose([stream], [4])
+    assert text(drafter.propose([cold], [4])[0].tokens) == "cdef"
+    assert text(drafter.propose([other], [4])[0].tokens) == "ghic"
+    grow(cold, ids("cdexy"))
+    drafter.end(cold)
+    assert not propose(drafter, "xyfab", 3)
 
 
 def test_suffix_memory_stays_within_its_limit():
