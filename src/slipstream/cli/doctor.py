@@ -122,7 +122,7 @@ def _show(result: Diagnosis) -> None:
         _show_models(console, result.machine)
     for role, facts in result.facts.items():
         size = f"{facts.weight_bytes / 1e9:.1f} GB" if facts.weight_bytes else "size unknown"
-        console.print(f"{role}: {facts.name}, {facts.quantisation_kind or facts.format}, {size}")
+        console.print(f"{role}: {facts.name}, {facts.quantisation_kind or facts.format or 'format unknown'}, {size}")
     findings = worst_first(result.findings)
     for finding in findings[:MAX_SHOWN]:
         _show_finding(console, finding)

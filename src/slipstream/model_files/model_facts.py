@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -18,11 +19,12 @@ from slipstream.model_files.weights_gguf import parts, stored_bytes
 from slipstream.model_files.weights_safetensors import StoredShape, check_file, check_index
 from slipstream.models.chat_template import template_of_folder
 from slipstream.models.files import read_optional_config
-from slipstream.models.gguf_header import GgufHeader, read_header
+from slipstream.models.gguf_header import MAGIC, GgufHeader, read_header
 from slipstream.models.gguf_quant import type_names
 from slipstream.models.head_kinds import kind_in_config, stated_target
 from slipstream.models.hf_config import FAMILIES
 from slipstream.models.safetensors import INDEX, PICKLES
+from slipstream.reading import open_regular
 
 Format = Literal["safetensors", "gguf", "pickle"]
 # quant_method in config.json -> the name used here; others keep their own.
@@ -264,9 +266,8 @@ def _describe_gguf(path: Path, name: str) -> ModelFacts:
     try:
         header = read_header(path)
     except (ModelError, OSError, ValueError):
-        is_gguf, unknown = path.suffix.lower() == ".gguf", (None,) * 8
-        form: Format | None = "gguf" if is_gguf else None
-        return ModelFacts(name, form, None, None, _total_bytes([path]), "GGUF" if is_gguf else "unknown", *unknown)
+        form: Format | None = "gguf" if _is_gguf(path) else None
+        return ModelFacts(name, form, None, None, _total_bytes([path]), form and form.upper(), *(None,) * 8)
     architecture = Config(header.metadata).text("general.architecture")
     meta = Config(header.metadata, f"{architecture}.")
     heads, hidden = meta.integer("attention.head_count"), meta.integer("embedding_length")
@@ -294,6 +295,14 @@ def _describe_gguf(path: Path, name: str) -> ModelFacts:
         has_chat_template=Config(header.metadata).text("tokenizer.chat_template") is not None,
         kv_shape=from_gguf(header.metadata, architecture),
     )
+
+
+def _is_gguf(path: Path) -> bool:
+    """Also one that is damaged."""
+    with suppress(OSError), open_regular(path) as file:
+        if file.read(len(MAGIC)) == MAGIC:
+            return True
+    return path.suffix.lower() == ".gguf"
 
 
 def _gguf_parameters(header: GgufHeader) -> int | None:

@@ -82,6 +82,8 @@ def check_capability(facts: ModelFacts, capability: Capability) -> list[Finding]
 def label(facts: ModelFacts) -> str:
     """GGUF Q4_K_M, AWQ 4 bits, not quantised (BF16)."""
     kind = facts.quantisation_kind
+    if facts.quantisation is None and facts.format is None:
+        return "unknown"
     if facts.quantisation in (None, "none"):
         return f"not quantised ({kind})" if kind else "not quantised"
     return f"{facts.quantisation} {kind}" if kind else str(facts.quantisation)

@@ -379,6 +379,9 @@ def test_float_types_by_bytes(tmp_path: Path) -> None:
 
 
 def test_what_no_header_says_is_not_guessed(tmp_path):
-    for name, form in (("m.gguf", "gguf"), ("m.bin", None)):
-        (tmp_path / name).write_bytes(b"hello")
-        assert describe(tmp_path / name).format == form
+    for name, data, form in (("m.gguf", b"hello", "gguf"), ("sha256-1", b"GGUF\3", "gguf"), ("m.bin", b"hello", None)):
+        (tmp_path / name).write_bytes(data)
+        facts = describe(tmp_path / name)
+        assert facts.format == form
+        assert label(facts) == ("GGUF" if form else "unknown")
+        assert facts.quantisation == ("GGUF" if form else None)
