@@ -87,10 +87,11 @@ $(VENV)/.server-installed: $(VENV)/.installed
 	$(BIN)/pip install -q -e '.[server]'
 	touch $@
 
-# Leaves out what this backend does not use: the models that read images. And tiles of AMX: GCC 12.2 drops what llama.cpp
-# configures them with, so every processor that has them stops with "Illegal instruction".
-NO_TILES := $(if $(filter x86_64,$(shell uname -m)),-DCMAKE_CXX_FLAGS='-mno-amx-tile -mno-amx-int8 -mno-amx-bf16')
-LLAMACPP_CMAKE ?= -DLLAVA_BUILD=OFF $(NO_TILES)
+# Leaves out what this backend does not use: the models that read images. And AMX where GCC is 12.2, which removes the
+# instruction that configures its tiles: every processor that has AMX would stop with "Illegal instruction".
+COMPILER := $(shell uname -m)-$(shell gcc -dumpfullversion)
+NO_AMX := $(if $(filter x86_64-12.2%,$(COMPILER)),-DCMAKE_CXX_FLAGS='-mno-amx-tile -mno-amx-int8 -mno-amx-bf16')
+LLAMACPP_CMAKE ?= -DLLAVA_BUILD=OFF $(NO_AMX)
 
 $(VENV)/.llamacpp-installed: $(VENV)/.installed
 	CMAKE_ARGS="$(LLAMACPP_CMAKE) $(CMAKE_ARGS)" $(BIN)/pip install -q -e '.[llamacpp]'
