@@ -148,7 +148,7 @@ def test_beside_codes_nothing_is_streamed(monkeypatch: pytest.MonkeyPatch) -> No
     TritonOps(CONFIG, torch.bfloat16, CPU, False)
     assert asked == [CONFIG] * 2
     QuantisedOps(CONFIG, torch.bfloat16, CPU, False, EmulatedKernels(), heads_stream=False).for_head(CONFIG)
-    TritonOps(CONFIG, torch.bfloat16, CPU, False, streams=False)
+    TritonOps(CONFIG, torch.bfloat16, CPU, False, in_cuda=False)
     assert asked == [CONFIG] * 2
 
 

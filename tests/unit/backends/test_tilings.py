@@ -12,12 +12,23 @@ pytest.importorskip("triton")
 
 from slipstream.backends.torch.cuda import tilings
 from slipstream.backends.torch.cuda.linear import Tiling
+from slipstream.backends.torch.cuda.products import Product, Products
 from slipstream.backends.torch.cuda.tilings import CANDIDATES, WIDE, Tilings
 from slipstream.backends.torch.ops import Linear
 
 WEIGHT = Linear(torch.zeros(64, 32), 64, 32)
 BEST = CANDIDATES["gate"][2]
 measured: list[Tiling] = []
+
+
+class Kernels(Products):
+    """Of which only the name is asked."""
+
+    def __init__(self) -> None:
+        super().__init__(torch.bfloat16)
+
+    def _launch(self, product: Product) -> None:
+        raise AssertionError
 
 
 @pytest.fixture(autouse=True)
@@ -139,7 +150,7 @@ def test_streamed_products_are_all_there_is_for_few_rows(
     monkeypatch: pytest.MonkeyPatch, outputs: int, splits: list[int]
 ) -> None:
     weight = Linear(torch.zeros(outputs, 64, dtype=torch.bfloat16), outputs, 64)
-    new = Tilings(torch.device("cuda"), ["streamed"])
+    new = Tilings(torch.device("cuda"), {"streamed": Kernels()})
     new._keeps = False
     new.measure("add", [weight], 1, lambda: lambda weight, tiling: None)
     assert [(tiling.split, tiling.by) for tiling in measured] == [(n, "streamed") for n in splits]
@@ -154,7 +165,7 @@ def test_few_rows_are_streamed_where_a_step_is_not_slower_for_it(
 ) -> None:
     weight = Linear(torch.zeros(4096, 64, dtype=torch.bfloat16), 4096, 64)
     for process in range(2):
-        new, asked = Tilings(torch.device("cuda"), ["streamed"]), []
+        new, asked = Tilings(torch.device("cuda"), {"streamed": Kernels()}), []
 
         def measure(new: Tilings = new) -> None:
             new.measure("add", [weight], 1, lambda: lambda weight, tiling: None)
@@ -172,3 +183,12 @@ def test_without_streamed_kernels_there_is_nothing_to_choose() -> None:
     new, measured_once = Tilings(torch.device("cuda")), []
     new.choose_streamed("a model", lambda: measured_once.append(True), lambda: pytest.fail("measured"))
     assert not new.streams and measured_once == [True]
+
+
+def test_what_was_chosen_without_some_kernels_is_not_taken_where_they_are() -> None:
+    for others, again in (({}, {}), ({"hopper": Kernels()}, {"hopper": Kernels()}), ({}, {})):
+        for kernels in (others, again):
+            measured.clear()
+            new = Tilings(torch.device("cuda"), kernels)
+            new.measure("gate", [WEIGHT], 256, lambda: lambda weight, tiling: None)
+            assert any(tiling.by == "hopper" for tiling in measured) == bool(kernels and kernels is others)

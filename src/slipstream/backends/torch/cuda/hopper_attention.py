@@ -8,7 +8,7 @@ import math
 
 import torch
 
-from slipstream.backends.torch.cuda.nvrtc import Kernel, NvrtcError, cached_cubin, tensor_map
+from slipstream.backends.torch.cuda.nvrtc import HOPPER, Kernel, NvrtcError, cached_cubin, is_hopper, tensor_map
 from slipstream.models.config import DecoderConfig
 
 log = logging.getLogger("slipstream")
@@ -18,7 +18,6 @@ _STAGES = 2  # a third gained nothing
 _BLOCK_SIZE = 4  # fields of a block
 _PANEL = 64  # columns that stand together in shared memory
 _HEAD_DIMS = (64, 128)
-_CAPABILITY, _ARCHITECTURE = (9, 0), "sm_90a"
 _POINTER, _INT = ctypes.c_void_p, ctypes.c_int
 
 
@@ -41,14 +40,14 @@ class HopperAttention:
         self._scale = config.head_dim**-0.5 / math.log(2)  # of the scores, for powers of two
         half = int(dtype == torch.float16)
         defines = {"HEAD_DIM": config.head_dim, "GROUP": group, "STAGES": _STAGES, "FLOAT16": half}
-        self._kernel = Kernel(cached_cubin("hopper_attention", _ARCHITECTURE, defines), "hopper_attention")
+        self._kernel = Kernel(cached_cubin("hopper_attention", HOPPER, defines), "hopper_attention")
         tiles = (_ROWS + 2 * _STAGES * _KEYS) * config.head_dim * dtype.itemsize
         self._shared_bytes = tiles + 4 * _STAGES * 8 + 1024  # barriers, and tiles begin at a multiple of 1024
 
     @classmethod
     def for_model(cls, config: DecoderConfig, dtype: torch.dtype, device: torch.device) -> HopperAttention | None:
         """None where this GPU or this model has no such kernel."""
-        if device.type != "cuda" or torch.cuda.get_device_capability(device) != _CAPABILITY:
+        if not is_hopper(device):
             return None
         fits = config.head_dim in _HEAD_DIMS and config.num_heads // config.num_kv_heads <= _ROWS
         if not fits or config.sliding_window or dtype not in (torch.bfloat16, torch.float16):

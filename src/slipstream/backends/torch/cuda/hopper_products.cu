@@ -21,7 +21,6 @@
 #define ROW_BYTES 128 /* of 64 inputs */
 #define WEIGHT_BYTES (OUTPUTS * ROW_BYTES)
 #define STAGE_BYTES (WEIGHT_BYTES + ROWS * ROW_BYTES)
-#define BLOCKS (ROW_TILES * PARTS) /* of a cluster: those of the first rows come first */
 #define SUMS (OUTPUTS / 2) /* of a lane: for each 8 outputs two neighbours of one row, and of the row 8 further on */
 
 struct Task {

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 
 import torch
 
-from slipstream.backends.torch.cuda.nvrtc import Kernel, NvrtcError, TensorMap, cached_cubin
+from slipstream.backends.torch.cuda.nvrtc import HOPPER, Kernel, NvrtcError, TensorMap, cached_cubin, is_hopper
 from slipstream.backends.torch.cuda.products import COLUMNS, INT, KINDS, POINTER, Kind, Product, Products, takes_sizes
 from slipstream.backends.torch.ops import Linear
 from slipstream.models.config import DecoderConfig
 
 log = logging.getLogger("slipstream")
 
-_CAPABILITY, _ARCHITECTURE = (9, 0), "sm_90a"
 _ROWS, _THREADS = 128, 384  # of a tile; of a block
 _MAX_ROW_TILES = 2  # of a cluster
 _OUTPUTS = (64, 96, 128, 192, 224, 256)  # of a tile
@@ -96,9 +95,7 @@ class HopperProducts(Products):
     @classmethod
     def for_model(cls, config: DecoderConfig, dtype: torch.dtype, device: torch.device) -> HopperProducts | None:
         """None where this GPU or the sizes of the model have no such kernels."""
-        if not takes_sizes(config, dtype) or device.type != "cuda":
-            return None
-        if torch.cuda.get_device_capability(device) != _CAPABILITY:
+        if not takes_sizes(config, dtype) or not is_hopper(device):
             return None
         products = cls(dtype, device)
         try:
@@ -108,13 +105,13 @@ class HopperProducts(Products):
             return None
         return products
 
-    @staticmethod
-    def takes(weight: Linear) -> bool:
+    def takes(self, weight: Linear) -> bool:
         return weight.scale is None and weight.outputs % _ALIGNED == 0
 
     def _launch(self, product: Product) -> None:
         x, weight, squares = product.x, product.weight, product.hidden.squares
         assert x is not None and squares is not None
+        assert product.kind != "qkv" and (weight.bias is None or product.kind != "gated"), "there are no such kernels"
         rows, parts = len(x), -(-weight.inputs // product.shares.inputs)
         shape, bias = tile_for(weight.outputs, rows, parts, self._multiprocessors), weight.bias
         tiles = shape.tiles(weight.outputs, rows)
@@ -143,7 +140,7 @@ class HopperProducts(Products):
     def _kernel(self, kind: Kind, shape: TileShape) -> Kernel:
         key = (kind, shape)
         if key not in self._kernels:
-            cubin = cached_cubin("hopper_products", _ARCHITECTURE, defines_of(kind, shape, self._dtype))
+            cubin = cached_cubin("hopper_products", HOPPER, defines_of(kind, shape, self._dtype))
             self._kernels[key] = Kernel(cubin, "product")
         return self._kernels[key]
 

@@ -25,12 +25,19 @@ log = logging.getLogger("slipstream")
 
 Argument = torch.Tensor | int | float | ctypes.Structure  # a pointer, 32-bit numbers, or what is passed by value
 
+HOPPER = "sm_90a"  # what is compiled for it alone: with its own instructions
 _INCLUDE = re.compile(r'#include "(.+)"\n')
 _UINT = ctypes.c_uint
 _MAX_SHARED_BYTES, _SHARED_PERCENT = 8, 9  # CU_FUNC_ATTRIBUTE_…
 _CLUSTER, _EARLY_START = 4, 6  # CU_LAUNCH_ATTRIBUTE_…: CLUSTER_DIMENSION, PROGRAMMATIC_STREAM_SERIALIZATION
 _TENSOR_TYPES = {torch.float16: 6, torch.bfloat16: 9}  # CU_TENSOR_MAP_DATA_TYPE_…
 _SWIZZLE_128B, _PROMOTE_256B = 3, 3
+
+
+def is_hopper(device: torch.device) -> bool:
+    if device.type != "cuda" or torch.version.cuda is None:  # ROCm's devices have that type too
+        return False
+    return torch.cuda.get_device_capability(device) == (9, 0)
 
 
 class _Attribute(ctypes.Structure):
@@ -123,8 +130,8 @@ def paired_map(tensor: torch.Tensor, width: int, pairs: int) -> TensorMap:
 
 
 def _described(tensor: torch.Tensor, sizes: Sequence[tuple[int, int]], box: Sequence[int]) -> TensorMap:
-    """`sizes`: how many there are along each way, and how many numbers apart. Pieces of 16 bytes are exchanged by the
-    number of their row, as tensor cores read them without conflicts.
+    """`sizes`: along each way, how many there are, and how many numbers lie from one to the next. Pieces of 16 bytes
+    are exchanged by the number of their row, as tensor cores read them without conflicts.
     """
     count, item = len(sizes), tensor.element_size()
     room = ctypes.create_string_buffer(ctypes.sizeof(TensorMap) + 64)

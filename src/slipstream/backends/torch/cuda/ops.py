@@ -57,16 +57,16 @@ class TritonOps:
     takes_fp8 = False
 
     def __init__(
-        self, config: DecoderConfig, dtype: torch.dtype, device: torch.device, exact: bool, streams: bool = True
+        self, config: DecoderConfig, dtype: torch.dtype, device: torch.device, exact: bool, in_cuda: bool = True
     ) -> None:
-        """`streams`: products may be those of the kernels in CUDA C++, where there are such."""
+        """`in_cuda`: products may be those of the kernels in CUDA C++, where there are such."""
         self.activation_dtype = dtype
         self.batch_invariant = exact  # the model then never takes more rows than the skinny kernels do
         self._device = device
         self._config = config
         qkv_outputs = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
         self._many = ManyRows()
-        others = _others(config, dtype, device) if streams else {}
+        others = _others(config, dtype, device) if in_cuda else {}
         most, norms = max(config.hidden_size, qkv_outputs), 2 * config.num_layers + 1
         self._skinny = SkinnyProducts(dtype, device, most, norms, others)
         self._attention = PagedAttention(config, dtype, device, MAX_TILES)

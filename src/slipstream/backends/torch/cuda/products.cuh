@@ -1,4 +1,4 @@
-/* What products have in common: what becomes of a sum, rounded in the same places as in linear.py. */
+/* What kernels of products do with a sum, rounded in the same places as in linear.py. */
 #define PLAIN 0 /* norm(x) times the weight */
 #define GATED 1 /* the same, with SwiGLU */
 #define QKV 2   /* the same, rotated; keys and values go into the cache */

@@ -74,6 +74,9 @@ class Products(ABC):
     def _describe_pairs(self, tensor: torch.Tensor, pairs: int) -> TensorMap:
         return paired_map(tensor, COLUMNS, pairs)
 
+    def takes(self, weight: Linear) -> bool:
+        return weight.scale is None
+
     @abstractmethod
     def _launch(self, product: Product) -> None: ...
 

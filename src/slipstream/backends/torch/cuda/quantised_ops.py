@@ -68,7 +68,7 @@ class QuantisedOps(TritonOps):
         heads_stream: bool = True,
     ) -> None:  # fmt: skip
         """Only a head's products may be streamed: those kernels add to a residual stream in 16 bits."""
-        super().__init__(config, dtype, device, exact, streams=False)
+        super().__init__(config, dtype, device, exact, in_cuda=False)
         self._kernels = kernels
         self._heads_stream = heads_stream
 

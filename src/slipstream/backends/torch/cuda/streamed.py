@@ -8,7 +8,7 @@ import logging
 import torch
 
 from slipstream.backends.torch.cuda.early_start import can_start_early
-from slipstream.backends.torch.cuda.nvrtc import Kernel, NvrtcError, TensorMap, cached_cubin
+from slipstream.backends.torch.cuda.nvrtc import Kernel, NvrtcError, TensorMap, cached_cubin, is_hopper
 from slipstream.backends.torch.cuda.products import (
     COLUMNS,
     INT,
@@ -34,12 +34,11 @@ _MAX_STAGES = 8  # as streamed.cu has barriers
 _RING_BYTES = 208 * 1024
 _DEPTHS = (1, 2, 4)  # boxes of a stage, one after another: 8 were no faster
 _ENOUGH_STAGES = 4  # gate-up of an 8B took 59.8 us with 3 stages, 57.2 with 7
-_CAPABILITY = (9, 0)
 
 
 def can_stream(device: torch.device) -> bool:
     """On the GPUs for which the sizes above were measured. Newer ones have the instructions too."""
-    return can_start_early(device) and torch.cuda.get_device_capability(device) == _CAPABILITY
+    return can_start_early(device) and is_hopper(device)
 
 
 class _CTask(ctypes.Structure):

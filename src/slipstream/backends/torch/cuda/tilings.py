@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,9 @@ import triton
 
 from slipstream.backends.torch.cuda.bucket import captured_graph
 from slipstream.backends.torch.cuda.device_time import least_seconds
-from slipstream.backends.torch.cuda.hopper_products import HopperProducts
 from slipstream.backends.torch.cuda.linear import MAX_ROWS, Maker, Tiling
 from slipstream.backends.torch.cuda.nvrtc import NvrtcError
+from slipstream.backends.torch.cuda.products import Products
 from slipstream.backends.torch.ops import Linear
 from slipstream.cache import private_folder, read_private
 from slipstream.errors import SlipstreamError
@@ -114,10 +114,10 @@ _SPREAD_BYTES = 600_000_000  # weights that one measurement goes through: more t
 class Tilings:
     """The best known tiling of each product; the first candidate until it was measured."""
 
-    def __init__(self, device: torch.device, others: Collection[Maker] = ()) -> None:
-        """`others`: that have kernels for the weights in 16 bits."""
-        self.streams = "streamed" in others  # and is used
-        self._others = others
+    def __init__(self, device: torch.device, others: Mapping[Maker, Products] | None = None) -> None:
+        """`others`: those that have kernels beside Triton's."""
+        self._others = others or {}
+        self.streams = "streamed" in self._others  # and is used
         self._known: dict[str, Tiling] = {}
         self._device = device
         self._keeps = True  # until the cache can't be written
@@ -126,7 +126,7 @@ class Tilings:
         narrow = self._known.get(self._narrow_key(kind, weight), self._candidates(kind, weight, 1)[0])
         if rows <= NARROW_ROWS:
             return narrow
-        wide = self._known.get(_key(kind, weight, rows, narrow.split), self._candidates(kind, weight, rows)[0])
+        wide = self._known.get(self._wide_key(kind, weight, rows, narrow), self._candidates(kind, weight, rows)[0])
         return wide.like(narrow, weight.inputs, weight.data.element_size())
 
     def measure(self, kind: str, weights: Sequence[Linear], rows: int, trial: Callable[[], Trial]) -> None:
@@ -136,7 +136,7 @@ class Tilings:
         """
         weight, is_narrow = weights[0], rows <= NARROW_ROWS
         narrow = self.of(kind, weight, 1)
-        key = self._narrow_key(kind, weight) if is_narrow else _key(kind, weight, rows, narrow.split)
+        key = self._narrow_key(kind, weight) if is_narrow else self._wide_key(kind, weight, rows, narrow)
         candidates = self._candidates(kind, weight, rows)
         if len(candidates) == 1:
             return
@@ -172,10 +172,15 @@ class Tilings:
         measure()
 
     def _is_streamed(self, kind: str, weight: Linear) -> bool:
-        return self.streams and kind in STREAMED and weight.scale is None
+        return self.streams and kind in STREAMED and self._has("streamed", weight)
 
     def _narrow_key(self, kind: str, weight: Linear) -> str:
         return _key(kind, weight) + (", streamed" if self._is_streamed(kind, weight) else "")
+
+    def _wide_key(self, kind: str, weight: Linear, rows: int, narrow: Tiling) -> str:
+        """Several numbers of rows are measured together. What was found among fewer candidates is kept apart."""
+        makers = dict.fromkeys(tiling.by for tiling in self._candidates(kind, weight, rows) if tiling.by != "triton")
+        return ", ".join((_key(kind, weight), f"{_size(rows)} rows", f"split {narrow.split}", *makers))
 
     def _candidates(self, kind: str, weight: Linear, rows: int) -> tuple[Tiling, ...]:
         if rows <= NARROW_ROWS and self._is_streamed(kind, weight):
@@ -184,8 +189,10 @@ class Tilings:
         narrow, wide = (CANDIDATES, WIDE) if weight.scale is None else (FP8_CANDIDATES, FP8_WIDE)
         if rows <= NARROW_ROWS:
             return narrow[kind]
-        takes = "hopper" in self._others and HopperProducts.takes(weight)
-        return tuple(tiling for tiling in wide[_size(rows)] if tiling.by == "triton" or takes)
+        return tuple(t for t in wide[_size(rows)] if t.by == "triton" or self._has(t.by, weight))
+
+    def _has(self, maker: Maker, weight: Linear) -> bool:
+        return maker in self._others and self._others[maker].takes(weight)
 
     def _remembered(self) -> dict[str, Any]:
         """Results of earlier runs; nothing if the file is missing, damaged or may be another user's."""
@@ -211,10 +218,8 @@ class Tilings:
         return private_folder("tilings") / f"{gpu}-triton-{triton.__version__}.json"
 
 
-def _key(kind: str, weight: Linear, rows: int = 0, split: int = 0) -> str:
-    """`rows`: of a wide tiling, which is measured for several of them together."""
-    name = f"{kind} {weight.outputs}x{weight.inputs} {weight.data.dtype}".replace("torch.", "")
-    return f"{name}, {_size(rows)} rows, split {split}" if rows else name
+def _key(kind: str, weight: Linear) -> str:
+    return f"{kind} {weight.outputs}x{weight.inputs} {weight.data.dtype}".replace("torch.", "")
 
 
 def _size(rows: int) -> int:
