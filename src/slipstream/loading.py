@@ -18,7 +18,7 @@ from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Drafter
 from slipstream.core.team import members_of
 from slipstream.core.turn import TURN
-from slipstream.drafters import DraftSources, ModelBackedDrafter, make_drafter, names_head, parse_drafter
+from slipstream.drafters import OWN, DraftSources, ModelBackedDrafter, make_drafter, may_run_head, parse_drafter
 from slipstream.drafters.head.drafter import HeadDrafter
 from slipstream.errors import CapacityError, DamagedModelError, SlipstreamError, UnsupportedModelError, UsageError
 from slipstream.findings import BlockedError
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from slipstream.backends import BackendOptions
 
 
-# Rows that are measured before the first answer, as far as there is time. A device that runs ahead has a graph for some
-# sizes, of which one row more takes as long as the next size.
+# Rows that are measured before the first answer, as far as there is time. A device that runs ahead has graphs for some
+# numbers of rows (runner.BUCKETS): one row more takes as long as the next of them.
 FIRST_SIZES = {False: (1, 4, 8, 2), True: (1, 4, 8, 2, 16, 17, 32, 33, 64, 65, 128, 129, 192, 193, 256)}
 MEASURING_S = 0.6
 _HEAD_STEPS = (1, 4)  # of the drafts of a head that are measured: what a step takes, and what a draft takes besides
@@ -119,7 +119,7 @@ def load(
     target: str | Path | LoadedModel = "smollm2-135m",
     *,
     draft: str | Path | LoadedModel | None = None,
-    drafter: str | Drafter | None = None,
+    drafter: str | Drafter | None = OWN,
     policy: str | int | Policy = "auto",
     options: BackendOptions | None = None,
     draft_options: BackendOptions | None = None,
@@ -130,16 +130,17 @@ def load(
     """An engine for `target`.
 
     `drafter` is a spec (`none`, `ngram`, `suffix`, `model`, `head`, `early-exit`, `translate`, `grammar`, `chained:…`,
-    see `slipstream.drafters`) or a Drafter. Left out, it is `model`, `translate` or `head` by what the draft is;
-    without a draft the head that comes with the target where there is one, else `suffix`. `options` are a backend's own
+    see `slipstream.drafters`) or a Drafter. `own` is `model`, `translate` or `head` by what the draft is; without a
+    draft the head that comes with the target, on a CPU behind `suffix`; else `suffix`. `options` are a backend's own
     (`TorchOptions`, `LlamaCppOptions`); the draft takes them too, unless it has options of its own, and where there are
     none each model goes to the backend that suits it. `max_stall_s`: see `Engine`. Raises ModelError, UsageError.
     """
     plan = make_policy(policy)  # bad settings fail before gigabytes are read
     _check_parts("policy", plan, Policy)
+    drafter = OWN if drafter is None else drafter
     if isinstance(drafter, str):
         parse_drafter(drafter)
-    elif drafter is not None:
+    else:
         _check_parts("drafter", drafter, Drafter)
     head_spec = draft if isinstance(draft, str | Path) and is_head(draft) else None
     helper_spec = None if head_spec is not None else draft
@@ -147,7 +148,7 @@ def load(
     if is_checked:  # together, before the first of them is read
         refuse_too_large(ModelToLoad(target, options), ModelToLoad(helper_spec, draft_options or options))  # type: ignore[arg-type]
     main = load_model(target, options, report, is_checked=is_checked)
-    if head_spec is None and draft is None and (drafter is None or names_head(drafter)):
+    if head_spec is None and draft is None and may_run_head(drafter):
         head_spec = main.own_head
     head = _attach_head(main, head_spec) if head_spec is not None else None
     helper = None
@@ -160,13 +161,13 @@ def load(
         head=head,
         draft_texts=helper.tokenizer if helper else None,
         same_vocabulary=helper is None or same_vocabulary(main.tokenizer, helper.tokenizer),
+        own=_own_drafter(main, helper, head, is_own=draft is None),
     )
-    if drafter is None or isinstance(drafter, str):
-        drafter = make_drafter(drafter or _default_drafter(main, helper, head, is_own=draft is None), sources)
-    if isinstance(plan, AutoPolicy) and drafter is not None:
-        plan.expect(main.row_costs(), _draft_costs(drafter, helper))
-        _rehearse(plan, drafter, main)
-    return Engine(main.model, main.tokenizer, drafter, plan, max_streams=max_streams, max_stall_s=max_stall_s)
+    made = make_drafter(drafter, sources) if isinstance(drafter, str) else drafter
+    if isinstance(plan, AutoPolicy) and made is not None:
+        plan.expect(main.row_costs(), _draft_costs(made, helper))
+        _rehearse(plan, made, main)
+    return Engine(main.model, main.tokenizer, made, plan, max_streams=max_streams, max_stall_s=max_stall_s)
 
 
 def _check_parts(name: str, given: object, protocol: type) -> None:
@@ -175,7 +176,7 @@ def _check_parts(name: str, given: object, protocol: type) -> None:
         raise UsageError(f"{name} is a {kind}, which has no {lacks}; expected a {expected}, or the name of one")
 
 
-def _default_drafter(target: LoadedModel, helper: LoadedModel | None, head: HeadModel | None, is_own: bool) -> str:
+def _own_drafter(target: LoadedModel, helper: LoadedModel | None, head: HeadModel | None, is_own: bool) -> str:
     """`is_own`: the head comes with the target."""
     if head:
         return target.own_drafter if is_own else "head"

@@ -39,8 +39,8 @@ OPTIONS: dict[str, OptionSpec | None] = {
     "drafter": OptionSpec(
         "--drafter",
         "none (plain decoding), ngram, suffix, model, head, early-exit, translate, grammar, chained:A,B, or one of an "
-        "installed package. Options in brackets: 'model(p_min=0.3,n_parallel=3)'. Default: model with --draft, else "
-        "suffix; for the built-in model, which has a head of its own, chained:suffix,head, and head on a GPU.",
+        "installed package. Options in brackets: 'model(p_min=0.3,n_parallel=3)'. Default: own, which is model with "
+        "--draft, else suffix; for the built-in model, which has a head, chained:suffix,head, and head on a GPU.",
         "Speculation",
     ),
     "policy": OptionSpec(
@@ -177,7 +177,7 @@ DRAFTERS = OptionSpec(  # of commands that compare drafters
 ENGINE_DRAFTER = OptionSpec(
     "--drafter",
     "The engine's method, or a Slipstream drafter that it also has; none is plain decoding. "
-    "Default: slipstream.yaml, a draft model with --draft, else n-grams if the engine has them.",
+    "Default: slipstream.yaml, a draft model with --draft, else n-grams if the engine has them (slipstream: own).",
     "Speculation",
 )
 ENGINE_POLICY = OptionSpec(

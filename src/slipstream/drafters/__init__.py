@@ -1,7 +1,7 @@
 """Drafters by name. A new one is a file here and a line in `DRAFTERS`, or an entry point of another package.
 
 A spec is a name, with options in brackets where it has any: `ngram`, `model(p_min=0.3,n_parallel=3)`,
-`chained:suffix,model`.
+`chained:suffix,model`. `own` is what drafts where no drafter is named.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from slipstream.core.protocols import HeadModel, Model
 from slipstream.core.stream import Drafter
-from slipstream.core.team import DrafterTeam
+from slipstream.core.team import DrafterTeam, members_of
 from slipstream.drafters.vocabulary import TokenTexts
 from slipstream.errors import UsageError
 from slipstream.plugins import also_installed, find_plugin
@@ -51,6 +51,7 @@ class DraftSources:
     head: HeadModel | None = None
     draft_texts: TokenTexts | None = None
     same_vocabulary: bool = True  # of target and draft
+    own: str = "suffix"  # the spec that `own` stands for
 
     def draft_model(self, drafter: str) -> Model:
         if self.draft is None:
@@ -152,11 +153,20 @@ def _grammar(sources: DraftSources, options: dict[str, str]) -> Drafter:
     return GrammarDrafter()
 
 
+def _own(sources: DraftSources, options: dict[str, str]) -> Drafter:
+    typed(NoOptions, options, OWN)
+    drafter = make_drafter(sources.own, sources)
+    assert drafter is not None
+    return drafter
+
+
 def _chained(sources: DraftSources, options: dict[str, str]) -> Drafter:
     raise UsageError("chained names its drafters after a colon, for example chained:suffix,model")
 
 
+OWN = "own"
 DRAFTERS: dict[str, Maker] = {
+    OWN: _own,
     "ngram": _ngram,
     "suffix": _suffix,
     "model": _model,
@@ -212,6 +222,11 @@ def names_head(drafter: str | Drafter) -> bool:
     return isinstance(drafter, str) and any(part.name == "head" for part in parts_of(drafter))
 
 
+def may_run_head(drafter: str | Drafter) -> bool:
+    """Also `own`, if a head comes with the target."""
+    return names_head(drafter) or (isinstance(drafter, str) and any(part.name == OWN for part in parts_of(drafter)))
+
+
 def make_drafter(spec: str, sources: DraftSources) -> Drafter | None:
     """The drafter a spec names; None for `none`. Raises UsageError for an unknown name or option."""
     return _make(parse_drafter(spec), sources)
@@ -221,7 +236,7 @@ def _make(spec: DrafterSpec, sources: DraftSources) -> Drafter | None:
     if spec.name == "none":
         return None
     if spec.members:
-        drafter: Drafter = DrafterTeam([m for member in spec.members if (m := _make(member, sources))])
+        drafter: Drafter = DrafterTeam([one for part in spec.members for one in members_of(_make(part, sources))])
         return drafter
     maker = _find_maker(spec.name)
     assert maker is not None  # by parse_drafter

@@ -48,7 +48,7 @@ class ExternalEngine(Protocol):
     """
     readiness: StartLog
     takes: tuple[str, ...] = ()  # which of the settings in OPTIONAL it has
-    default_drafter: str = "ngram"  # where none is named, and no draft model; one without it decodes plainly
+    default_drafter: str = "ngram"  # where none is named, and no draft model: an engine that lacks it decodes plainly
     combines: bool = False  # whether several methods can be used at once
     hints: Mapping[str, str] = {}  # by Slipstream drafter: what to do instead, where the engine has nothing like it
     secret_flags: tuple[str, ...] = ()  # with secrets that can be passed without the command line; `plan` does so

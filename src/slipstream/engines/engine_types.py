@@ -65,6 +65,7 @@ class Method:
     draft: Need = "unused"
     like: tuple[str, ...] = ()
     lengths: tuple[int, ...] = (2, 4, 8)  # draft lengths to try; empty if the engine has no such setting
+    adapts: bool = False  # the length, where none is given
     takes_p_min: bool = False
     takes_draft_streams: bool = False
     missing: str = ""

@@ -39,7 +39,7 @@ class EngineComparison:
 
     choice: EngineChoice
     models: ModelOptions
-    drafters: Sequence[str]  # empty: what the engine has for the draft, or n-grams
+    drafters: Sequence[str]  # empty: with the draft, and what the engine drafts with where none is named
     running: RunningEngineOptions = field(default_factory=RunningEngineOptions)
     one_at_a_time: bool = False
     warm: bool = False

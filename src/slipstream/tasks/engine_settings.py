@@ -73,11 +73,12 @@ def _absolute(program: str | None) -> str | None:
 
 
 def _default_drafter(engine: ExternalEngine) -> str:
-    """Without a draft model: n-grams for most, or plain decoding, with a warning, if the engine does not have them."""
+    """Without a draft model. Plain decoding, with a warning, if the engine lacks what its kind drafts with."""
     if any(engine.default_drafter in (method.name, *method.like) for method in engine.methods):
         return engine.default_drafter
     known = ", ".join(f"{method.name}{' with --draft' * (method.draft == 'required')}" for method in engine.methods)
-    log.warning("%s has no n-gram drafting: using plain decoding. Its methods for --drafter: %s", engine.name, known)
+    lacks = f"{engine.name} does not have {engine.default_drafter}"
+    log.warning("%s: using plain decoding. Its methods for --drafter: %s", lacks, known)
     return PLAIN
 
 

@@ -11,7 +11,7 @@ from slipstream.core.engine import Engine
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
 from slipstream.diagnosis.preflight import refuse_other_target
-from slipstream.drafters import names_head, parts_of
+from slipstream.drafters import may_run_head, names_head, parts_of
 from slipstream.errors import UsageError
 from slipstream.loading import drafter_for
 from slipstream.measurement.engine_generator import EngineGenerator
@@ -69,7 +69,7 @@ def tune(
     tuner = Tuner(
         lambda candidate: EngineGenerator(candidate.label, partial(_engine, models, candidate)),
         prompts, sampling, limits, options.seconds, options.seed,
-        replay=replayer(partial(_engine, models), sampling, costs, lambda candidate: not names_head(candidate.drafter)),
+        replay=replayer(partial(_engine, models), sampling, costs, lambda one: not may_run_head(one.drafter)),
     )  # fmt: skip
     return tuner.run(_candidates(drafters, models), costs, options.progress(reporter))
 

@@ -78,7 +78,8 @@ def candidates_of(engine: ExternalEngine, drafts: Sequence[str], drafters: Seque
         for draft in drafts if method.draft != "unused" and drafts else (None,):
             for p_min in p_mins:
                 name = method.name if p_min is None else f"{method.name}(p_min={p_min})"
-                policies = [f"fixed({length})" for length in method.lengths] or ["auto"]
+                lengths = [f"fixed({length})" for length in method.lengths]
+                policies = ["auto", *lengths] if method.adapts or not lengths else lengths
                 found += [TuneCandidate(name, policy, draft) for policy in policies]
     if not found:
         raise SlipstreamError(f"{engine.name} has nothing to tune without a draft model: add --draft")

@@ -91,7 +91,7 @@ def test_streams_are_left_to_the_engine(engine):
 def test_an_engine_without_n_grams_decodes_plainly_and_says_so(caplog):
     config = export("ollama", "big.gguf")
     assert config.settings.method == PLAIN and "plain decoding on" in config.text()
-    assert "ollama has no n-gram drafting: using plain decoding" in caplog.text and "mtp" in caplog.text
+    assert "ollama does not have ngram: using plain decoding" in caplog.text and "mtp" in caplog.text
     assert settings("ollama").method == PLAIN  # as launch does
     assert settings("ollama", "mtp").method == "mtp"
 
@@ -151,5 +151,7 @@ def test_candidates_to_tune_are_those_that_the_models_allow():
 def test_slipstreams_own_server_chooses_how_to_draft_unless_told() -> None:
     engine = find_engine("slipstream")
     assert settings("slipstream").method == "own"
-    assert "--drafter" not in engine.plan(settings("slipstream"), Path()).argv
+    assert "--drafter own" in " ".join(engine.plan(settings("slipstream"), Path()).argv)
+    tried = [(one.drafter, one.policy) for one in candidates_of(engine, [], ["own"])]
+    assert tried == [("own", "auto"), ("own", "fixed(4)")]
     assert "--drafter suffix" in " ".join(engine.plan(settings("slipstream", "suffix"), Path()).argv)

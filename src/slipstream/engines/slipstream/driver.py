@@ -13,6 +13,7 @@ from slipstream.child import own_python
 from slipstream.core.generator import Conversation
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
+from slipstream.drafters import OWN
 from slipstream.engines.arguments import CommandLine
 from slipstream.engines.driver import ExternalEngine, check_settings
 from slipstream.engines.engine_types import (
@@ -33,8 +34,7 @@ if TYPE_CHECKING:
     from slipstream.engines.client import Client
 
 _SECRET_VARIABLES = {"--api-key": "SLIPSTREAM_API_KEY"}
-_LENGTHS = (2, 4, 8)
-_OWN = "own"  # what the server chooses by itself: a head that comes with the model, or else suffix
+_LENGTHS = (4,)  # beside `auto`
 
 
 class SlipstreamServer(ExternalEngine):
@@ -43,15 +43,15 @@ class SlipstreamServer(ExternalEngine):
     default_port = 8000
     keeps_seeds = True
     secret_flags = tuple(_SECRET_VARIABLES)
-    default_drafter = _OWN
+    default_drafter = OWN
     methods = (
-        Method(_OWN, lengths=_LENGTHS),
-        Method("model", "required", lengths=_LENGTHS, takes_p_min=True),
-        Method("translate", "required", lengths=_LENGTHS, takes_p_min=True),
-        Method("head", "required", lengths=_LENGTHS),
-        Method("suffix", lengths=_LENGTHS),
-        Method("ngram", lengths=_LENGTHS),
-        Method("early-exit", lengths=_LENGTHS, takes_p_min=True),
+        Method(OWN, lengths=_LENGTHS, adapts=True),
+        Method("model", "required", lengths=_LENGTHS, adapts=True, takes_p_min=True),
+        Method("translate", "required", lengths=_LENGTHS, adapts=True, takes_p_min=True),
+        Method("head", "required", lengths=_LENGTHS, adapts=True),
+        Method("suffix", lengths=_LENGTHS, adapts=True),
+        Method("ngram", lengths=_LENGTHS, adapts=True),
+        Method("early-exit", lengths=_LENGTHS, adapts=True, takes_p_min=True),
     )
     readiness = StartLog(
         path="/ready",
@@ -68,8 +68,7 @@ class SlipstreamServer(ExternalEngine):
         line.add("--model", settings.model, "the model that answers")
         line.add_if("--draft", settings.draft, "the model that drafts")
         options = "" if settings.p_min is None else f"(p_min={settings.p_min:g})"
-        if method is None or method.name != _OWN:
-            line.add("--drafter", f"{method.name}{options}" if method else PLAIN, "how to draft")
+        line.add("--drafter", f"{method.name}{options}" if method else PLAIN, "how to draft")
         if settings.draft_length is not None:
             line.add("--policy", f"fixed({settings.draft_length})", "always this many tokens per step")
         line.add("--host", settings.host, "the address it listens on")
