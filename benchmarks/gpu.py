@@ -2,7 +2,7 @@
 
     python benchmarks/gpu.py [--only plain,rows,…] [--tokens 256] [--real smollm2-135m] [--json FILE]
 
-Models are random weights in the shapes of Llama 3 and Qwen 2.5, bf16; acceptance is by decree where it says synthetic.
+Models are random weights in the shapes of Llama 3 and Qwen 2.5, bf16; acceptance is forced where it says synthetic.
 Everything else is the real engine on the real kernels. `real` holds a real model's text on the GPU against its text on
 the CPU in float32. Figures are medians; `spread` is the lowest and the highest of the repeats. The whole takes about 10
 minutes on an H200.
@@ -58,7 +58,7 @@ Answers = dict[tuple[int, ...], list[int]]  # by prompt
 
 
 class Guesses(FreeDrafter):
-    """Proposes something at no cost, as an n-gram drafter does. Whether it is taken is decreed."""
+    """Proposes something at no cost, as an n-gram drafter does. Whether it is taken is forced."""
 
     name = "free"
 
@@ -346,7 +346,7 @@ class Bench:
 
     def heads(self) -> None:
         """8B with a head of EAGLE-3's shape: what drafting costs against one forward of the target. Where acceptance is
-        by decree, each round waits for the host; `rounds` goes on by itself, and nothing is accepted in it."""
+        forced, each round waits for the host; `rounds` goes on by itself, and nothing is accepted in it."""
         target = self.model("llama-8b")
         plain = decode(target, self.tokens)
         head = target.model.attach_head(RandomHead(RandomCheckpoint("llama-8b")))  # type: ignore[attr-defined]
@@ -508,8 +508,8 @@ class Bench:
             )
 
     def streams(self) -> None:
-        """Throughput of many streams, plain and as the policy drafts, with free drafts of which so many are right by
-        decree."""
+        """Throughput of many streams, plain and as the policy drafts, with free drafts of which so many are forced to
+        be right."""
         model = self.model("llama-8b")
         self.report["streams"] = []
         for count in STREAMS:

@@ -92,8 +92,8 @@ class Acceptance:
         self._num_drafts = 0
 
     def of_trees(self, trees: Sequence[DraftTree], recent: Sequence[AcceptanceRecord]) -> list[TreeChances]:
-        """The probability that each node of these streams' drafts is accepted: the product of p along its path. Where
-        the cautious one is written out, it is `quantile`.
+        """The probability that each node of these streams' drafts is accepted: the product of p along its path. The
+        cautious one is `quantile` of it at -CAUTION, written out, and no more than its parent's.
         """
         prior, odds, found, root = 2 * PRIOR, self._drafter.odds_shift(), list[TreeChances](), math.sqrt
         classes = [(taken, tried + prior) for taken, tried in zip(self._taken, self._tried, strict=True)]
