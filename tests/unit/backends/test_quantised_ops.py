@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import platform
+from pathlib import Path
 
 import gguf
 import numpy as np
@@ -57,6 +59,25 @@ def portable(tmp_path_factory: pytest.TempPathFactory) -> NativeOps:
     source = b"#define SLIP_PORTABLE\n" + library.kernel_source()
     built = library._compile(library._compiler(), source, tmp_path_factory.mktemp("portable"))
     return NativeOps(library.declared(ctypes.CDLL(str(built))), torch.float32, takes_quantised=True)
+
+
+# A processor without the flags that are left out runs such kernels. All have fused multiply-adds, so bits are the same.
+_X86 = ("-mno-avx512vnni", "-mno-avx512bw", "-mno-avx512f", "-mno-avx512f -mno-f16c")
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="kernels of x86-64")
+@pytest.mark.parametrize("left_out", _X86)
+def test_vectors_of_another_processor_give_the_same_bits(ops: NativeOps, tmp_path: Path, left_out: str) -> None:
+    torch.manual_seed(5)
+    built = library._compile([*library._compiler(), *left_out.split()], library.kernel_source(), tmp_path)
+    other = NativeOps(library.declared(ctypes.CDLL(str(built))), torch.float32, takes_quantised=True)
+    x, tokens = torch.randn(9, 512), torch.tensor([0, 36, 3])
+    for kind in KINDS:
+        weight = quantised(kind, 37, 512)
+        here, there = ops.pack(weight), other.pack(weight)
+        for rows in (1, 4, 5, 9):
+            assert torch.equal(other.linear(x[:rows], there), ops.linear(x[:rows], here)), name_of(kind)
+        assert torch.equal(other.lookup(there, tokens), ops.lookup(here, tokens))
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=name_of)

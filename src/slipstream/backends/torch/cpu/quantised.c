@@ -327,122 +327,84 @@ static inline __attribute__((always_inline)) void add_pairs(qf *t, const qb *w, 
 #endif
 
 #else
+#if QUANT_TILE > 4
+/* V(mul_ps) is _mm512_mul_ps or _mm256_mul_ps, VI(and) the one for whole numbers. */
 #if QUANT_TILE == 16
 typedef __m512 qf;
 typedef __m512i qb;
-static inline qf qf_zero(void) { return _mm512_setzero_ps(); }
-static inline qf qf_times(qf a, qf b) { return _mm512_mul_ps(a, b); }
-static inline qf qf_scaled(qf a, float b) { return _mm512_mul_ps(a, _mm512_set1_ps(b)); }
-static inline qf qf_fused(qf sum, qf a, float b) { return _mm512_fmadd_ps(a, _mm512_set1_ps(b), sum); }
-static inline qf qf_fused_all(qf sum, qf a, qf b) { return _mm512_fmadd_ps(a, b, sum); }
-static inline qf qf_load(const float *at) { return _mm512_loadu_ps(at); }
-static inline void qf_store(float *at, qf v) { _mm512_storeu_ps(at, v); }
-static inline qf qf_halves(const uint16_t *at) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)at)); }
-static inline qf qf_bytes(const int8_t *at) {
-    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)at)));
-}
-static inline void load_4_bits(const uint8_t *at, qb w[8]) {
-    for (int j = 0; j < 4; j++) {
-        __m512i both = _mm512_loadu_si512(at + 64 * j), low = _mm512_set1_epi8(15);
-        w[j] = _mm512_and_si512(both, low);
-        w[j + 4] = _mm512_and_si512(_mm512_srli_epi16(both, 4), low);
-    }
-}
-static inline void load_8_bits(const uint8_t *at, qb w[8]) {
-    for (int j = 0; j < 8; j++) w[j] = _mm512_loadu_si512(at + 64 * j);
-}
-static inline __m512i four_inputs(const int8_t *x) {
-    int32_t four;
-    memcpy(&four, x, 4);
-    return _mm512_set1_epi32(four);
-}
-#if UNSIGNED_CODES
-static inline qf dot_group(const qb *w, const int8_t *x, const int length, const int bits, int32_t start) {
-    __m512i sum = _mm512_set1_epi32(start);
-    for (int j = 0; j < length / 4; j++) sum = _mm512_dpbusd_epi32(sum, w[j], four_inputs(x + 4 * j));
-    return _mm512_cvtepi32_ps(sum);
-}
+#define V(OPERATION) _mm512_##OPERATION
+#define VI(OPERATION) _mm512_##OPERATION##_si512
+#define LOAD_HALVES(AT) _mm256_loadu_si256((const __m256i *)(AT))
+#define LOAD_BYTES(AT) _mm_loadu_si128((const __m128i *)(AT))
+#define DPBUSD _mm512_dpbusd_epi32
+#define SIGNED_AS(X, W) _mm512_mask_sub_epi8(X, _mm512_movepi8_mask(W), _mm512_setzero_si512(), X)
 #else
-/* As with AVX2, below. */
-static inline qf dot_group(const qb *w, const int8_t *x, const int length, const int bits, int32_t start) {
-    const __m512i ones = _mm512_set1_epi16(1), zero = _mm512_setzero_si512();
-    __m512i sum = zero;
-    for (int j = 0; j < length / 4; j++) {
-        __m512i four = four_inputs(x + 4 * j);
-        if (bits == 4) {
-            sum = _mm512_add_epi16(sum, _mm512_maddubs_epi16(w[j], four));
-        } else {
-            __m512i signed_four = _mm512_mask_sub_epi8(four, _mm512_movepi8_mask(w[j]), zero, four);
-            __m512i pairs = _mm512_maddubs_epi16(_mm512_abs_epi8(w[j]), signed_four);
-            sum = _mm512_add_epi32(sum, _mm512_madd_epi16(pairs, ones));
-        }
-    }
-    return _mm512_cvtepi32_ps(bits == 4 ? _mm512_madd_epi16(sum, ones) : sum);
-}
-#endif
-#elif QUANT_TILE == 8
 typedef __m256 qf;
 typedef __m256i qb;
-static inline qf qf_zero(void) { return _mm256_setzero_ps(); }
-static inline qf qf_times(qf a, qf b) { return _mm256_mul_ps(a, b); }
-static inline qf qf_scaled(qf a, float b) { return _mm256_mul_ps(a, _mm256_set1_ps(b)); }
-static inline qf qf_fused(qf sum, qf a, float b) { return _mm256_fmadd_ps(a, _mm256_set1_ps(b), sum); }
-static inline qf qf_fused_all(qf sum, qf a, qf b) { return _mm256_fmadd_ps(a, b, sum); }
-static inline qf qf_load(const float *at) { return _mm256_loadu_ps(at); }
-static inline void qf_store(float *at, qf v) { _mm256_storeu_ps(at, v); }
-#ifdef __F16C__
-static inline qf qf_halves(const uint16_t *at) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)at)); }
-#else
-static inline qf qf_halves(const uint16_t *at) {
-    float out[8];
-    for (int i = 0; i < 8; i++) out[i] = half_to_float(at[i]);
-    return _mm256_loadu_ps(out);
-}
-#endif
-static inline qf qf_bytes(const int8_t *at) {
-    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)at)));
-}
-static inline void load_4_bits(const uint8_t *at, qb w[8]) {
-    for (int j = 0; j < 4; j++) {
-        __m256i both = _mm256_loadu_si256((const __m256i *)(at + 32 * j)), low = _mm256_set1_epi8(15);
-        w[j] = _mm256_and_si256(both, low);
-        w[j + 4] = _mm256_and_si256(_mm256_srli_epi16(both, 4), low);
-    }
-}
-static inline void load_8_bits(const uint8_t *at, qb w[8]) {
-    for (int j = 0; j < 8; j++) w[j] = _mm256_loadu_si256((const __m256i *)(at + 32 * j));
-}
-static inline __m256i four_inputs(const int8_t *x) {
-    int32_t four;
-    memcpy(&four, x, 4);
-    return _mm256_set1_epi32(four);
-}
-#if UNSIGNED_CODES
+#define V(OPERATION) _mm256_##OPERATION
+#define VI(OPERATION) _mm256_##OPERATION##_si256
+#define LOAD_HALVES(AT) _mm_loadu_si128((const __m128i *)(AT))
+#define LOAD_BYTES(AT) _mm_loadl_epi64((const __m128i *)(AT))
 #ifdef __AVXVNNI__
 #define DPBUSD _mm256_dpbusd_avx_epi32
 #else
 #define DPBUSD _mm256_dpbusd_epi32
 #endif
+#define SIGNED_AS(X, W) _mm256_sign_epi8(X, W)
+#endif
+static inline qf qf_zero(void) { return V(setzero_ps)(); }
+static inline qf qf_times(qf a, qf b) { return V(mul_ps)(a, b); }
+static inline qf qf_scaled(qf a, float b) { return V(mul_ps)(a, V(set1_ps)(b)); }
+static inline qf qf_fused(qf sum, qf a, float b) { return V(fmadd_ps)(a, V(set1_ps)(b), sum); }
+static inline qf qf_fused_all(qf sum, qf a, qf b) { return V(fmadd_ps)(a, b, sum); }
+static inline qf qf_load(const float *at) { return V(loadu_ps)(at); }
+static inline void qf_store(float *at, qf v) { V(storeu_ps)(at, v); }
+#if QUANT_TILE == 16 || defined(__F16C__)
+static inline qf qf_halves(const uint16_t *at) { return V(cvtph_ps)(LOAD_HALVES(at)); }
+#else
+static inline qf qf_halves(const uint16_t *at) {
+    float out[QUANT_TILE];
+    for (int i = 0; i < QUANT_TILE; i++) out[i] = half_to_float(at[i]);
+    return qf_load(out);
+}
+#endif
+static inline qf qf_bytes(const int8_t *at) { return V(cvtepi32_ps)(V(cvtepi8_epi32)(LOAD_BYTES(at))); }
+static inline void load_8_bits(const uint8_t *at, qb w[8]) {
+    for (int j = 0; j < 8; j++) w[j] = VI(loadu)((const qb *)at + j);
+}
+static inline void load_4_bits(const uint8_t *at, qb w[8]) {
+    for (int j = 0; j < 4; j++) {
+        qb both = VI(loadu)((const qb *)at + j), low = V(set1_epi8)(15);
+        w[j] = VI(and)(both, low);
+        w[j + 4] = VI(and)(V(srli_epi16)(both, 4), low);
+    }
+}
+static inline qb four_inputs(const int8_t *x) {
+    int32_t four;
+    memcpy(&four, x, 4);
+    return V(set1_epi32)(four);
+}
+#if UNSIGNED_CODES
 static inline qf dot_group(const qb *w, const int8_t *x, const int length, const int bits, int32_t start) {
-    __m256i sum = _mm256_set1_epi32(start);
+    qb sum = V(set1_epi32)(start);
     for (int j = 0; j < length / 4; j++) sum = DPBUSD(sum, w[j], four_inputs(x + 4 * j));
-    return _mm256_cvtepi32_ps(sum);
+    return V(cvtepi32_ps)(sum);
 }
 #else
 /* Pairs are added in 16 bits. 4-bit codes: 8 pairs are at most 8 * 2 * 15 * 127 = 30480, so all are. */
 static inline qf dot_group(const qb *w, const int8_t *x, const int length, const int bits, int32_t start) {
-    const __m256i ones = _mm256_set1_epi16(1);
-    __m256i sum = _mm256_setzero_si256();
+    const qb ones = V(set1_epi16)(1);
+    qb sum = VI(setzero)();
     for (int j = 0; j < length / 4; j++) {
-        __m256i four = four_inputs(x + 4 * j);
+        qb four = four_inputs(x + 4 * j);
         if (bits == 4) {
-            sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(w[j], four));
+            sum = V(add_epi16)(sum, V(maddubs_epi16)(w[j], four));
         } else {
-            __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w[j]), _mm256_sign_epi8(four, w[j]));
-            sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, ones));
+            qb pairs = V(maddubs_epi16)(V(abs_epi8)(w[j]), SIGNED_AS(four, w[j]));
+            sum = V(add_epi32)(sum, V(madd_epi16)(pairs, ones));
         }
     }
-    return _mm256_cvtepi32_ps(bits == 4 ? _mm256_madd_epi16(sum, ones) : sum);
+    return V(cvtepi32_ps)(bits == 4 ? V(madd_epi16)(sum, ones) : sum);
 }
 #endif
 #else /* any processor */
