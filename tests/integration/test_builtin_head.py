@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import slipstream
+from slipstream.backends.torch.cpu.weights import NativeLinear
 from slipstream.models.builtin import builtin_head
 from slipstream.models.head_files import check_finite, open_head
 
@@ -28,6 +29,32 @@ def test_named_without_a_folder_it_drafts_and_the_text_is_the_same(smollm2: slip
         drafted = slipstream.load(smollm2, drafter=drafter, policy="fixed(4)").generate(ids, max_tokens=60).result()
         assert drafted.tokens == plain.tokens
         assert drafted.stats.num_accepted > 20, drafter
+
+
+def test_what_it_drafts_by_rough_products_is_what_exact_ones_give(
+    smollm2: slipstream.LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their likeliest tokens are computed exactly: 60 drafts of four, token by token."""
+    prompt = [{"role": "user", "content": "Write about the sea, the wind and a small boat."}]
+    drafted = []
+    for is_rough in (True, False):
+        if not is_rough:
+            monkeypatch.setattr(NativeLinear, "rough", lambda weight, packer: None)
+        engine = slipstream.load(smollm2, drafter="head", policy="fixed(4)")
+        monkeypatch.setattr(engine.drafter.head._ops, "_head", None)  # which keeps them
+        tokens: list[int] = []
+        propose = engine.drafter.propose
+
+        def recorded(streams, budgets, propose=propose, tokens=tokens):
+            trees = propose(streams, budgets)
+            tokens += [token for tree in trees for token in tree.tokens]
+            return trees
+
+        monkeypatch.setattr(engine.drafter, "propose", recorded)
+        engine.generate(prompt, max_tokens=120).result()
+        drafted.append(tokens)
+    assert len(drafted[0]) > 150
+    assert drafted[0] == drafted[1]
 
 
 def test_it_drafts_behind_suffix_unless_told_otherwise(smollm2: slipstream.LoadedModel) -> None:

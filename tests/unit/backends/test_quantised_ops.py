@@ -147,3 +147,14 @@ def test_a_row_of_zeros_or_of_tiny_numbers_gives_finite_ones(ops: NativeOps) -> 
     weight = ops.pack(quantised(BLOCK_KINDS[3], 32, 64))
     assert torch.equal(ops.linear(torch.zeros(2, 64), weight), torch.zeros(2, 32))
     assert ops.linear(torch.full((2, 64), 1e-42), weight).isfinite().all()
+
+
+def test_the_upper_halves_of_codes_are_the_weights_but_for_half_a_step(ops: NativeOps, portable: NativeOps) -> None:
+    whole = quantised(BLOCK_KINDS[8], 37, 256)
+    step = 16 * np.abs(whole.rows(0, 37).scales.astype(np.float32)).repeat(32, axis=1)
+    for each in (ops, portable):
+        rough = each.pack(whole).rough(each._packer)
+        assert rough is not None and rough.num_bytes * 1.88 < each.pack(whole).num_bytes
+        errors = np.abs(each.lookup(rough, torch.arange(37)).numpy() - floats(whole))
+        assert (errors <= step * 8 / 16 * 1.001).all()
+    assert ops.pack(quantised(BLOCK_KINDS[2], 37, 256)).rough(ops._packer) is None

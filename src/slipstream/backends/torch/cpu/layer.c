@@ -348,6 +348,7 @@ struct head {
     int64_t feature_norms;        /* how many there are */
     const struct layer *layer;
     const struct linear *embedding, *logits;
+    const struct linear *rough; /* the same weights with half as many bits, or null */
     const float *token_norm, *final_norm;
     const int64_t *token_ids; /* the target's id of each of its own */
     int32_t from_norm, norm_output;
@@ -362,6 +363,48 @@ struct choice {
     double chance;        /* of them together */
     int64_t taken;        /* how many there are */
 };
+
+#define EXACT_TILES 8 /* of a row: all of 300 drafts were those of exact products; with 4, 1 or 2 some were not */
+
+/* Of a row's products by rough weights, those that may be the largest are replaced by exact ones, a tile at a time. */
+static void refine(const struct linear *w, const struct acts *a, long row, float *y) {
+    const struct part *p = w->parts;
+    long best[EXACT_TILES], found = 0;
+    float most[EXACT_TILES];
+    for (long first = 0; first < w->outputs; first += QUANT_TILE) {
+        long end = first + QUANT_TILE < w->outputs ? first + QUANT_TILE : w->outputs;
+        float top = y[first];
+        for (long i = first + 1; i < end; i++) top = y[i] > top ? y[i] : top;
+        if (found == EXACT_TILES && !(top > most[found - 1])) continue;
+        long at = found < EXACT_TILES ? found++ : found - 1;
+        for (; at && top > most[at - 1]; at--) most[at] = most[at - 1], best[at] = best[at - 1];
+        most[at] = top, best[at] = first;
+    }
+    for (long k = 0; k < found; k++) {
+        float out[QUANT_TILE];
+        quants[p->layout - FLOAT_LAYOUTS].tiles[0](p, best[k] / QUANT_TILE, a, row, out);
+        long left = w->outputs - best[k];
+        memcpy(y + best[k], out, sizeof(float) * (left < QUANT_TILE ? left : QUANT_TILE));
+    }
+}
+
+/* logits[rows, outputs] of a head's outputs x. */
+static void draft_logits(const struct head *h, const float *x, long rows, float *logits, float *room) {
+    const struct linear *read = h->rough && rows < PAIRED_ROWS ? h->rough : h->logits;
+    struct acts a = acts_for(read, room, rows);
+    struct meeting place = {0};
+#pragma omp parallel num_threads(num_threads)
+    {
+        meeting = &place;
+        if (read->is_quantised) quantise_rows(&a, x, rows);
+        linear_share(read, x, &a, rows, 0, logits);
+        if (read == h->rough) {
+            meet();
+#pragma omp for schedule(static) nowait
+            for (long r = 0; r < rows; r++) refine(h->logits, &a, r, logits + r * read->outputs);
+        }
+    }
+}
 
 #define MOST_NOISE 22.874 /* that of the largest number, rounded up */
 #define REACHED 512       /* logits at a time that are searched for those which noise can make win */
@@ -487,7 +530,7 @@ long slip_draft_chains(const struct head *h, const struct rows *given, long step
     at.rows = chains, at.position += reads, at.cell += reads, at.sequence += reads, at.prefix += reads, at.extra_from += reads;
     for (long step = 0;; step++, at.position += chains, at.cell += chains, at.prefix += chains) {
         if (!h->norm_output) slip_rms_norm(last, h->final_norm, h->layer->eps, chains, width, normed);
-        slip_linear(h->logits, h->norm_output ? last : normed, chains, 0, logits, rest, floats - (rest - room));
+        draft_logits(h, h->norm_output ? last : normed, chains, logits, rest);
         int32_t *now = tokens + step * chains;
         int goes_on = 0;
         for (long r = 0; r < chains; r++) {

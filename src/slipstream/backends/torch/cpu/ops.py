@@ -88,7 +88,7 @@ class _CHead(ctypes.Structure):
 
     _fields_ = [
         *(*_all(_POINTER, "fuse feature_gains"), ("feature_norms", _INT)),
-        *_all(_POINTER, "layer embedding logits token_norm final_norm token_ids"),
+        *_all(_POINTER, "layer embedding logits rough token_norm final_norm token_ids"),
         *_all(ctypes.c_int32, "from_norm norm_output"),
     ]
 
@@ -282,13 +282,14 @@ class NativeOps(SmallSteps[Batch]):
         """The C view of a draft head, made once."""
         if self._head is None or self._head[0] is not head:
             own, gains = head.layer, torch.cat([norm.gain for norm in head.feature_norms] or [torch.empty(0)])
+            rough = _native(head.logits).rough(self._packer)
             view = _CHead(
                 _native(head.fuse).address, gains.data_ptr(), len(head.feature_norms),
                 self._c_layer(own.layer, head.rope, head.config, head.cache), _native(head.embedding).address,
-                _native(head.logits).address, own.token_norm.gain.data_ptr(), head.final_norm.gain.data_ptr(),
-                head.token_ids.data_ptr(), own.from_norm, head.norm_output,
+                _native(head.logits).address, rough.address if rough else None, own.token_norm.gain.data_ptr(),
+                head.final_norm.gain.data_ptr(), head.token_ids.data_ptr(), own.from_norm, head.norm_output,
             )  # fmt: skip
-            view.kept = gains  # the address is of no use without it
+            view.kept = gains, rough  # their addresses are of no use without them
             self._head = (head, view)
         return ctypes.addressof(self._head[1])
 

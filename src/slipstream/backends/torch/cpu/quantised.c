@@ -597,8 +597,8 @@ static void unpack_row(const struct part *p, long output, long inputs, float *ou
             s = p->supers[super] * (float)((const int8_t *)p->scales)[at];
             if (p->minimums) m = p->super_minimums[super] * (float)((const int8_t *)p->minimums)[at];
         }
-        if (quants[kind].minimum == OFFSET) code += (int)p->offset;
-        volatile float product = s * (float)code; /* rounded by itself, as the file's own unpacking does */
+        float whole = (float)code + (quants[kind].minimum == OFFSET ? p->offset : 0.0f);
+        volatile float product = s * whole; /* rounded by itself, as the file's own unpacking does */
         out[k] = product + m;
     }
 }

@@ -30,6 +30,9 @@ LAYOUTS = (
     (8, "bytes", 32, "stored"),
     (8, "bytes", 16, "none"),
 )
+_FOUR_BITS, _EIGHT_BITS = (
+    len(FLOATS) + LAYOUTS.index(of) for of in ((4, "half", 32, "offset"), (8, "half", 32, "none"))
+)
 _CHUNK_WEIGHTS = 1 << 18  # taken apart at once by a thread: temporary arrays stay in the cache, and are soon free again
 _THREADS = min(8, os.cpu_count() or 1)
 
@@ -68,7 +71,7 @@ class NativePart:
     supers: torch.Tensor | None = None  # [tiles, supers, tile] float32
     super_minimums: torch.Tensor | None = None
     super_groups: int = 0  # groups of 32 inputs that have a float of `supers` in common
-    offset: int = 0
+    offset: float = 0
 
     @property
     def is_quantised(self) -> bool:
@@ -123,6 +126,12 @@ class NativeLinear(Linear):
                 left -= part.outputs
         return NativeLinear(kept, self.inputs, self.bias)
 
+    def rough(self, packer: QuantPacker) -> NativeLinear | None:
+        """8-bit codes cut to their upper 4 bits, if it has nothing else."""
+        if len(self.parts) > 1 or self.bias is not None or self.parts[0].layout != _EIGHT_BITS:
+            return None
+        return NativeLinear([packer.upper_halves(self.parts[0])], self.inputs, None)
+
     @property
     def num_bytes(self) -> int:
         return sum(tensor.nbytes for part in self.parts for tensor in part.tensors())
@@ -172,6 +181,14 @@ class QuantPacker:
         with ThreadPoolExecutor(_THREADS) as threads:
             list(threads.map(fill, range(0, outputs, step)))
         return part
+
+    def upper_halves(self, part: NativePart) -> NativePart:
+        """4-bit codes for 8-bit ones. The missing bits stand for the middle of what they may be."""
+        assert part.scales is not None
+        tiles, groups, _ = part.codes.shape
+        upper = (part.codes ^ (0 if self.unsigned_codes else 0x80)).view(tiles, groups, 2, -1) >> 4
+        codes = upper[:, :, 0] | upper[:, :, 1] << 4
+        return replace(part, layout=_FOUR_BITS, codes=codes, scales=part.scales * 16, offset=7.5 / 16 - 8)
 
     def _empty(self, weight: QuantisedTensor) -> NativePart:
         form, (outputs, inputs) = weight.format, weight.shape
