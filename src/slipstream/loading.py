@@ -18,7 +18,7 @@ from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Drafter
 from slipstream.core.team import members_of
 from slipstream.core.turn import TURN
-from slipstream.drafters import OWN, DraftSources, ModelBackedDrafter, make_drafter, may_run_head, parse_drafter
+from slipstream.drafters import OWN, DraftSources, ModelBackedDrafter, make_drafter, names, parse_drafter
 from slipstream.drafters.head.drafter import HeadDrafter
 from slipstream.errors import CapacityError, DamagedModelError, SlipstreamError, UnsupportedModelError, UsageError
 from slipstream.findings import BlockedError
@@ -148,7 +148,7 @@ def load(
     if is_checked:  # together, before the first of them is read
         refuse_too_large(ModelToLoad(target, options), ModelToLoad(helper_spec, draft_options or options))  # type: ignore[arg-type]
     main = load_model(target, options, report, is_checked=is_checked)
-    if head_spec is None and draft is None and may_run_head(drafter):
+    if head_spec is None and draft is None and names(drafter, "head", OWN):
         head_spec = main.own_head
     head = _attach_head(main, head_spec) if head_spec is not None else None
     helper = None

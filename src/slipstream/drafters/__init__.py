@@ -176,7 +176,6 @@ DRAFTERS: dict[str, Maker] = {
     "grammar": _grammar,
     "chained": _chained,
 }
-NEED_LAYERS = frozenset({"early-exit", "head"})
 _SPEC = re.compile(r"(?P<name>[\w-]+)(?:\((?P<options>[^()]*)\))?")
 
 
@@ -200,7 +199,7 @@ def parse_drafter(spec: str) -> DrafterSpec:
     return DrafterSpec(match["name"], _parse_options(match["options"] or "", spec))
 
 
-def parts_of(spec: str) -> tuple[DrafterSpec, ...]:
+def _parts_of(spec: str) -> tuple[DrafterSpec, ...]:
     """The drafter itself, and the members of a chained one."""
     parsed = parse_drafter(spec)
     return (parsed, *parsed.members)
@@ -214,17 +213,12 @@ def _find_maker(name: str) -> Maker | None:
 
 def needs_layers(spec: str) -> bool:
     """Whether the drafter asks a backend for parts of a model: its first layers, or a smaller head."""
-    return any(part.name in NEED_LAYERS or "head" in part.options for part in parts_of(spec))
+    return names(spec, "early-exit", "head") or any("head" in part.options for part in _parts_of(spec))
 
 
-def names_head(drafter: str | Drafter) -> bool:
-    """Whether a spec has the drafter that runs a head."""
-    return isinstance(drafter, str) and any(part.name == "head" for part in parts_of(drafter))
-
-
-def may_run_head(drafter: str | Drafter) -> bool:
-    """Also `own`, if a head comes with the target."""
-    return names_head(drafter) or (isinstance(drafter, str) and any(part.name == OWN for part in parts_of(drafter)))
+def names(drafter: str | Drafter, *wanted: str) -> bool:
+    """Whether a spec has one of these drafters."""
+    return isinstance(drafter, str) and any(part.name in wanted for part in _parts_of(drafter))
 
 
 def make_drafter(spec: str, sources: DraftSources) -> Drafter | None:

@@ -11,7 +11,7 @@ from slipstream.core.engine import Engine
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
 from slipstream.diagnosis.preflight import refuse_other_target
-from slipstream.drafters import may_run_head, names_head, parts_of
+from slipstream.drafters import OWN, names
 from slipstream.errors import UsageError
 from slipstream.loading import drafter_for
 from slipstream.measurement.engine_generator import EngineGenerator
@@ -69,7 +69,7 @@ def tune(
     tuner = Tuner(
         lambda candidate: EngineGenerator(candidate.label, partial(_engine, models, candidate)),
         prompts, sampling, limits, options.seconds, options.seed,
-        replay=replayer(partial(_engine, models), sampling, costs, lambda one: not may_run_head(one.drafter)),
+        replay=replayer(partial(_engine, models), sampling, costs, lambda one: not names(one.drafter, "head", OWN)),
     )  # fmt: skip
     return tuner.run(_candidates(drafters, models), costs, options.progress(reporter))
 
@@ -82,10 +82,10 @@ def _candidates(drafters: Sequence[str], models: dict[str | None, Models]) -> li
     for spec, loaded in models.items():
         for drafter in drafters or _usual(spec, loaded):
             if _suits(drafter, spec, loaded):
-                found += grid(drafter, spec, _HEAD_LENGTHS) if names_head(drafter) else grid(drafter, spec)
+                found += grid(drafter, spec, _HEAD_LENGTHS) if names(drafter, "head") else grid(drafter, spec)
     lacking = [drafter for drafter in drafters if all(drafter != one.drafter for one in found)]
     if lacking:
-        kind = "head" if names_head(lacking[0]) else "model"
+        kind = "head" if names(lacking[0], "head") else "model"
         raise UsageError(f"the drafter {lacking[0]} needs a draft {kind}: name one with --draft")
     return found
 
@@ -97,9 +97,9 @@ def _usual(spec: str | None, loaded: Models) -> Sequence[str]:
 
 
 def _suits(drafter: str, spec: str | None, loaded: Models) -> bool:
-    if names_head(drafter):
+    if names(drafter, "head"):
         return bool(loaded.head or (spec is None and loaded.target.own_head))
-    if any(part.name in ("model", "translate") for part in parts_of(drafter)):
+    if names(drafter, "model", "translate"):
         return loaded.draft is not None
     return spec is None
 
