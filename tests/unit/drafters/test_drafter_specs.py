@@ -76,7 +76,7 @@ def test_an_unknown_name_lists_the_known_ones(spec):
     ("spec", "valid"),
     [
         ("ngram(n=3)", "min_n, max_n"),
-        ("suffix(p_min=0.1)", "depth, width, max_nodes"),
+        ("suffix(p_min=0.1)", "depth, width, max_tokens"),
         ("model(depth=4)", "p_min, n_parallel, p_split"),
         ("early-exit(n=4)", "layers, p_min"),
         ("translate(n=4)", "p_min, min_overlap"),

@@ -11,7 +11,8 @@ from fakes import FakeModel, cycle_logits, grow, letters, make_stream
 from slipstream.core.engine import Engine
 from slipstream.core.stream import Limits, RequestOptions
 from slipstream.drafters.ngram import NgramDrafter, NgramOptions
-from slipstream.drafters.suffix import SuffixDrafter, SuffixOptions, SuffixTree
+from slipstream.drafters.suffix import SuffixDrafter, SuffixOptions
+from slipstream.drafters.text_index import TextIndex
 from slipstream.errors import UsageError
 from slipstream.policy import FixedPolicy
 
@@ -71,7 +72,7 @@ def test_ngram_is_surer_of_a_longer_match():
 
 
 @given(
-    st.lists(st.integers(0, 2), min_size=1, max_size=40), st.integers(1, 8), st.lists(st.integers(1, 6), max_size=10)
+    st.lists(st.integers(0, 2), min_size=1, max_size=30), st.integers(1, 8), st.lists(st.integers(1, 6), max_size=10)
 )
 def test_ngram_kept_up_step_by_step_finds_what_a_search_finds(tokens, budget, steps):
     options = NgramOptions(min_n=1, max_n=4)
@@ -116,74 +117,65 @@ def test_streams_of_one_drafter_do_not_mix(make):
 # -- suffix -------------------------------------------------------------------------------------------------------
 
 
-def build(depth: int, *streams) -> SuffixTree:
-    tree = SuffixTree(depth)
-    for tokens in streams:
-        place = []
-        for token in tokens:
-            place = tree.add(place, token)
-    return tree
+TEXTS = st.lists(st.lists(st.integers(0, 2), max_size=12), min_size=1, max_size=3)  # few enough to look at all places
 
 
-def shape(tree: SuffixTree):
-    """All runs and their counts."""
-    runs = {}
-
-    def visit(node, run):
-        for token, child in node.children.items():
-            runs[(*run, token)] = child.count
-            visit(child, (*run, token))
-
-    visit(tree._root, ())
-    return runs
+def followers(texts, context, longest):
+    """Of the longest runs that end as the context does: their length, and what followed them, the latest first."""
+    for length in range(min(longest, len(context)), 0, -1):
+        run = context[-length:]
+        ends = [(t, i) for t, text in enumerate(texts) for i in range(length, len(text)) if text[i - length : i] == run]
+        if ends:
+            return length, [texts[t][i] for t, i in reversed(ends)]
+    return 0, []
 
 
-TOKENS = st.lists(st.integers(0, 2), max_size=20)
+def found(index: TextIndex, context):
+    length, places = index.places_after(context)
+    return length, [index.tokens[place] for place in places]
 
 
-@given(TOKENS, TOKENS, st.integers(2, 5))
-def test_the_tree_counts_every_run(first, second, depth):
-    runs = {}
-    for tokens in (first, second):
-        for begin in range(len(tokens)):
-            for end in range(begin + 1, min(begin + depth, len(tokens)) + 1):
-                run = tuple(tokens[begin:end])
-                runs[run] = runs.get(run, 0) + 1
-    tree = build(depth, first, second)
-    assert shape(tree) == runs
-    assert tree.num_nodes == len(runs)
+@given(TEXTS, st.lists(st.integers(0, 2), min_size=1, max_size=6), st.integers(1, 5), st.integers(1, 4))
+def test_an_index_finds_what_followed_the_longest_runs(texts, context, longest, step):
+    index = TextIndex(longest)
+    for tokens in texts[:-1]:
+        index.add_text(tokens)
+    for start in range(0, len(texts[-1]), step):
+        index.add(texts[-1][start : start + step])
+    assert index.length == len(texts[-1])
+    assert found(index, context) == followers(texts, context, longest)
 
 
-@given(st.lists(TOKENS, min_size=1, max_size=4), st.integers(2, 5), st.data())
-def test_removing_a_stream_leaves_the_tree_as_if_it_had_never_been(streams, depth, data):
-    tree = build(depth, *streams)
-    gone = data.draw(st.integers(0, len(streams) - 1))
-    tree.remove(streams[gone])
-    rest = build(depth, *(tokens for i, tokens in enumerate(streams) if i != gone))
-    assert shape(tree) == shape(rest)
-    assert tree.num_nodes == rest.num_nodes
+@given(TEXTS, TEXTS, st.lists(st.integers(0, 2), min_size=1, max_size=6), st.integers(1, 5))
+def test_removing_texts_leaves_an_index_as_if_they_had_never_been(gone, texts, context, longest):
+    index = TextIndex(longest)
+    for tokens in (*gone, *texts):
+        index.add_text(tokens)
+    for tokens in gone:
+        index.remove_first(len(tokens))
+    assert found(index, context) == followers(texts, context, longest)
+    fresh = TextIndex(longest)
+    for tokens in texts:
+        fresh.add_text(tokens)
+    assert len(index._one.latest) == len(fresh._one.latest) and len(index._three.latest) == len(fresh._three.latest)
+    assert index.tokens == fresh.tokens and len(index._one.before) == len(fresh._one.before)
 
 
-@given(st.lists(st.integers(0, 2), min_size=1, max_size=30), st.lists(st.integers(0, 2), max_size=4), st.integers(2, 5))
-def test_the_longest_run_that_was_followed_is_found_behind_any_path(seen, path, depth):
-    tree, place = SuffixTree(depth), []
-    for token in seen:
-        place = tree.add(place, token)
-    text, runs = (*seen, *path), shape(tree)
-    lengths = [n for n in range(1, depth) if any((*text[-n:], token) in runs for token in range(3)) and n <= len(text)]
-    for token in path:
-        place = tree.after(place, token)
-    length, ranked = tree.continuations(place, width=3)
-    assert length == max(lengths, default=0)
-    followers = {token: runs[*text[-length:], token] for token in range(3) if (*text[-length:], token) in runs}
-    total = sum(followers.values())
-    assert dict(ranked) == {token: count / total for token, count in followers.items() if length}
+def test_an_index_looks_at_the_latest_places_alone():
+    index = TextIndex(4)
+    index.add([1, 7, *[1, 8] * 100])
+    length, places = index.places_after([1])
+    assert length == 1 and len(places) < 100 and {index.tokens[place] for place in places} == {8}
 
 
 def test_suffix_proposes_the_likeliest_continuation():
     tree = propose(SuffixDrafter(), "abcabcabdab", 1)
     assert text(tree.tokens) == "c"
     assert 0 < tree.confidence[0] < 2 / 3
+
+
+def test_suffix_prefers_what_came_later():
+    assert text(propose(SuffixDrafter(), "xaqxarbxa", 1).tokens) == "r"
 
 
 def test_suffix_prefers_the_longer_context():
@@ -232,7 +224,7 @@ def test_suffix_drafts_for_a_cold_stream_from_itself_alone_and_for_no_other_from
 
 
 def test_suffix_memory_stays_within_its_limit():
-    options = SuffixOptions(depth=6, max_nodes=500)
+    options = SuffixOptions(depth=6, max_tokens=500)
     drafter = SuffixDrafter(options)
     random = np.random.default_rng(0)
     for _ in range(60):
@@ -240,13 +232,13 @@ def test_suffix_memory_stays_within_its_limit():
         drafter.begin(stream)
         drafter.propose([stream], [4])
         drafter.end(stream)
-        assert drafter._tree.num_nodes <= options.max_nodes
-    assert drafter._tree.num_nodes > 100  # it still remembers the latest
+        assert len(drafter._earlier.tokens) <= options.max_tokens
+    assert len(drafter._earlier.tokens) > 400  # it still remembers the latest
     assert text(propose(drafter, text(stream.tokens[-12:-4]), 2).tokens) == text(stream.tokens[-4:-2])
 
 
 def test_suffix_forgets_the_oldest_while_others_run():
-    drafter = SuffixDrafter(SuffixOptions(depth=4, max_nodes=60))
+    drafter = SuffixDrafter(SuffixOptions(depth=4, max_tokens=60))
     running = make_stream(ids("abcdefgabc"))
     drafter.begin(running)
     drafter.propose([running], [2])
@@ -259,7 +251,7 @@ def test_suffix_forgets_the_oldest_while_others_run():
     assert text(drafter.propose([running], [2])[0].tokens) == "ef"
 
 
-@pytest.mark.parametrize("options", [{"depth": 1}, {"width": 0}, {"max_nodes": 0}], ids=str)
+@pytest.mark.parametrize("options", [{"depth": 1}, {"width": 0}, {"max_tokens": 0}], ids=str)
 def test_suffix_refuses_impossible_options(options):
     with pytest.raises(UsageError, match="expected depth 2 or more"):
         SuffixOptions(**options)
@@ -283,4 +275,4 @@ def test_an_abandoned_stream_is_let_go(make):
     drafter = make()
     for _ in Engine(model, letters(), drafter, FixedPolicy(6)).generate([0]):
         break
-    assert not getattr(drafter, "_indexes", None) and not getattr(drafter, "_readers", None)
+    assert not getattr(drafter, "_indexes", None) and not getattr(drafter, "_running", None)
