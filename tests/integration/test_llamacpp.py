@@ -252,6 +252,6 @@ def test_auto_turns_itself_off_where_rows_cost_too_much_and_says_why(smollm2: Lo
     engine = Engine(smollm2.model, smollm2.tokenizer, wrong, AutoPolicy())
     messages = [{"role": "user", "content": "Write a poem about rain, snow, fog, hail, wind and sun."}]
     answer = engine.generate(messages, SAMPLINGS["sampled"], Limits(48, ignore_eos=True)).result()
-    assert wrong.num_proposals > 10
+    assert wrong.num_proposals > 3  # after each eight plain rounds; more often where the machine is idle
     assert 0 < answer.stats.num_drafted <= 12
     assert "off: " in engine.policy.explain().reason
