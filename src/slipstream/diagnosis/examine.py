@@ -25,6 +25,7 @@ from slipstream.model_files.model_facts import ModelFacts, describe
 from slipstream.model_files.tensor_probe import SOUND
 from slipstream.model_files.weight_files import NOT_HERE
 from slipstream.parsing.log_reading import read_log
+from slipstream.parsing.manifests import as_shell
 from slipstream.predict.forecast import ASSUMED, forecast
 from slipstream.predict.machine import Machine, inspect
 from slipstream.predict.memory import Need
@@ -225,7 +226,7 @@ def _check_config(result: Diagnosis, say: Say) -> list[Finding]:
     case = result.case
     if case.config is None:
         return []
-    text = _read(case.config, MAX_CONFIG_BYTES)
+    text = as_shell(_read(case.config, MAX_CONFIG_BYTES))
     guessed, is_script = configs.guess_engine(text, case.config.name), configs.is_script(text, case.config.name)
     engine = guessed if is_script else _named_engine(case) or guessed
     if engine is None and not is_script:
