@@ -38,9 +38,9 @@ OPTIONS: dict[str, OptionSpec | None] = {
     "draft": OptionSpec("--draft -d", "A smaller model that drafts, named the same way.", "Models"),
     "drafter": OptionSpec(
         "--drafter",
-        "none (plain decoding), ngram, suffix, model, head, early-exit, translate, grammar, chained:A,B, or one of an "
-        "installed package. Options in brackets: 'model(p_min=0.3,n_parallel=3)'. Default: own, which is model with "
-        "--draft, else suffix; for the built-in model, which has a head, chained:suffix,head, and head on a GPU.",
+        "own, none (plain decoding), ngram, suffix, model, head, early-exit, translate, grammar, chained:A+B, or one "
+        "of an installed package. Options in brackets: 'model(p_min=0.3,n_parallel=3)'. Default: own, which is model "
+        "with --draft, else suffix; for the built-in model, which has a head, chained:suffix,head, and head on a GPU.",
         "Speculation",
     ),
     "policy": OptionSpec(
@@ -170,8 +170,8 @@ OPTIONS: dict[str, OptionSpec | None] = {
 
 DRAFTERS = OptionSpec(  # of commands that compare drafters
     "--drafter",
-    "Drafters to compare, separated by commas (see generate --help). Default: ngram,suffix, and model or translate "
-    "with --draft, else the model's own head if it comes with one.",
+    "Drafters to compare, separated by commas: ngram,chained:suffix+head. Default: ngram,suffix, and model or "
+    "translate with --draft, else the model's own head if it comes with one.",
     "Speculation",
 )
 ENGINE_DRAFTER = OptionSpec(

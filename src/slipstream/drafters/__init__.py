@@ -191,7 +191,8 @@ class DrafterSpec:
 def parse_drafter(spec: str) -> DrafterSpec:
     """Raises UsageError for an unknown name or a malformed option; needs no model for that."""
     if spec.startswith("chained:"):
-        return DrafterSpec("chained", members=tuple(map(parse_drafter, split_list(spec.removeprefix("chained:")))))
+        members = _split(spec.removeprefix("chained:"), r"[,+]")  # with + also in a list of drafters
+        return DrafterSpec("chained", members=tuple(map(parse_drafter, members)))
     match = _SPEC.fullmatch(spec.strip())
     if match is None or (match["name"] != "none" and _find_maker(match["name"]) is None):
         known = f"{', '.join(DRAFTERS)}{also_installed('drafter')}"
@@ -239,7 +240,11 @@ def _make(spec: DrafterSpec, sources: DraftSources) -> Drafter | None:
 
 def split_list(text: str) -> list[str]:
     """Splits at commas outside brackets."""
-    return [part.strip() for part in re.split(r",(?![^(]*\))", text) if part.strip()]
+    return _split(text, ",")
+
+
+def _split(text: str, at: str) -> list[str]:
+    return [part.strip() for part in re.split(rf"{at}(?![^(]*\))", text) if part.strip()]
 
 
 def _parse_options(text: str, spec: str) -> dict[str, str]:

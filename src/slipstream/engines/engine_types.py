@@ -21,6 +21,7 @@ class EngineSettings:
     draft: str | None = None
     draft_length: int | None = None
     p_min: float | None = None
+    options: str = ""  # of a method that takes them: `width=3`
     context: int | None = None  # tokens of prompt and answer, of one stream
     streams: int | None = None  # requests at the same time
     draft_streams: int | None = None  # with more requests than this at the same time, speculation is off
@@ -67,6 +68,7 @@ class Method:
     lengths: tuple[int, ...] = (2, 4, 8)  # draft lengths to try; empty if the engine has no such setting
     adapts: bool = False  # the length, where none is given
     takes_p_min: bool = False
+    takes_options: bool = False  # as a drafter has them, p_min too
     takes_draft_streams: bool = False
     missing: str = ""
     needs_arguments: tuple[str, ...] = ()

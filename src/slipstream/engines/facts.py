@@ -25,6 +25,7 @@ class EngineFacts:
     aliases: tuple[str, ...] = ()
     also_gguf: bool = False  # reads GGUF files too, if `weights` are folders
     finds_models: bool = True  # takes the hub's names, or those of its own store
+    has_our_names: bool = False  # built-in models and Ollama's, by the names that Slipstream has for them
     least_capability: float = 0.0  # compute capability of the oldest NVIDIA GPU
     uses_torch: bool = False
     uses_llama_cpp_python: bool = False

@@ -95,7 +95,8 @@ def with_method(
         method=method.name,
         draft=None if method.draft == "unused" else draft,
         draft_length=_length(policy),
-        p_min=_p_min(match["options"] or "", drafter, method),
+        p_min=None if method.takes_options else _p_min(match["options"] or "", drafter, method),
+        options=(match["options"] or "") if method.takes_options else "",
     )
     check_settings(engine, chosen)
     return chosen
@@ -135,6 +136,8 @@ def as_given(engine: str, spec: str, fetch: bool = True) -> str:
         return spec.removeprefix(OLLAMA_PREFIX)
     on_disk = expand_home(spec)
     is_ours = spec in BUILTIN_NAMES or spec.startswith(OLLAMA_PREFIX)
+    if is_ours and facts.has_our_names:  # a file of the built-in model would have no head
+        return spec
     if is_ours or (fetch and (on_disk.exists() or spec.endswith(".gguf") or not facts.finds_models)):
         name = str(locate(spec).path.absolute())  # not resolved: the hub's cache links names to blobs without a suffix
     else:

@@ -47,6 +47,7 @@ def sources(**changes) -> DraftSources:
         ("chained:suffix,model", DrafterTeam, "chained:suffix,model"),
         ("chained:ngram(min_n=2,max_n=3), model(p_min=0.5)", DrafterTeam, "chained:ngram,model"),
         ("chained:suffix,none", DrafterTeam, "chained:suffix"),
+        ("chained:suffix+model(p_min=0.5)", DrafterTeam, "chained:suffix,model"),
         ("own", SuffixDrafter, "suffix"),
     ],
 )

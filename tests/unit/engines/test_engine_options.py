@@ -152,6 +152,8 @@ def test_slipstreams_own_server_chooses_how_to_draft_unless_told() -> None:
     engine = find_engine("slipstream")
     assert settings("slipstream").method == "own"
     assert "--drafter own" in " ".join(engine.plan(settings("slipstream"), Path()).argv)
+    assert as_given("slipstream", "smollm2-135m") == "smollm2-135m"  # a file of it would have no head
+    assert "suffix(width=3)" in engine.plan(settings("slipstream", "suffix(width=3)"), Path()).argv
     tried = [(one.drafter, one.policy) for one in candidates_of(engine, [], ["own"])]
     assert tried == [("own", "auto"), ("own", "fixed(4)")]
     assert "--drafter suffix" in " ".join(engine.plan(settings("slipstream", "suffix"), Path()).argv)

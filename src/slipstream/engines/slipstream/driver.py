@@ -46,12 +46,12 @@ class SlipstreamServer(ExternalEngine):
     default_drafter = OWN
     methods = (
         Method(OWN, lengths=_LENGTHS, adapts=True),
-        Method("model", "required", lengths=_LENGTHS, adapts=True, takes_p_min=True),
-        Method("translate", "required", lengths=_LENGTHS, adapts=True, takes_p_min=True),
-        Method("head", "required", lengths=_LENGTHS, adapts=True),
-        Method("suffix", lengths=_LENGTHS, adapts=True),
-        Method("ngram", lengths=_LENGTHS, adapts=True),
-        Method("early-exit", lengths=_LENGTHS, adapts=True, takes_p_min=True),
+        Method("model", "required", lengths=_LENGTHS, adapts=True, takes_p_min=True, takes_options=True),
+        Method("translate", "required", lengths=_LENGTHS, adapts=True, takes_p_min=True, takes_options=True),
+        Method("head", "required", lengths=_LENGTHS, adapts=True, takes_options=True),
+        Method("suffix", lengths=_LENGTHS, adapts=True, takes_options=True),
+        Method("ngram", lengths=_LENGTHS, adapts=True, takes_options=True),
+        Method("early-exit", lengths=_LENGTHS, adapts=True, takes_p_min=True, takes_options=True),
     )
     readiness = StartLog(
         path="/ready",
@@ -67,8 +67,9 @@ class SlipstreamServer(ExternalEngine):
         line = CommandLine(FLAGS, settings.version)
         line.add("--model", settings.model, "the model that answers")
         line.add_if("--draft", settings.draft, "the model that drafts")
-        options = "" if settings.p_min is None else f"(p_min={settings.p_min:g})"
-        line.add("--drafter", f"{method.name}{options}" if method else PLAIN, "how to draft")
+        options = settings.options or ("" if settings.p_min is None else f"p_min={settings.p_min:g}")
+        drafter = method.name + (f"({options})" if options else "") if method else PLAIN
+        line.add("--drafter", drafter, "how to draft")
         if settings.draft_length is not None:
             line.add("--policy", f"fixed({settings.draft_length})", "always this many tokens per step")
         line.add("--host", settings.host, "the address it listens on")

@@ -37,6 +37,7 @@ FACTS = EngineFacts(
     best_weights="the unquantised safetensors, a GGUF, or an AWQ or GPTQ checkpoint of the model",
     check_vocabulary=check_vocabulary,
     also_gguf=True,
+    has_our_names=True,
     uses_torch=True,
     uses_llama_cpp_python=True,
 )
