@@ -134,6 +134,13 @@ def test_the_cause_shortly_before_the_last_answer_replaces_a_general_end():
 def test_speeds_that_name_their_way_are_compared_in_both_orders():
     [finding] = explain("with eagle: 59 tps\nwithout eagle: 61 tps\n")
     assert finding.id == "log-slower-than-plain" and "3% slower" in finding.cause
+
+
+def test_two_speeds_may_stand_in_one_line():
+    [finding] = explain("Without speculation: 25.3 tokens/s, with speculation: 12.1 tokens/s\n")
+    assert finding.id == "log-slower-than-plain" and "2.1x" in finding.cause
+    assert finding.evidence == "line 1: with speculation: 12.1 tokens/s"
+    assert not explain("Without speculation: 12.1 tokens/s, with speculation: 25.3 tokens/s\n")
     assert explain("without eagle: 61 tps\nwith eagle: 59 tps\n")[0].id == finding.id
     assert explain("with eagle: 90 tps\nwithout eagle: 61 tps\n") == []
 
