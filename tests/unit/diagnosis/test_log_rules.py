@@ -40,6 +40,7 @@ def test_no_rule_blames_a_healthy_log(entry):
 
 
 LINES = [
+    ("vllm", "Engine 000: Running: 0 reqs, Waiting: 40 reqs, GPU KV cache usage: 45.8%", "nothing-runs"),
     ("vllm", "huggingface_hub.errors.HFValidationError: Repo id must be in the form 'a/b': '/models/x'.", "model-path"),
     ("vllm", "openai.NotFoundError: Error code: 404 - The model `gpt-4` does not exist.", "served-name"),
     ("vllm", "TypeError: Error: --enable-auto-tool-choice requires --tool-call-parser", "tool-parser"),
@@ -292,6 +293,12 @@ HARMLESS = [
     "encoded 137 tokens, status 13700",
     "The kernel killed time; a Killed Mockingbird",
 ]
+
+
+def test_requests_that_waited_and_run_now_are_no_failure():
+    line = "Engine 000: Running: {} reqs, Waiting: {} reqs, GPU KV cache usage: 45.8%\n"
+    assert rules_in(line.format(0, 4) + line.format(8, 4), "vllm") == []
+    assert rules_in(line.format(0, 4) + line.format(0, 0), "vllm") == []
 
 
 @pytest.mark.parametrize("line", HARMLESS)
