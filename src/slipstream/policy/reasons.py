@@ -25,8 +25,8 @@ class Reason:
         if self.chance is None:
             return "nothing was drafted yet"
         return (
-            f"speculation off: drafts are accepted {self.chance:.0%} of the time here, and drafting and verifying one "
-            f"token takes {self.cost:.2f}x as long as a plain step"
+            f"speculation off: drafts are expected to be accepted {self.chance:.0%} of the time here, and drafting and "
+            f"verifying one token takes {self.cost:.2f}x as long as a plain step"
         )
 
 
