@@ -99,6 +99,7 @@ def _to_dict(changes: list[Change], warnings: list[str], summary: str) -> dict[s
     from dataclasses import asdict
 
     return {
+        "schema": "slipstream.compare/1",
         "summary": summary,
         "regressions": sum(change.outcome == "regression" for change in changes),
         "improvements": sum(change.outcome == "improvement" for change in changes),

@@ -148,7 +148,7 @@ def text_comparison(runs: Sequence[Mapping[str, Any]]) -> TextComparison:
     """Whether the texts are those of plain decoding. A run that drafted nothing shows nothing, unless it differs."""
     others = [run for run in runs if run["drafter"] != PLAIN]
     showing = [run for run in others if run.get("drafted") is not False or run["same_text"] is False]
-    if others and not showing:
+    if not showing:
         return "nothing drafted"
     same = all_same_text(run["same_text"] for run in showing)
     return "forced" if same is None else "yes" if same else "no"
