@@ -158,3 +158,6 @@ def test_the_upper_halves_of_codes_are_the_weights_but_for_half_a_step(ops: Nati
         errors = np.abs(each.lookup(rough, torch.arange(37)).numpy() - floats(whole))
         assert (errors <= step * 8 / 16 * 1.001).all()
     assert ops.pack(quantised(BLOCK_KINDS[2], 37, 256)).rough(ops._packer) is None
+    large = ops.pack(whole)
+    large.parts[0].scales[0, 0, 0] = 5000.0  # 16 times that is more than half precision holds
+    assert large.rough(ops._packer) is None

@@ -127,10 +127,11 @@ class NativeLinear(Linear):
         return NativeLinear(kept, self.inputs, self.bias)
 
     def rough(self, packer: QuantPacker) -> NativeLinear | None:
-        """8-bit codes cut to their upper 4 bits, if it has nothing else."""
+        """8-bit codes cut to their upper 4 bits. None where it has anything else, or scales too large for that."""
         if len(self.parts) > 1 or self.bias is not None or self.parts[0].layout != _EIGHT_BITS:
             return None
-        return NativeLinear([packer.upper_halves(self.parts[0])], self.inputs, None)
+        halves = packer.upper_halves(self.parts[0])
+        return NativeLinear([halves], self.inputs, None) if all(map(_is_finite, halves.tensors())) else None
 
     @property
     def num_bytes(self) -> int:
@@ -141,6 +142,10 @@ class NativeLinear(Linear):
             yield from (tensor for tensor in part.tensors() if tensor.is_floating_point())
         if self.bias is not None:
             yield self.bias
+
+
+def _is_finite(tensor: torch.Tensor) -> bool:
+    return not tensor.is_floating_point() or bool(tensor.isfinite().all())
 
 
 def _c_part(part: NativePart, first: int) -> _CPart:
