@@ -110,8 +110,8 @@ def default_drafters(engine: ExternalEngine, draft: str | None) -> list[str]:
 
 def label_of(settings: EngineSettings) -> str:
     length = "" if settings.draft_length is None else f" {settings.draft_length}"
-    sure = "" if settings.p_min is None else f"(p_min={settings.p_min:g})"
-    return f"{settings.method}{sure}{length}"
+    options = settings.options or ("" if settings.p_min is None else f"p_min={settings.p_min:g}")
+    return f"{settings.method}{f'({options})' if options else ''}{length}"
 
 
 def _openers(

@@ -9,6 +9,7 @@ import pytest
 from slipstream.engines import find_engine
 from slipstream.engines.engine_types import PLAIN
 from slipstream.errors import ModelNotFoundError, UsageError
+from slipstream.tasks.bench_engine import label_of
 from slipstream.tasks.engine_settings import as_given, engine_settings
 from slipstream.tasks.export import export
 from slipstream.tasks.options import EngineChoice, ModelOptions
@@ -154,6 +155,7 @@ def test_slipstreams_own_server_chooses_how_to_draft_unless_told() -> None:
     assert "--drafter own" in " ".join(engine.plan(settings("slipstream"), Path()).argv)
     assert as_given("slipstream", "smollm2-135m") == "smollm2-135m"  # a file of it would have no head
     assert "suffix(width=3)" in engine.plan(settings("slipstream", "suffix(width=3)"), Path()).argv
+    assert label_of(settings("slipstream", "suffix(width=3)")) == "suffix(width=3)"
     tried = [(one.drafter, one.policy) for one in candidates_of(engine, [], ["own"])]
     assert tried == [("own", "auto"), ("own", "fixed(4)")]
     assert "--drafter suffix" in " ".join(engine.plan(settings("slipstream", "suffix"), Path()).argv)
