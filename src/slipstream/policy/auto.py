@@ -164,8 +164,10 @@ class AutoPolicy:
         num_streams, times = len(plan.view.streams), self._known.times
         if plan.repeats and outcome.num_drafted:
             extra_s = self._usual_repeated_s(plan.repeats, outcome) - plan.plain.seconds
-        elif outcome.was_announced or not outcome.draft_s:
+        elif outcome.was_announced:
             extra_s = times.asking(num_streams) if outcome.draft_s else 0.0
+        elif not (outcome.draft_s or plan.was_awaited):
+            extra_s = 0.0
         else:
             extra_s = times.seconds(num_streams + outcome.num_drafted) + drafting_s - plan.plain.seconds
             if outcome.has_prefill or self._follows_prompt:  # the device could not have started it early

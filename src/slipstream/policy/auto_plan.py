@@ -26,6 +26,7 @@ class AutoPlan:
         self.likeliest: float | None = None  # the highest probability of any drafted token, if one was considered
         self.shortest_s = 0.0  # what a round with one token of a costly draft would take, if one was considered
         self.repeats: str | None = None  # the drafter with whose drafts the device goes on, if they are asked for
+        self.was_awaited = known.is_waiting  # the device was not allowed to start this round early, because of a draft
         self._known = known
         self._drafting_s = 0.0
         self._saves = False  # a costly draft is expected to pay off, but the budget is overdrawn

@@ -110,6 +110,16 @@ def test_without_a_drafter_every_round_but_the_first_runs_ahead():
     assert device.continued == [False, *[True] * 48, False]
 
 
+def test_rounds_that_wait_for_drafts_which_are_not_made_are_charged():
+    """Acceptance by decree shows only in what was scored, so the device has to wait for each of these drafts."""
+    plain, _ = run(None, tokens=400)
+    device = Device()
+    engine = Engine(device, letters(32), AlwaysWrong(model=device), AutoPolicy(), clock=device.clock)
+    engine.generate(PROMPT, Sampling(), Limits(max_tokens=400), verifier=forced_acceptance(0.0)).result()
+    assert device.continued[2:].count(False) > 10
+    assert device.now <= 1.025 * plain.now
+
+
 def test_acceptance_by_decree_is_learned_from_what_was_scored():
     device = Device()
     engine = Engine(device, letters(32), AlwaysWrong(model=device), AutoPolicy(), clock=device.clock)
