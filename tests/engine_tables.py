@@ -1,6 +1,7 @@
 """The flag tables of all engines that have some, by engine."""
 
 from importlib import import_module
+from importlib.util import find_spec
 
 from slipstream.engines import folders
 from slipstream.parsing.flag_table import Table
@@ -13,4 +14,8 @@ def _tables(package: str) -> list[Table]:
     return [value for value in [*found, *inner] if isinstance(value, Table)]
 
 
-TABLES = {folder.name: _tables(folder.package) for folder in folders() if folder.configuration}
+TABLES = {
+    folder.name: _tables(folder.package)
+    for folder in folders()
+    if folder.configuration and find_spec(f"{folder.package}.flags")
+}

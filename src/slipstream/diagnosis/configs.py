@@ -45,6 +45,14 @@ NOT_RECOGNISED = rule(
     "Nothing in this file is known of {engine}, so nothing was checked. {looks}.",
     "{fix}",
 )
+SCRIPT = rule(
+    "config-script-unknown",
+    "note",
+    "Little of this Python code was checked",
+    "It uses no engine that the doctor knows scripts of (transformers with an assistant, vLLM, llama-cpp-python). Only "
+    "one mistake of own decoding loops was looked for: drafts verified one token at a time.",
+    "Give the log of a run too (--log), or the models (--target, --draft).",
+)
 ONE_BY_ONE = rule(
     "config-one-by-one",
     "slows",
@@ -65,7 +73,9 @@ def is_script(text: str, file_name: str = "") -> bool:
 def lint_script(text: str) -> list[Finding]:
     """The problems of someone's own decoding loop. Empty if there are none."""
     call = verify_loop(text)
-    return [ONE_BY_ONE.finding(f"line {Log(text).line_number(call.at)}: {quote(call.line)}")] if call else []
+    if call:
+        return [ONE_BY_ONE.finding(f"line {Log(text).line_number(call.at)}: {quote(call.line)}")]
+    return [] if guess_engine(text) else [SCRIPT.finding(quote(text.strip().splitlines()[0]) if text.strip() else "")]
 
 
 def lint_blocks(log: Log, engine: str | None = None) -> list[Finding]:

@@ -92,7 +92,7 @@ def test_a_loop_that_calls_the_target_for_each_token_is_suspected():
     assert finding.id == "config-one-by-one" and finding.evidence.startswith("line 2: target_logits")
     assert "may" in finding.title and "count the target's forward passes" in finding.fix
     whole = "full = [token] + draft_tokens\nlogits = target_model.forward(full)\nfor t in draft_tokens:\n    check(t)\n"
-    assert lint_script(whole) == []
+    assert [finding.id for finding in lint_script(whole)] == ["config-script-unknown"]
 
 
 def test_a_variable_with_the_json_alone_is_checked():
@@ -114,6 +114,82 @@ def test_llama_speculative_has_successors():
     )
     assert command in findings[-1].fix
     assert ids("llama-server", command) == []
+
+
+VLLM_YAML = """# for serve
+model: meta-llama/Llama-3.1-8B-Instruct
+max_model_len: 16k
+enable-prefix-caching: true
+enforce-eager: false
+speculative-config:
+  method: ngram
+  num_speculative_tokens: 5
+"""
+SGLANG_YAML = """model-path: meta-llama/Llama-3.1-8B-Instruct
+speculative-draft-model-path: meta-llama/Llama-3.2-1B-Instruct
+mem-fraction-static: 0.8
+"""
+
+
+@pytest.mark.parametrize(
+    ("engine", "text", "expected", "evidence"),
+    [
+        ("vllm", VLLM_YAML, [], ""),
+        ("vllm", VLLM_YAML.replace("16k", "long"), ["config-type"], "line 3: --max-model-len long"),
+        ("vllm", VLLM_YAML.replace("ngram", "ngrams"), ["config-choice"], '"method": "ngrams"'),
+        ("vllm", VLLM_YAML.replace("  method", "\tmethod"), ["config-syntax"], "# for serve"),
+        ("sglang", SGLANG_YAML, ["config-speculation-off"], "line 2: --speculative-draft-model-path"),
+    ],
+)
+def test_yaml_with_flags_is_checked_as_the_command(engine, text, expected, evidence):
+    assert guess_engine(text, "config.yaml") == engine
+    findings = lint(engine, text)
+    assert [finding.id for finding in findings] == expected
+    assert all(finding.evidence.startswith(evidence) for finding in findings)
+
+
+TRANSFORMERS = """from transformers import AutoModelForCausalLM
+big = AutoModelForCausalLM.from_pretrained("meta-llama/Llama-3.1-70B-Instruct", device_map="auto")
+small = AutoModelForCausalLM.from_pretrained("%s")
+print(big.generate(ids, assistant_model=small%s))
+"""
+
+
+@pytest.mark.parametrize(
+    ("draft", "settings", "expected"),
+    [
+        ("meta-llama/Llama-3.2-1B-Instruct", "", []),
+        ("Qwen/Qwen2.5-0.5B", "", ["vocabulary-by-name-differs"]),
+        ("Qwen/Qwen2.5-0.5B", ", tokenizer=a, assistant_tokenizer=b", []),
+        ("meta-llama/Llama-3.2-1B-Instruct", ", num_beams=4", ["config-speculation-off"]),
+        ("meta-llama/Llama-3.2-1B-Instruct", ", num_beams=", ["config-syntax"]),
+    ],
+)
+def test_scripts_of_transformers(draft, settings, expected):
+    text = TRANSFORMERS % (draft, settings)
+    assert guess_engine(text, "run.py") == "transformers"
+    assert ids("transformers", text) == expected
+
+
+def test_names_in_a_configuration_can_tell_different_vocabularies():
+    pair = '{"model": "%s", "method": "draft_model", "num_speculative_tokens": 5}'
+    command = f"vllm serve meta-llama/Llama-3.1-8B-Instruct --speculative-config '{pair}'"
+    assert ids("vllm", command % "meta-llama/Llama-3.2-1B-Instruct") == []
+    assert ids("vllm", command % "Qwen/Qwen2.5-0.5B") == ["vocabulary-by-name-differs"]
+    assert ids("vllm", (command % "Qwen/Qwen2.5-0.5B").replace("draft_model", "eagle3")) == []
+    script = f'from vllm import LLM\nLLM("meta-llama/Llama-3.1-8B", speculative_config={pair})'
+    assert ids("vllm", script % "Qwen/Qwen2.5-0.5B") == ["vocabulary-by-name-differs"]
+    config = "model:\n  model_name: Midnight-Miqu-70B\ndraft_model:\n  draft_model_name: Qwen2.5-0.5B\n"
+    assert ids("tabbyapi", config) == ["vocabulary-by-name-differs"]
+
+
+def test_a_script_of_no_known_engine_gets_no_all_clear():
+    assert [finding.id for finding in lint_script("import torch\nmodel(x)\n")] == ["config-script-unknown"]
+    assert lint_script(VLLM_SCRIPT) == []
+
+
+def test_yaml_of_tabbyapi_is_not_taken_for_flags():
+    assert guess_engine("model:\n  model_name: a\nseed: 1\nport: 5000\nhost: here\n", "x.yaml") == "tabbyapi"
 
 
 @pytest.mark.parametrize(

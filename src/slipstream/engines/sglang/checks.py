@@ -6,10 +6,12 @@ import re
 from collections.abc import Iterator
 
 import slipstream.engines.sglang.flags as known
+from slipstream.catalogue.named_models import different_names
 from slipstream.findings import Finding, rule
 from slipstream.parsing.command_line import Call, Option, Word, parse
 from slipstream.parsing.config_checks import CONFLICT, MISSING, NO_EFFECT, ORDER, SPECULATION_OFF, check_options, shown
-from slipstream.parsing.configuration import CommandConfiguration
+from slipstream.parsing.configuration import AnyConfiguration, CommandConfiguration
+from slipstream.parsing.yaml_flags import yaml_flags
 
 TREE_SIZE = rule(
     "config-tree-size",
@@ -60,6 +62,8 @@ def _check_draft(call: Call, algorithm: str) -> Iterator[Finding]:
     if option and algorithm in known.NEEDS_DRAFT_MODEL and not draft:
         why = f"{algorithm} needs a draft model"
         yield MISSING.finding(shown(option), what="The draft model", why=why, fix=f"{_DRAFT} MODEL")
+    if draft and draft.value and algorithm == "STANDALONE":
+        yield from different_names(call.value("--model-path"), draft.value.text)
     if draft and algorithm in _NO_DRAFT_MODEL:
         fix = f"Remove {_DRAFT}, or use --speculative-algorithm STANDALONE"
         yield CONFLICT.finding(shown(draft), why=_NO_DRAFT_MODEL[algorithm], fix=fix)
@@ -177,10 +181,11 @@ def _whole(call: Call, name: str) -> int | None:
     return int(number) if number is not None and number == number // 1 else None
 
 
-CONFIGURATION = CommandConfiguration(
+_COMMAND = CommandConfiguration(
     "sglang",
     re.compile(r"(.*/)?sglang$|sglang\.launch_server$|.*lmsysorg/sglang(:[\w.-]+)?$"),
     known.FLAGS,
     lint_command,
     ("serve", "python3", "python", "-m", "sglang.launch_server"),
 )
+CONFIGURATION = AnyConfiguration((_COMMAND, yaml_flags(known.FLAGS, lint_command)))

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from slipstream.catalogue.named_models import different_names
 from slipstream.engines.tabbyapi.flags import CACHE_MODES, SECTION_NAMES, SECTIONS
 from slipstream.findings import Finding, rule
 from slipstream.parsing.config_checks import (
@@ -147,6 +148,9 @@ def _check_draft(config: dict[Any, Any]) -> Iterator[Finding]:
             why="draft_model_name is empty, which disables the draft",
             fix="Set draft_model_name to a folder in draft_model_dir, or draft_mode: ngram to draft without a model",
         )
+    model = config.get("model")
+    if mode == "model" and isinstance(model, dict):
+        yield from different_names(model.get("model_name"), section.get("draft_model_name"))
     if mode == "ngram" and section.get("dynamic_draft"):
         yield NO_EFFECT.finding(
             "draft_model.dynamic_draft: true",

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from slipstream.catalogue.named_models import different_names
 from slipstream.engines.vllm.flags import (
     FLAGS,
     KEYS_OF_METHODS,
@@ -36,6 +37,7 @@ from slipstream.parsing.config_checks import (
     unknown,
 )
 from slipstream.parsing.configuration import AnyConfiguration, CommandConfiguration
+from slipstream.parsing.yaml_flags import yaml_flags
 
 METHOD_IMPLIED = rule(
     "config-method-implied",
@@ -98,6 +100,9 @@ def lint_command(words: list[Word]) -> list[Finding]:
     findings += problems
     if settings is not None:
         findings += _check_speculative(settings, call)
+    if isinstance(settings, dict) and settings.get("method") in (None, "draft_model"):
+        target = call.value("--model") or next((word.text for word in call.positionals), None)
+        findings += different_names(target, settings.get("model"))
     return findings
 
 
@@ -340,4 +345,4 @@ _COMMAND = CommandConfiguration(
     check_json=lint_json,
     json_table=SPECULATIVE,
 )
-CONFIGURATION = AnyConfiguration((_COMMAND, python_script(lint_command)))
+CONFIGURATION = AnyConfiguration((_COMMAND, python_script(lint_command), yaml_flags(FLAGS, lint_command)))

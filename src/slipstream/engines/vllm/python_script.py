@@ -31,7 +31,9 @@ def python_script(check: Callable[[list[Word]], list[Finding]]) -> FileConfigura
 
 
 def _words(call: ast.Call) -> Iterator[Word]:
-    """As options. What only Python has, what is a variable, and the model's name without a keyword are left out."""
+    """As options. What only Python has and what is a variable is left out."""
+    if call.args and isinstance(call.args[0], ast.Constant) and isinstance(call.args[0].value, str):
+        yield Word(call.args[0].value, call.lineno)
     for keyword in call.keywords:
         flag = f"--{(keyword.arg or '').replace('_', '-')}"
         try:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from slipstream.diagnosis.named_models import check_names, family_by_name
+from slipstream.catalogue.named_models import check_names, family_by_name
 
 MIQU = "Midnight-Miqu-70B-v1.5-exl2-2.5bpw"
 
 
 def test_every_family_of_the_table_exists():
-    from slipstream.diagnosis.named_models import _PARTS, FAMILIES
+    from slipstream.catalogue.named_models import _PARTS, FAMILIES
 
     assert {family for _, family in _PARTS} <= {family.name for family in FAMILIES}
 

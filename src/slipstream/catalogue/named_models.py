@@ -60,6 +60,13 @@ def check_names(target: str, draft: str) -> list[Finding]:
     return [DIFFERENT.finding(evidence, target=ours.name, draft=theirs.name, fix=_drafts(target, ours))]
 
 
+def different_names(target: object, draft: object) -> list[Finding]:
+    """Of a configuration: the finding that its models have different vocabularies, if their names say it."""
+    if not isinstance(target, str) or not isinstance(draft, str):
+        return []
+    return [finding for finding in check_names(target, draft) if finding.id == DIFFERENT.id]
+
+
 def _drafts(target: str, family: Family) -> str:
     size = _BILLIONS.search(target.lower())
     members = family.drafts_for(float(size[1])) if size else []
