@@ -8,12 +8,12 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from slipstream.catalogue.named_models import check_names
 from slipstream.core.sampling import Sampling
 from slipstream.diagnosis import configs, logs, machine_checks, pair_checks
 from slipstream.diagnosis.alternatives import Workload, alternatives
 from slipstream.diagnosis.log_figures import Figure, figures
 from slipstream.diagnosis.log_signs import NOT_READY
-from slipstream.catalogue.named_models import check_names
 from slipstream.diagnosis.support_checks import OWN, check_support, own_packages
 from slipstream.engines import find_folder
 from slipstream.errors import ModelError, UnsupportedModelError, UsageError

@@ -27,6 +27,33 @@ NOT_READY = rule(
     "answered: this may be a part of a log, or the engine hangs after the last line.",
     "Give the whole log, to its last line. If nothing follows for minutes, the engine hangs there.",
 )
+ALL_REFUSED = rule(
+    "log-requests-refused",
+    "blocks",
+    "The engine runs, and refuses every request",
+    "All {count} requests at the end of the log were answered {status}. The last one: {meaning}.",
+    "The answer says why, and the log does not: send one request with curl -i, and read its body. {fix}",
+)
+_ANSWER = re.compile(
+    r"\"POST \S+ HTTP/[\d.]+\" (?P<uvicorn>\d{3})\b|\| (?P<gin>\d{3}) \|.*\bPOST\b|"
+    r"request: POST \S+ \S+ (?P<llama>\d{3})$"
+)
+_REFUSALS = {
+    "400": (
+        "something in the request is wrong for this engine",
+        "Common: a prompt longer than the context, a parameter that the engine does not know, no chat template.",
+    ),
+    "401": ("an API key is missing or wrong", "Send it as Authorization: Bearer KEY."),
+    "403": ("the request is not allowed", "Send the API key, and look at the engine's list of allowed hosts."),
+    "404": (
+        "there is no such model or no such path",
+        "The model's name has to be one that GET /v1/models lists, and the path begins with /v1.",
+    ),
+    "405": ("the path takes no POST", "The path is /v1/chat/completions or /v1/completions."),
+    "413": ("the request is too large", "Shorten the prompt."),
+    "422": ("a field of the request is missing, or of another type", "The body names the field."),
+    "429": ("too many requests wait already", "Send fewer at the same time, or raise the engine's limit."),
+}
 _EDGE = 256_000  # characters at the beginning and at the end of a log that are looked at
 _WORK = re.compile(
     # speeds, times and counts of something done
@@ -68,6 +95,23 @@ def shows_work(text: str) -> bool:
 def _has_line(text: str, pattern: re.Pattern[str]) -> bool:
     edges = [text] if len(text) <= 2 * _EDGE else [text[:_EDGE], text[-_EDGE:]]
     return any(pattern.search(without_colours(line[:LONGEST])) for edge in edges for line in edge.splitlines())
+
+
+def refused_requests(text: str, begin: int) -> list[Located]:
+    """Where a run that begins there has answers, and all of them are refusals: the last is quoted."""
+    answers = [found for at, line in _lines(text) if at >= begin and (found := _answer(at, line))]
+    if not answers or not all(status in _REFUSALS for _, status in answers):
+        return []
+    hit, status = answers[-1]
+    meaning, fix = _REFUSALS[status]
+    kinds = " or ".join(sorted({status for _, status in answers}))
+    return [(hit, partial(ALL_REFUSED.finding, count=len(answers), status=kinds, meaning=meaning, fix=fix))]
+
+
+def _answer(at: int, line: str) -> tuple[Hit, str] | None:
+    """A line with the status of an answer to a request."""
+    found = _ANSWER.search(line)
+    return (Hit(at, line, {}), str(found[found.lastgroup or 0])) if found else None
 
 
 def without_failure(text: str, verbose: str) -> list[Located]:

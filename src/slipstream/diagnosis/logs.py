@@ -13,7 +13,7 @@ from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
-from slipstream.diagnosis.log_signs import without_failure
+from slipstream.diagnosis.log_signs import refused_requests, without_failure
 from slipstream.diagnosis.log_slow import slow_runs
 from slipstream.diagnosis.log_stages import unfinished_start
 from slipstream.diagnosis.log_unknown import (
@@ -169,7 +169,11 @@ class _Judgement:
 
     def findings(self) -> list[Finding]:
         """The failures, and what is to be said of a log that shows neither one nor the engine at work."""
-        if self.run.ready is not None or any(finding.severity != "note" for finding in self.failures):
+        if any(finding.severity != "note" for finding in self.failures):
+            return self.failures
+        if refused := refused_requests(self.log.text, self.run.begin):
+            return self.failures + self._told(refused)
+        if self.run.ready is not None:
             return self.failures
         return self.failures + self._told(without_failure(self.log.text, self._verbose))
 

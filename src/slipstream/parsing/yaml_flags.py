@@ -1,4 +1,4 @@
-"""YAML files with the flags of a command, as `vllm serve --config FILE` and SGLang read them: checked as that command."""
+"""YAML files with the flags of a command, as `vllm serve --config FILE` and SGLang read them."""
 
 from __future__ import annotations
 

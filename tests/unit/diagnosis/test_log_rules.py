@@ -308,6 +308,7 @@ def test_a_harmless_line_is_no_failure(line, engine):
 
 
 ELSEWHERE = {
+    "log-requests-refused",
     *("log-start-unfinished", "log-cpu-speed", "log-one-by-one", "log-draft-unused", "log-unknown"),  # log_explain
     *("log-no-mtp-layers", "log-one-stream"),  # engines/test_ollama_methods.py
     *("log-one-by-one-suspected", "log-slower-than-plain", "log-many-requests", "log-acceptance-low"),  # log_slow

@@ -31,6 +31,27 @@ def test_a_line_that_shows_work_is_enough(line: str):
     assert ids(f"some line\n{line}\nanother\n") == []
 
 
+START = "INFO [api_server.py:1] vLLM API server version 0.15.1\nINFO:     Application startup complete.\n"
+UVICORN = 'INFO:     10.0.0.1:5 - "POST /v1/chat/completions HTTP/1.1" {}\n'
+
+
+@pytest.mark.parametrize(
+    ("log", "answered"),
+    [
+        (START + UVICORN.format("400 Bad Request") * 2 + UVICORN.format("404 Not Found"), "All 3 requests"),
+        ("srv  log_server_r: request: POST /v1/chat/completions 127.0.0.1 400\n", "All 1 requests"),
+        ('[GIN] 2026/11/05 - 10:00:00 | 404 |  1.2ms | 127.0.0.1 | POST "/api/chat"\n', "answered 404"),
+        (START + UVICORN.format("400 Bad Request") + UVICORN.format("200 OK"), None),
+        (UVICORN.format("200 OK") + START + UVICORN.format("401 Unauthorized"), "API key"),
+    ],
+)
+def test_a_log_with_nothing_but_refusals_gets_no_all_clear(log: str, answered: str | None):
+    found = judge(Log(log)).findings
+    assert [finding.id for finding in found] == ([] if answered is None else ["log-requests-refused"])
+    assert answered is None or answered in found[0].cause
+    assert not found or found[0].evidence.startswith(f"line {log.count(chr(10))}: ")
+
+
 def test_a_line_of_a_start_gives_a_note_and_none_gives_unknown():
     assert ids("load_tensors: offloading 28 repeating layers to GPU\n") == ["log-not-ready"]
     [finding] = judge(Log("one\nWARNING: odd thing\nlast line\n```\n")).findings
