@@ -166,8 +166,8 @@ class AutoPolicy:
             extra_s = self._usual_repeated_s(plan.repeats, outcome) - plan.plain.seconds
         elif outcome.was_announced:
             extra_s = times.asking(num_streams) if outcome.draft_s else 0.0
-        elif not (outcome.draft_s or plan.was_awaited):
-            extra_s = 0.0
+        elif not outcome.draft_s and (self._follows_repeated or not plan.was_awaited):
+            extra_s = 0.0  # also after rounds with which the device went on: their first was charged with this one
         else:
             extra_s = times.seconds(num_streams + outcome.num_drafted) + drafting_s - plan.plain.seconds
             if outcome.has_prefill or self._follows_prompt:  # the device could not have started it early
