@@ -214,6 +214,12 @@ def test_the_page_of_rules_is_up_to_date() -> None:
     assert written.read_text() == page(), "run: python tools/doctor_rules.py > docs/doctor-rules.md"
 
 
+def test_that_this_machine_has_no_gpu_says_nothing_of_a_log(tmp_path: Path) -> None:
+    log = tmp_path / "run.log"
+    log.write_text("INFO:     Application startup complete.\n")
+    assert not [f for f in doctor("--log", log)["findings"] if f["id"] == "machine-no-gpu"]
+
+
 def test_a_log_without_a_sign_of_work_gets_no_all_clear(tmp_path: Path) -> None:
     log = tmp_path / "server.log"
     log.write_text("WARNING the moon is full\nall is well\n```\n")

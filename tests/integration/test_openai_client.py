@@ -154,6 +154,9 @@ def test_text_completions(client):
     logprobs = scored.choices[0].logprobs
     assert start + "".join(logprobs.tokens) == answer.choices[1].text
     assert len(logprobs.top_logprobs) == len(logprobs.tokens) == 6
+    ids = [[1, 2, 3], [4, 5]]
+    both = client.completions.create(prompt=ids, **settings).choices
+    assert [one.text for one in both] == [client.completions.create(prompt=p, **settings).choices[0].text for p in ids]
     chunks = client.completions.create(prompt=start, stream=True, **settings)
     assert start + "".join(chunk.choices[0].text for chunk in chunks) == answer.choices[1].text
 

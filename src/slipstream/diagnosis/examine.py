@@ -118,7 +118,9 @@ def examine(case: Case, say: Say = lambda line: None) -> Diagnosis:
     say("checking the machine")
     packages = packages_of(case.python) if case.python else None  # a wrong path fails before anything is read
     result, engine = Diagnosis(case, inspect(), checked=["this machine"]), find_folder(case.engine).facts
-    result.findings += machine_checks.check(result.machine, engine, packages or own_packages(result.machine, engine))
+    on_machine = machine_checks.check(result.machine, engine, packages or own_packages(result.machine, engine))
+    is_of_here = bool(case.target or case.draft) or not (case.config or case.log)  # a log may be another machine's
+    result.findings += [f for f in on_machine if is_of_here or f.id != machine_checks.NO_GPU.id]
     are_sound = True
     for role, spec in _models(case):
         say(f"reading the {role} {spec}")

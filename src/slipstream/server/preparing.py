@@ -71,11 +71,7 @@ def prepare_completion(service: Service, request: CompletionRequest) -> Prepared
 
 def _prompts(request: CompletionRequest) -> list[str | list[int]]:
     prompt = request.prompt
-    if isinstance(prompt, str):
-        return [prompt]
-    if isinstance(prompt[0], int):
-        return [list(prompt)]
-    return list(prompt)
+    return [prompt] if isinstance(prompt, str) or isinstance(prompt[0], int) else list(prompt)
 
 
 def _check_model(service: Service, request: Generating) -> None:

@@ -181,9 +181,12 @@ class ChatRequest(Generating):
 
 TokenIds = Annotated[list[Annotated[int, Field(ge=0, le=1 << 24)]], Field(min_length=1)]
 
+Prompt = TypeVar("Prompt")
+Several = Annotated[list[Prompt], Field(min_length=1, max_length=BOUNDS.prompts)]
+
 
 class CompletionRequest(Generating):
-    prompt: str | TokenIds | Annotated[list[str], Field(min_length=1, max_length=BOUNDS.prompts)]
+    prompt: str | TokenIds | Several[str] | Several[TokenIds]
     echo: bool | None = None
     logprobs: Annotated[int, Field(ge=0, le=BOUNDS.top_logprobs)] | None = None
     best_of: Literal[1] | None = None

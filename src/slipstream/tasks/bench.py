@@ -60,7 +60,7 @@ def bench(
     """
     models = as_models(models)
     own_only = {name: getattr(options, name) for name in ("random_weights", "random_draft", "synthetic_acceptance")}
-    check_engine_options(machine, engine, running, **own_only)
+    check_engine_options(machine, engine, running, concurrency, **own_only)
     prompts = workload.read()
     settings = BenchSettings(
         sampling=Sampling(temperature=options.temperature, seed=options.seed),

@@ -411,11 +411,15 @@ def check_search(folders: Iterable[Path]) -> None:
 
 
 def check_engine_options(
-    machine: MachineOptions, engine: EngineOptions, running: RunningEngineOptions, **own_engine_only: object
+    machine: MachineOptions,
+    engine: EngineOptions,
+    running: RunningEngineOptions,
+    concurrency: ConcurrencyOptions = ConcurrencyOptions(),
+    **own_engine_only: object,
 ) -> None:
     """Raises UsageError if options of Slipstream's own engine and of another one are mixed."""
     if engine.engine is None:
-        for option in _given(engine) + _given(running):
+        for option in _given(engine) + _given(running) + _given(concurrency):
             raise UsageError(f"--{option} is for another engine: name it with --engine")
         return
     for option in _given(replace(machine, context_length=None)) + [n for n, value in own_engine_only.items() if value]:
@@ -425,7 +429,7 @@ def check_engine_options(
         )
 
 
-def _given(options: EngineOptions | RunningEngineOptions | MachineOptions) -> list[str]:
+def _given(options: EngineOptions | RunningEngineOptions | ConcurrencyOptions | MachineOptions) -> list[str]:
     """Options that differ from their defaults, without API keys, which also come from the environment."""
     given = [f.name for f in fields(options) if getattr(options, f.name) != f.default]
     return [name.replace("_", "-") for name in given if not name.startswith("api_key") and name != "start_limit"]

@@ -39,7 +39,8 @@ def test_what_is_wrong_in_a_chat_is_told_by_its_name(change, message):
     [
         (5, "prompt: Input should be a valid string or a valid array"),
         ([], "prompt: List should have at least 1 item after validation, not 0"),
-        ([[1], [2]], "prompt.0: Input should be a valid integer or a valid string"),
+        ([[1], [2, -1]], "prompt.1.1: Input should be greater than or equal to 0"),
+        ([[1], []], "prompt.1: List should have at least 1 item"),
         ([3, -1], "prompt.1: Input should be greater than or equal to 0"),
         (["a", 5], "prompt.1: Input should be a valid string"),
     ],

@@ -117,6 +117,13 @@ def test_options_of_two_engines_are_not_mixed(machine, engine, running, option):
         check_engine_options(machine, engine, running)
 
 
+def test_streams_of_another_engine_are_not_taken_for_those_of_ones_own():
+    several = ConcurrencyOptions(streams="1,4")
+    check_engine_options(MachineOptions(), OTHER, RunningEngineOptions(), several)
+    with pytest.raises(UsageError, match="--streams is for another engine"):
+        check_engine_options(MachineOptions(), OWN, RunningEngineOptions(), several)
+
+
 def test_options_that_fit_together_pass():
     check_engine_options(MachineOptions(context_length=512), OTHER, RunningEngineOptions(url="http://x", api_key="k"))
     check_engine_options(MachineOptions(device="cpu", exact=True), OWN, RunningEngineOptions(api_key="k"))
