@@ -16,13 +16,12 @@ from slipstream.backends import AUTO, MachineOptions
 from slipstream.backends.torch.kv_pool import tokens_for
 from slipstream.backends.torch.options import DTYPES, TorchOptions, pick_device, pick_dtype
 from slipstream.core.engine import Engine
-from slipstream.errors import SlipstreamError, UsageError
+from slipstream.errors import UsageError
 from slipstream.loading import load
 from slipstream.models import open_checkpoint
 from slipstream.models.checkpoint import Checkpoint
 from slipstream.train.batches import PADDED_TO, Corpus, split
 from slipstream.train.draft_trainee import DraftTrainee
-from slipstream.train.filters import LEAST_ANSWER_TOKENS
 from slipstream.train.forward import TargetForward, load_target
 from slipstream.train.head_trainee import HeadTrainee
 from slipstream.train.loop import USUAL_DRAFT, Trainer
@@ -33,7 +32,7 @@ from slipstream.train.run_state import RunState, best_of, load_state
 from slipstream.train.settings import OPTIMIZERS, DistilOptions, RunOptions, TrainOptions, usual_optimizer
 from slipstream.train.shards import Shards, Text
 from slipstream.train.stored_states import StoredStates, stored_states
-from slipstream.train.texts import LEAST_TEXTS, TextMaker, none_held_back, refuse_too_few
+from slipstream.train.texts import LEAST_TEXTS, TextMaker, none_held_back, refuse_too_few, too_few
 from slipstream.train.trainee import Trainee
 from slipstream.train.writer import BULK_STEPS
 from slipstream.writing import refuse_unwritable, write_result
@@ -112,12 +111,7 @@ class TrainingRun:
     def _refuse_few(self, learned: Corpus, judged: Corpus) -> None:
         options, num_learned, num_texts = self.options, len(learned.texts), len(learned.texts) + len(judged.texts)
         if num_texts < LEAST_TEXTS:
-            source = options.prompts or options.transcripts
-            more = f"add more to {source}, or raise --length" if source else "raise --tokens or --length"
-            raise SlipstreamError(
-                f"there are only {num_texts} usable texts (an answer of {LEAST_ANSWER_TOKENS} tokens or more within "
-                f"--length, no loops), and training needs {LEAST_TEXTS}: {more}"
-            )
+            raise too_few(options, num_texts)
         if not judged.texts:
             raise none_held_back(options, num_texts)
         if num_learned < LEAST_TEXTS - 1:

@@ -53,11 +53,11 @@ class Shards:
 
     def __init__(self, folder: Path, recipe: dict[str, Any]) -> None:
         self.folder = folder
+        self._recipe = recipe
         place = folder / _RECIPE
         if not place.exists():
             if any(folder.glob("shard-*.npz")):
                 raise UsageError(f"{folder} has shards but no {_RECIPE}: use another folder for the text")
-            write_result(place, json.dumps(recipe, indent=1))
         elif (found := _read_recipe(place)) != recipe:
             raise UsageError(
                 f"{folder} has text of another recipe ({differences(recipe, found)}): use another folder, or the "
@@ -72,6 +72,8 @@ class Shards:
         return number
 
     def write(self, number: int, texts: Sequence[Text]) -> None:
+        if not number:
+            write_result(self.folder / _RECIPE, json.dumps(self._recipe, indent=1))
         lengths = [len(text.tokens) for text in texts]
         kinds = sorted({text.kind for text in texts})
         file = io.BytesIO()

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from itertools import count, islice
 
 from slipstream.core.engine import Engine
-from slipstream.errors import UsageError
+from slipstream.errors import SlipstreamError, UsageError
 from slipstream.measurement.prompt_files import read_prompts
 from slipstream.measurement.workload import Prompt
 from slipstream.models.chat_template import Message
 from slipstream.models.tokenizer import Tokenizer
 from slipstream.train.chat_form import ChatForm
-from slipstream.train.filters import Seen, is_worth_keeping
+from slipstream.train.filters import LEAST_ANSWER_TOKENS, Seen, is_worth_keeping
 from slipstream.train.messages import Messenger, time_left
 from slipstream.train.scripts import LEAST_ANSWER_ROOM, Kind, Script, Writing, given, least_length, random_script
 from slipstream.train.settings import MAX_HELD_BACK, RunOptions
@@ -49,6 +49,15 @@ def refuse_too_few(options: RunOptions, tokenizer: Tokenizer) -> None:
         raise UsageError(
             f"--length is {length}, but a question and an answer need {least} with this template: raise it"
         )
+
+
+def too_few(options: RunOptions, num_texts: int) -> SlipstreamError:
+    source = options.prompts or options.transcripts
+    more = f"add more to {source}, or raise --length" if source else "raise --tokens or --length"
+    return SlipstreamError(
+        f"there are only {num_texts} usable texts (an answer of {LEAST_ANSWER_TOKENS} tokens or more within --length, "
+        f"no loops), and training needs {LEAST_TEXTS}: {more}"
+    )
 
 
 def none_held_back(options: RunOptions, num_texts: int) -> UsageError:
@@ -104,8 +113,10 @@ class TextMaker:
         """Fills `shards`. What is there already is kept; another call goes on after the last whole shard."""
         if self.options.transcripts:
             if not shards.count():
-                texts = read_transcripts(self.options.transcripts, ChatForm(self.tokenizer))
-                shards.write(0, self._chosen(texts, Seen()))
+                texts = self._chosen(read_transcripts(self.options.transcripts, ChatForm(self.tokenizer)), Seen())
+                if len(texts) < LEAST_TEXTS:
+                    raise too_few(self.options, len(texts))
+                shards.write(0, texts)
             return
         number, kinds = shards.count(), self._given_kinds()
         tally = Tally(self._already(shards), _USUALLY_KEPT if kinds is None else 1.0)

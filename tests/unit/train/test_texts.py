@@ -314,6 +314,7 @@ def test_conversations_that_are_cut_before_their_answers_are_told(tiny, tmp_path
     options = TrainOptions(target=str(tiny), transcripts=path, length=64, streams=2)
     with pytest.raises(SlipstreamError, match=r"only 0 usable texts .*: add more to .*talks.jsonl, or raise --length"):
         run_training(options, tmp_path / "head", MachineOptions(device="cpu", threads=1), Messenger())
+    assert not (tmp_path / "head.training").exists()  # else the same command with another --length would be refused
 
 
 @pytest.mark.parametrize(
