@@ -40,6 +40,19 @@ def test_no_rule_blames_a_healthy_log(entry):
 
 
 LINES = [
+    (
+        "vllm",
+        "Engine 000: Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: 0.0 tokens/s, Running: 1 reqs, "
+        "Waiting: 0 reqs, GPU KV cache usage: 0.3%",
+        "nothing-generated",
+    ),
+    (
+        "llama-server",
+        "the draft model 'a.gguf' is not compatible with the target model 'b.gguf'. tokens will be translated between "
+        "the draft and target models.",
+        "vocab-translated",
+    ),
+    ("sglang", "OSError: [Errno 28] No space left on device: '/dev/shm/nccl-abc'", "shared-memory"),
     ("vllm", "Engine 000: Running: 0 reqs, Waiting: 40 reqs, GPU KV cache usage: 45.8%", "nothing-runs"),
     ("vllm", "huggingface_hub.errors.HFValidationError: Repo id must be in the form 'a/b': '/models/x'.", "model-path"),
     ("vllm", "openai.NotFoundError: Error code: 404 - The model `gpt-4` does not exist.", "served-name"),

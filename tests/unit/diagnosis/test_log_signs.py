@@ -52,6 +52,25 @@ def test_a_log_with_nothing_but_refusals_gets_no_all_clear(log: str, answered: s
     assert not found or found[0].evidence.startswith(f"line {log.count(chr(10))}: ")
 
 
+STATS = (
+    "INFO [loggers.py:1] Engine 000: Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: {}, Running: {}\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("after", "expected"),
+    [
+        ("", ["log-nothing-generated"]),
+        (STATS.format("0.0 tokens/s", "1 reqs"), ["log-nothing-generated"]),
+        (STATS.format("45.1 tokens/s", "1 reqs"), []),
+        (STATS.format("0.0 tokens/s", "0 reqs"), []),
+        (UVICORN.format("200 OK"), []),
+    ],
+)
+def test_a_request_that_gets_no_token_is_no_work(after: str, expected: list[str]):
+    assert ids(START + STATS.format("0.0 tokens/s", "1 reqs") + after) == expected
+
+
 def test_a_line_of_a_start_gives_a_note_and_none_gives_unknown():
     assert ids("load_tensors: offloading 28 repeating layers to GPU\n") == ["log-not-ready"]
     [finding] = judge(Log("one\nWARNING: odd thing\nlast line\n```\n")).findings
