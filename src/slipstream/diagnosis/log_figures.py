@@ -20,6 +20,7 @@ _MAX_LINES = 1_000  # lines with acceptance to add up, from the end: hours of a 
 _REACH = 400  # characters of a line before and after the text that is looked for
 _GIB, _MIB = 2**30, 2**20
 NUMBER = r"(?<![\d.,])\d[\d,]*(?:\.\d+)?"  # with or without commas between thousands, from its first digit on
+_DECIMAL_COMMA = re.compile(r"\d{1,3},\d\d?")
 _UNITS = {"GiB": _GIB, "MiB": _MIB, "GB": 10**9, "MB": _MIB}  # llama.cpp once wrote MB for MiB
 
 
@@ -214,6 +215,7 @@ def _from_the_end(text: str, piece: str, source: str) -> Iterator[Hit]:
 
 
 def number(text: str) -> float:
-    """The number in a text with commas between thousands; 0 if there is none."""
-    text = text.rstrip(",.").replace(",", "")
+    """The number in a text with commas between thousands, or before one or two decimals; 0 if there is none."""
+    text = text.rstrip(",.")
+    text = text.replace(",", "." if _DECIMAL_COMMA.fullmatch(text) else "")
     return float(text) if re.fullmatch(r"\d*\.?\d+", text) else 0.0

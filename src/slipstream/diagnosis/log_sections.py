@@ -11,13 +11,15 @@ from statistics import median_low
 from slipstream.diagnosis.log_figures import NUMBER, number
 from slipstream.parsing.log_scan import Hit
 
-# Names of ways to draft, as people write them.
+# Names of ways to draft, as people write them: in English, German, French, Spanish and Chinese.
 _WAY = (
-    r"(?:speculat\w*|spec(?:[ _-]?dec\w*)?|draft\w*|assist\w*|eagle-?\d?|mtp|medusa|n-?gram\w*|dflash|nextn|lookahead|"
+    r"(?:spekulat\w*|spéculat\w*|especulat\w*|entwurf\w*|brouillon\w*|borrador\w*|(?:草稿|投机|推测)\w*|"
+    r"speculat\w*|spec(?:[ _-]?dec\w*)?|draft\w*|assist\w*|eagle-?\d?|mtp|medusa|n-?gram\w*|dflash|nextn|lookahead|"
     r"prompt[ _-]lookup|suffix decod\w*)\b"
 )
 PLAIN = re.compile(
-    rf"(?i)(?<![a-z/])(?:baseline|plain|vanilla|(?:without|no|w/o)[ _-](?:an? )?{_WAY}|"
+    rf"(?i)(?<![a-z/])(?:baseline|plain|vanilla|(?:without|no|w/o|ohne|kein\w*|sans|sin)[ _-](?:an? )?{_WAY}|"
+    rf"(?:不用|不使用|没有|无|关闭) ?{_WAY}|"
     rf"{_WAY} ?[:=]? ?(?:off|disabled|false|none)\b)"
 )
 SPECULATIVE = re.compile(rf"(?i)(?<![a-z]){_WAY}")

@@ -41,8 +41,8 @@ CPU_BANDWIDTH_GB = 130.0  # desktop memory reads 20 to 100 GB/s, GPUs 200 and mo
 _MIN_TOKENS = 8  # fewer tokens do not show the speed
 _MAX_SPEEDS = 2_000  # lines with a unit of speed to look at
 
-_UNIT = r"(?:tok(?:en)?s?/s(?:ec(?:ond)?)?|tokens per second|t/s|tps)\b"
-_UNIT_PIECES = ("tok/s", "toks/s", "token/s", "tokens/s", "tokens per second", " t/s", "tps")
+_UNIT = r"(?:[Tt]ok(?:en)?s?/s(?:ec(?:ond)?)?|tokens per second|t/s|tps)\b"
+_UNIT_PIECES = ("tok/s", "toks/s", "oken/s", "okens/s", "tokens per second", " t/s", "tps")
 _TIME = rf"(?P<time>{NUMBER}) ?(?P<unit>ms|s|sec|seconds)\b"
 _NOT_GENERATION = re.compile(
     r"(?i)prompt|encoded|prefill|input|throughput|expect|estimate|should|target:|Process|warm-?up|profil|load|compil|"

@@ -209,3 +209,19 @@ def test_a_long_log_of_speeds_is_read_quickly():
     started = cpu_seconds()
     explain(line * 500_000)  # 55 MB
     assert cpu_seconds() - started < 20
+
+
+@pytest.mark.parametrize(
+    ("plain", "speculative"),
+    [
+        ("Ohne Draft: 18,3 Token/s", "Mit Draft: 9,15 Token/s"),
+        ("ohne Spekulation: 18.3 tok/s", "mit Spekulation: 9.15 tok/s"),
+        ("sans brouillon : 18.3 tokens/s", "avec brouillon : 9.15 tokens/s"),
+        ("sin borrador: 18.3 tokens/s", "con borrador: 9.15 tokens/s"),
+        ("不用草稿模型: 18.3 tokens/s", "使用草稿模型: 9.15 tokens/s"),
+    ],
+)
+def test_two_speeds_are_compared_in_other_languages(plain, speculative):
+    [finding] = explain(f"{plain}\n{speculative}\n")
+    assert finding.id == "log-slower-than-plain" and "2.0x slower" in finding.cause
+    assert explain(f"{plain.replace('18', '8')}\n{speculative}\n") == []
