@@ -30,6 +30,10 @@ class Branch:
         """A second branch from the same place. Raises CapacityError if there is no room."""
         return Branch(self.sequence.fork(), list(self.read), [], self.node, self.depth, self.chance)
 
+    def begin_draft(self, unread: list[int]) -> None:
+        """Starts a new draft after what was read; `unread` is what the model has to read first."""
+        self.unread, self.node, self.depth, self.chance = unread, ROOT, 0, 1.0
+
     def mark_read(self) -> None:
         self.sequence.commit()
         self.read += self.unread
@@ -89,7 +93,7 @@ class DraftCache:
         for branch in branches:
             if branch is not best:
                 branch.sequence.close()
-        best.unread, best.node, best.depth = context[keep:], ROOT, 0
+        best.begin_draft(context[keep:])
         branches[:] = [best]
         return branches
 

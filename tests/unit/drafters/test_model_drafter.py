@@ -200,6 +200,23 @@ def test_a_stream_that_was_not_drafted_for_a_while_is_caught_up():
     assert max(draft.rows_read.values()) == 1
 
 
+def test_each_draft_stops_by_its_own_chance_not_by_that_of_earlier_ones():
+    draft = FakeModel()
+    drafter, stream = DraftModelDrafter(draft), make_stream(PROMPT)
+    stream.least_chance = 0.3
+    drafter.begin(stream)
+    lengths, fresh = [], []
+    for _ in range(6):
+        tree = drafter.propose([stream], [8])[0]
+        another = DraftModelDrafter(FakeModel())
+        another.begin(stream)
+        fresh.append(len(another.propose([stream], [8])[0]))
+        lengths.append(len(tree))
+        grow(stream, tree.tokens)  # accepted whole
+    assert lengths == fresh
+    assert max(lengths) > 1
+
+
 def test_many_streams_are_drafted_within_the_rows_the_draft_model_takes():
     draft = FakeModel(max_rows=16)
     drafter = DraftModelDrafter(draft, DraftModelOptions(n_parallel=2, p_split=0.0))
