@@ -41,13 +41,10 @@ class DrafterGuard:
 
     def propose(self, asks: Sequence[Ask]) -> tuple[list[DraftTree], dict[str, float]]:
         """Asks each drafter once for all its streams. Returns the drafts, and the seconds that each drafter took."""
-        by_drafter: dict[int, list[int]] = {}
-        for i, ask in enumerate(asks):
-            by_drafter.setdefault(id(ask.drafter), []).append(i)
         draft_s: dict[str, float] = {}
         trees = [EMPTY_TREE] * len(asks)
-        for members in by_drafter.values():
-            started, drafter = self._clock(), asks[members[0]].drafter
+        for drafter, members in _by_drafter([ask.drafter for ask in asks]):
+            started = self._clock()
             for i, tree in zip(members, self._ask([asks[i] for i in members]), strict=True):
                 trees[i] = tree
             draft_s[drafter.name] = draft_s.get(drafter.name, 0.0) + self._clock() - started
@@ -72,12 +69,13 @@ class DrafterGuard:
             return [self._ask([ask])[0] for ask in asks]
 
     def observe(self, observations: Sequence[Observation]) -> None:
-        for drafter, members in _by_drafter([None if o.stream.is_complete else o.stream for o in observations]):
+        running = [o for o in observations if not o.stream.is_complete]
+        for drafter, members in _by_drafter([o.stream.drafter for o in running]):
             try:
-                drafter.observe([observations[i] for i in members])
+                drafter.observe([running[i] for i in members])
             except Exception as error:  # the failing stream is unknown, and a second call would report the others twice
                 for i in members:
-                    self._give_up(observations[i].stream, error)
+                    self._give_up(running[i].stream, error)
 
     def end(self, stream: Stream) -> None:
         if stream.id in self._begun and stream.drafter:
@@ -176,10 +174,10 @@ def _told(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _by_drafter(streams: Sequence[Stream | None]) -> list[tuple[Drafter, list[int]]]:
-    """Indices of the streams of each drafter."""
+def _by_drafter(drafters: Sequence[Drafter | None]) -> list[tuple[Drafter, list[int]]]:
+    """Each drafter with its places in the list."""
     groups: dict[int, tuple[Drafter, list[int]]] = {}
-    for i, stream in enumerate(streams):
-        if stream and stream.drafter:
-            groups.setdefault(id(stream.drafter), (stream.drafter, []))[1].append(i)
+    for i, drafter in enumerate(drafters):
+        if drafter:
+            groups.setdefault(id(drafter), (drafter, []))[1].append(i)
     return list(groups.values())
