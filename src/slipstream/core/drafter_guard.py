@@ -40,11 +40,14 @@ class DrafterGuard:
             self._give_up(stream, error)
 
     def propose(self, asks: Sequence[Ask]) -> tuple[list[DraftTree], dict[str, float]]:
-        """Asks each drafter once for all its streams. Returns the drafts, and the seconds that each drafter took."""
+        """Asks each drafter once for all its streams. Returns the drafts, and the seconds that each drafter took.
+
+        Members of a team are asked one after another: where one has failed, its stream has no drafter any more.
+        """
         draft_s: dict[str, float] = {}
         trees = [EMPTY_TREE] * len(asks)
         for drafter, members in _by_drafter([ask.drafter for ask in asks]):
-            started = self._clock()
+            started, members = self._clock(), [i for i in members if asks[i].stream.drafter]
             for i, tree in zip(members, self._ask([asks[i] for i in members]), strict=True):
                 trees[i] = tree
             draft_s[drafter.name] = draft_s.get(drafter.name, 0.0) + self._clock() - started
@@ -56,6 +59,8 @@ class DrafterGuard:
         """
         for ask in asks:
             ask.stream.least_chance = ask.least_chance
+        if not asks:
+            return []
         try:
             budgets = [ask.budget for ask in asks]
             proposals = list(asks[0].drafter.propose([ask.stream for ask in asks], budgets))

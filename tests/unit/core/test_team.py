@@ -15,7 +15,9 @@ from fakes import (
     make_stream,
     plain_tokens,
 )
+from slipstream.core.drafter_guard import DrafterGuard
 from slipstream.core.engine import Engine
+from slipstream.core.policy import Ask
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
 from slipstream.core.team import DrafterTeam, members_of
@@ -76,6 +78,27 @@ def test_one_that_fails_at_the_end_does_not_keep_the_others_from_tidying_up():
     with pytest.raises(RuntimeError):
         DrafterTeam([Crashing(FakeDrafter(), "end"), tidy]).end(stream)
     assert tidy.ended == [stream.id]
+
+
+class NeedsTheStream(FakeDrafter):
+    """Has something for each stream, until the stream ends."""
+
+    def propose(self, streams, budgets):
+        assert all(stream.id in self.begun and stream.id not in self.ended for stream in streams)
+        return super().propose(streams, budgets)
+
+
+def test_a_member_is_not_asked_for_a_stream_that_another_has_just_failed_on():
+    failing, other = Crashing(FakeDrafter("one"), "propose"), NeedsTheStream("other")
+    team, guard = DrafterTeam([failing, other]), DrafterGuard(vocab_size=32)
+    streams = [make_stream([i], drafter=team) for i in range(2)]
+    for stream in streams:
+        guard.begin(stream)
+    asks = [Ask(streams[0], failing, 4), Ask(streams[0], other, 4), Ask(streams[1], other, 4)]
+    trees, _ = guard.propose(asks)
+    assert trees == [EMPTY_TREE] * 3
+    assert [stream.drafter for stream in streams] == [None, team]
+    assert other.num_proposals == 1
 
 
 def test_it_is_free_only_if_all_are_and_names_them():
