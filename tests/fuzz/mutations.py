@@ -236,10 +236,10 @@ def _shared_page_written() -> Sequence[Any]:
 def _reuse_one_too_many() -> Sequence[Any]:
     from slipstream.backends.torch import kv_pool
 
-    def common_prefix(original: Any, a: Any, b: Any) -> int:
+    def common_prefix_length(original: Any, a: Any, b: Any) -> int:
         return min(original(a, b) + 1, len(a), len(b))
 
-    return [_wrap(kv_pool, "common_prefix", common_prefix)]
+    return [_wrap(kv_pool, "common_prefix_length", common_prefix_length)]
 
 
 def _scores_swapped() -> Sequence[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-def common_prefix(a: list[int] | str, b: list[int] | str) -> int:
+def common_prefix_length(a: list[int] | str, b: list[int] | str) -> int:
     """The length of the common beginning. Uses bisection, since slices compare at C speed."""
     limit = min(len(a), len(b))
     if a[:limit] == b[:limit]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from slipstream.core.prefix import common_prefix
+from slipstream.core.prefix import common_prefix_length
 from slipstream.core.protocols import KVSequence, Model, ScoreRequest, Scores
 from slipstream.core.tree import ROOT
 
@@ -83,8 +83,8 @@ class DraftCache:
         branches = self._branches.get(stream_id, [])
         if not branches:
             return []
-        best = max(branches, key=lambda branch: common_prefix(branch.read, context))
-        keep = max(0, min(common_prefix(best.read, context), len(context) - 1))
+        best = max(branches, key=lambda branch: common_prefix_length(branch.read, context))
+        keep = max(0, min(common_prefix_length(best.read, context), len(context) - 1))
         if not self._readable(context, keep, budget, self._reserves[stream_id]):
             return []
         if keep < len(best.read):

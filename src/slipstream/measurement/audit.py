@@ -14,7 +14,7 @@ from typing import Literal
 
 from slipstream.core.generator import Answer, Generator
 from slipstream.core.noise import gumbel
-from slipstream.core.prefix import common_prefix
+from slipstream.core.prefix import common_prefix_length
 from slipstream.core.protocols import Model, ModelInfo, ScoreRequest, prefill
 from slipstream.core.sampling import History, Row, Sampling, processed
 from slipstream.core.stats import Stats
@@ -116,8 +116,8 @@ def _first_difference(a: Answer, b: Answer) -> Difference | None:
     if a.tokens == b.tokens and a.text == b.text:
         return None
     if not a.tokens or not b.tokens:
-        return Difference(common_prefix(a.text, b.text), -1, -1, None)
-    at = common_prefix(list(a.tokens), list(b.tokens))
+        return Difference(common_prefix_length(a.text, b.text), -1, -1, None)
+    at = common_prefix_length(list(a.tokens), list(b.tokens))
     ends = [tokens[at] if at < len(tokens) else -1 for tokens in (a.tokens, b.tokens)]
     return Difference(at, ends[0], ends[1], None)
 

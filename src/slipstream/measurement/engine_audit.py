@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from slipstream.core.generator import Answer, Generator
-from slipstream.core.prefix import common_prefix
+from slipstream.core.prefix import common_prefix_length
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
 from slipstream.engines.engine_types import TokenCandidate
@@ -123,7 +123,7 @@ def compare(
 def _difference(prompt: Prompt, plain: str, other: str, sampling: Sampling, gap_at: GapAt) -> Difference | None:
     if plain == other:
         return None
-    at = common_prefix(plain, other)
+    at = common_prefix_length(plain, other)
     gap = gap_at(prompt, at, other) if sampling.is_greedy else None
     return Difference(at, -1, -1, gap)
 

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
-from slipstream.core.prefix import common_prefix
+from slipstream.core.prefix import common_prefix_length
 from slipstream.core.sampling import Row
 from slipstream.core.tree import ROOT, DraftTree
 from slipstream.errors import SlipstreamError
@@ -79,7 +79,7 @@ class GrammarConstraint:
 
     def _go_to(self, answer: Sequence[int]) -> None:
         wanted = list(itertools.takewhile(lambda token: token not in self._end_ids, answer))
-        kept = common_prefix(self._read, wanted)
+        kept = common_prefix_length(self._read, wanted)
         self._matcher.rollback(len(self._read) - kept)
         self._matcher.consume_tokens(wanted[kept:])
         self._read = wanted

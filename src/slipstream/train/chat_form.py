@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from slipstream.core.prefix import common_prefix
+from slipstream.core.prefix import common_prefix_length
 from slipstream.models.chat_template import Message
 from slipstream.models.tokenizer import Tokenizer
 from slipstream.train.shards import Role, Text
@@ -68,7 +68,7 @@ class ChatForm:
 
     def _end(self, messages: Sequence[Message], whole: list[int]) -> int:
         """Where the answer to these messages begins in the whole conversation."""
-        return common_prefix(self.prompt(messages), whole)
+        return common_prefix_length(self.prompt(messages), whole)
 
     def _end_of_answer(self, start: int, whole: list[int]) -> int:
         """Behind the end token of the answer that begins at `start`."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from slipstream.backends.llamacpp.context import Logits, NoRoomError
 from slipstream.backends.llamacpp.sequences import LlamaSequence, Scored, Sequences
-from slipstream.core.prefix import common_prefix
+from slipstream.core.prefix import common_prefix_length
 from slipstream.core.tree import ROOT, DraftTree
 from slipstream.errors import CapacityError, UnsupportedModelError
 
@@ -159,7 +159,7 @@ def _branches(tree: DraftTree) -> Iterator[DraftLine]:
     """Every path from root to leaf, each without the part it shares with the path before."""
     laid: list[int] = []
     for line in sorted(tree.path(leaf) for leaf in _leaves(tree)):
-        depth = common_prefix(laid, line)
+        depth = common_prefix_length(laid, line)
         yield DraftLine(depth, line[depth:])
         laid = line
 

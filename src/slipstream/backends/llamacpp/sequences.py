@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from slipstream.backends.llamacpp.context import Context
 from slipstream.backends.llamacpp.shelf import Shelf, Shelved
-from slipstream.core.prefix import common_prefix
+from slipstream.core.prefix import common_prefix_length
 from slipstream.core.tree import DraftTree
 from slipstream.errors import CapacityError
 
@@ -77,7 +77,7 @@ class LlamaSequence:
         if self._scored is None:
             raise RuntimeError("commit without a score before it")
         pending, tree, laid = self._scored.pending, self._scored.tree, self._scored.laid
-        kept = common_prefix(laid, list(path))
+        kept = common_prefix_length(laid, list(path))
         self.tokens += pending
         self.tokens += [tree.tokens[node] for node in path]
         self._scored, self._has_loose_rows = None, False
@@ -139,7 +139,7 @@ class Sequences:
         else:
             self._shelve_closed()
             sequence = self._new(reserve, None, 0)
-            self._bring_back(shelved, sequence, common_prefix(shelved.tokens, tokens[:-1]))
+            self._bring_back(shelved, sequence, common_prefix_length(shelved.tokens, tokens[:-1]))
         return sequence
 
     def fork(self, source: LlamaSequence) -> LlamaSequence:
@@ -207,7 +207,7 @@ class Sequences:
         """Whether an open stream has all of `tokens`, so that they will be cached when it closes."""
         if not self.context.facts.can_cut:
             return False
-        return any(common_prefix(s.tokens[: s.num_stored], tokens) == len(tokens) for s in self._open.values())
+        return any(common_prefix_length(s.tokens[: s.num_stored], tokens) == len(tokens) for s in self._open.values())
 
     def _bring_back(self, shelved: Shelved, sequence: LlamaSequence, length: int) -> None:
         """Copies its first `length` tokens into the empty sequence, which stays empty if there is no room."""
@@ -231,7 +231,7 @@ class Sequences:
     def _longest_prefix(self, tokens: list[int]) -> tuple[LlamaSequence | None, int]:
         best, longest = None, 0
         for sequence in (*self._remembered.values(), *self._open.values()):
-            shared = min(common_prefix(sequence.tokens, tokens[:-1]), sequence.num_shareable)
+            shared = min(common_prefix_length(sequence.tokens, tokens[:-1]), sequence.num_shareable)
             if shared > longest and (self.context.facts.can_cut or shared == sequence.num_shareable):
                 best, longest = sequence, shared
         return best, longest

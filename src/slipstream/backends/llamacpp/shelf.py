@@ -10,7 +10,7 @@ import ctypes
 from collections import deque
 from dataclasses import dataclass
 
-from slipstream.core.prefix import common_prefix
+from slipstream.core.prefix import common_prefix_length
 
 State = ctypes.Array[ctypes.c_uint8]  # of one sequence, in llama.cpp's own format
 
@@ -42,7 +42,7 @@ class Shelf:
 
     def put(self, shelved: Shelved) -> None:
         if not self._as_a_whole:
-            covered = [p for p in self._prompts if common_prefix(p.tokens, shelved.tokens) == len(p.tokens)]
+            covered = [p for p in self._prompts if common_prefix_length(p.tokens, shelved.tokens) == len(p.tokens)]
             for prompt in covered:
                 self._prompts.remove(prompt)
         self._prompts.append(shelved)
@@ -62,7 +62,7 @@ class Shelf:
 
     def _shared(self, prompt: Shelved, tokens: list[int]) -> int:
         """How many of the first `tokens` it provides."""
-        shared = common_prefix(prompt.tokens, tokens)
+        shared = common_prefix_length(prompt.tokens, tokens)
         return 0 if self._as_a_whole and shared < len(prompt.tokens) else shared
 
     def clear(self) -> None:

@@ -13,7 +13,7 @@ import torch
 
 from slipstream.backends.torch.coded_cache import vector_width
 from slipstream.backends.torch.trail import Trail
-from slipstream.core.prefix import common_prefix
+from slipstream.core.prefix import common_prefix_length
 from slipstream.core.protocols import KVSequence
 from slipstream.errors import CapacityError
 from slipstream.models.config import DecoderConfig
@@ -111,7 +111,7 @@ class KVPool:
         for sequence in (*self._remembered.values(), *self._open.values()):
             if sequence.tokens[: longest + 1] != wanted[: longest + 1]:
                 continue  # it shares no more than the best
-            shared = common_prefix(sequence.tokens, wanted)
+            shared = common_prefix_length(sequence.tokens, wanted)
             if shared > longest:
                 best, longest = sequence, shared
         return best, longest
