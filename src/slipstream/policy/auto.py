@@ -16,7 +16,7 @@ from slipstream.policy.constants import MAX_DRAFT
 from slipstream.policy.knowledge import Knowledge
 from slipstream.policy.ledger import Ledger
 from slipstream.policy.reasons import Reason, reason_for
-from slipstream.policy.round_times import follow
+from slipstream.policy.round_times import capped_mean
 
 
 class AutoPolicy:
@@ -124,7 +124,7 @@ class AutoPolicy:
     def _learn_drafting(self, plan: AutoPlan, outcome: RoundOutcome) -> None:
         known = self._known
         if outcome.draft_s:
-            known.asking_s = follow(known.asking_s, outcome.plan_s / len(outcome.draft_s))
+            known.asking_s = capped_mean(known.asking_s, outcome.plan_s / len(outcome.draft_s))
         unread: dict[str, list[int]] = {}  # by drafter: of each stream that it was asked for
         for stream in plan.view.streams if plan.offers.was_asked else ():
             read_to, num_tokens = known.streams[stream.id].read_to, len(stream.tokens)

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from itertools import accumulate, pairwise
 from statistics import median
 
-from slipstream.policy.constants import FAR_OFF, FIRST_ROUNDS, FOLLOW, RECENT, SIZE_BITS
+from slipstream.policy.constants import FAR_OFF, FIRST_ROUNDS, RECENT, SCALE_STEP, SIZE_BITS
 
 
 class RoundTimes:
@@ -87,9 +87,9 @@ class RoundTimes:
         """Records a plain round that the device started by itself."""
         share = seconds / max(self.seconds(num_streams), 1e-12)
         if was_asked:
-            self._asking = follow(self._asking, share)
+            self._asking = capped_mean(self._asking, share)
         else:
-            self._ahead = min(1.0, follow(self._ahead, share))
+            self._ahead = min(1.0, capped_mean(self._ahead, share))
 
     def record(self, rows: int, seconds: float, *, is_plain: bool = True) -> None:
         """Records a round that the device did not start early, without its drafting time. A plain round corrects the
@@ -108,7 +108,7 @@ class RoundTimes:
         elif not is_plain and self._is_far_off(size, seconds):
             self._points[size] = max(median(self._first_of[size]) / self._scale - self._host_s, 0.0)
         else:
-            step = 1 + FOLLOW if seconds > self.seconds(rows) else 1 - FOLLOW
+            step = 1 + SCALE_STEP if seconds > self.seconds(rows) else 1 - SCALE_STEP
             self._scale *= step
             if is_plain:
                 return
@@ -175,9 +175,10 @@ class RoundTimes:
         return {rows: self.seconds(rows) for rows in self._rows}
 
 
-def follow(known: float | None, seen: float) -> float:
-    """The mean: a round that comes late makes the next one short. One that waited for other programs counts as twice
-    the usual time, or plain decoding would look slow for as long as drafts are made."""
+def capped_mean(known: float | None, seen: float) -> float:
+    """Recent mean. A mean, not a median, because a late round makes the next one short. One value counts as at most
+    twice the mean: otherwise one delay by other programs makes plain decoding look slow for as long as drafts are made.
+    """
     return seen if known is None else RECENT * known + (1 - RECENT) * min(seen, 2 * known)
 
 
