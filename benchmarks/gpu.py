@@ -29,7 +29,7 @@ import slipstream
 from slipstream.backends.torch.load import load_model
 from slipstream.backends.torch.options import TorchOptions
 from slipstream.core.engine import Engine
-from slipstream.core.prefix import common_prefix
+from slipstream.core.prefix import common_prefix_length
 from slipstream.core.protocols import ScoreRequest, prefill
 from slipstream.core.sampling import Sampling
 from slipstream.core.stats import Stats
@@ -570,7 +570,7 @@ class Bench:
                 engine = slipstream.load(model, drafter=drafter)
                 answers = [engine.generate(p.request(), Sampling(), limits).result() for p in prompts]
                 for prompt, answer, truth in zip(prompts, answers, expected, strict=True):
-                    at = common_prefix(answer.tokens, truth)
+                    at = common_prefix_length(answer.tokens, truth)
                     if at < max(len(truth), len(answer.tokens)):
                         other, own = ([*t, -1][at] for t in (answer.tokens, truth))
                         gap = gap_of(prompt, Sampling(), truth[:at], own, other)

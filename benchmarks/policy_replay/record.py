@@ -13,7 +13,7 @@ from policy_replay.recording import NOTHING, Proposal, RecordedAnswer, Recording
 from slipstream.backends import BACKENDS, MachineOptions
 from slipstream.core.engine import Engine
 from slipstream.core.policy import Ask, PlainPlan, PolicyReport, RoundOutcome, RoundView
-from slipstream.core.prefix import common_prefix
+from slipstream.core.prefix import common_prefix_length
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Drafter, Limits, Stream
 from slipstream.core.tree import EMPTY_TREE, DraftTree
@@ -101,7 +101,7 @@ def record_answer(
 
 
 def _judged(tree: DraftTree, answer: Sequence[int]) -> Proposal:
-    return Proposal(common_prefix(list(tree.tokens), answer), tuple(tree.confidence)) if tree else NOTHING
+    return Proposal(common_prefix_length(list(tree.tokens), answer), tuple(tree.confidence)) if tree else NOTHING
 
 
 class WatchingPolicy:

@@ -35,7 +35,7 @@ log = logging.getLogger("slipstream")
 
 Messages = Sequence[Mapping[str, Any]]
 _INHERIT: Literal["inherit"] = "inherit"
-_BEYOND = 8  # tokens beyond the end of an answer that a draft may have: a device has graphs for as many
+_BEYOND_END_TOKENS = 8  # that a draft may have after the end of an answer: a device has graphs for as many
 _DRAFTER_PARTS = ("name", "is_free", "begin", "propose", "observe", "end")
 
 
@@ -68,25 +68,29 @@ class _StreamPart:
     def num_rows(self) -> int:
         return len(self.pending) + len(self.tree)
 
-    def request(self, next_draft: int | None, is_alone: bool) -> ScoreRequest:
-        """Where nothing is chosen, how to choose is left open. `next_draft`: of a stream that has a drafter.
-        `is_alone`: a round that is started in vain, because the answer ended in this one, holds up no other stream."""
+    def request(self, planned: int | None, is_alone: bool) -> ScoreRequest:
+        """Without `sampling` the device chooses nothing: more of the prompt follows, or the host needs the logits."""
         stream = self.stream
-        following = next_draft and stream.drafted_at_most(next_draft) if stream.drafter else 0
-        num_tokens = 1 if is_alone else len(self.tree) + 1
-        is_judged = stream.verifier.judges_unscored or not (self.tree or following)  # else only the host can tell
-        is_known = following is not None and not self.is_prefill and is_judged and stream.goes_on(num_tokens)
-        return ScoreRequest(
-            self.sequence,
-            self.pending,
-            self.tree,
-            stream.sampling if self.chooses and not stream.needs_logits else None,
-            stream.num_answer_tokens,
-            following if is_known else None,
-        )
+        sampling = stream.sampling if self.chooses and not stream.needs_logits else None
+        next_draft = self._next_draft(planned, is_alone)
+        return ScoreRequest(self.sequence, self.pending, self.tree, sampling, stream.num_answer_tokens, next_draft)
+
+    def _next_draft(self, planned: int | None, is_alone: bool) -> int | None:
+        """Tokens that this stream drafts next, if the device may start that round now. None if only the host can tell.
+
+        `planned`: for streams that have a drafter. `is_alone`: it is the only stream, so a round started for nothing,
+        because the answer ended in this one, delays no other.
+        """
+        stream = self.stream
+        draft = planned and stream.drafted_at_most(planned) if stream.drafter else 0
+        if draft is None or self.is_prefill:
+            return None
+        if not stream.verifier.judges_unscored and (self.tree or draft):
+            return None  # the device can't tell which tokens are accepted
+        return draft if stream.continues_after(1 if is_alone else len(self.tree) + 1) else None
 
     def prepare_constraint(self) -> None:
-        """One that fails ends its stream, which is then scored in vain."""
+        """If it fails, the stream ends; its rows are still in this forward pass, and are ignored."""
         constraint = self.stream.options.constraint if self.chooses else None
         try:
             if constraint:
@@ -132,8 +136,8 @@ class Engine:
         self._active: list[Stream] = []
         self._clock = clock
         self._pace = PromptPace(max_stall_s)
-        self._drafters = DrafterGuard(target.info.vocab_size, clock)
-        self._policy = PolicyGuard(self.policy, self._drafters, self.stats)
+        self._drafter_guard = DrafterGuard(target.info.vocab_size, clock)
+        self._policy_guard = PolicyGuard(self.policy, self._drafter_guard, self.stats)
         self._after_s = 0.0  # what the last round took after it was measured: accounts, the policy
         self._is_announced = False  # the device has started on the next round already, as a plain one
         self._repeated: list[tuple[int, int]] = []  # or it has as one with such drafts: streams, and tokens for each
@@ -274,7 +278,7 @@ class Engine:
 
     def _round(self, parts: list[_StreamPart], started: float) -> None:
         view, planning = self._view(parts), self._clock()
-        draft = self._policy.draft(view)
+        draft = self._policy_guard.draft(view)
         plan_s = self._clock() - planning - sum(draft.draft_s.values())
         for part, tree in zip((part for part in parts if not part.is_prefill), draft.trees, strict=True):
             part.tree = tree
@@ -289,8 +293,8 @@ class Engine:
         if has_prefill:
             self._pace.record(num_rows, score_s)
         observations = self._commit(parts, scores)
-        gains = [self._receive(o) for o in observations]
-        self._drafters.observe(observations)
+        num_taken = [self._receive(o) for o in observations]
+        self._drafter_guard.observe(observations)
         measured = self._clock()
         outcome = RoundOutcome(
             rows=num_rows,
@@ -305,11 +309,11 @@ class Engine:
             plan=draft.plan,
             plan_s=plan_s,
         )
-        self._account(parts, gains, outcome)
+        self._account(parts, num_taken, outcome)
         for observation in observations:
             observation.stream.conclude()
         if draft.plan or any(part.stream.drafter for part in parts):
-            self._policy.record(outcome)
+            self._policy_guard.record(outcome)
         following = {request.next_draft for request in requests} if self.target.info.runs_ahead else {None}
         self._is_announced = following == {0} and not any(part.tree for part in parts)
         self._repeated = []
@@ -410,7 +414,7 @@ class Engine:
     def _reserve(self, stream: Stream) -> int:
         """Tokens that a stream may have in the cache: its own, and a few of a draft if there is room for them."""
         info, own = self.target.info, stream.prompt_length + stream.max_answer_tokens
-        more = min(own + _BEYOND, info.context_length) if info.runs_ahead else own
+        more = min(own + _BEYOND_END_TOKENS, info.context_length) if info.runs_ahead else own
         return more if self.target.can_open(more) else own
 
     def _receive(self, observation: Observation) -> int:
@@ -427,26 +431,27 @@ class Engine:
             stream.finish("error", error)
         return taken
 
-    def _account(self, parts: list[_StreamPart], gains: list[int], outcome: RoundOutcome) -> None:
+    def _account(self, parts: list[_StreamPart], num_taken: list[int], outcome: RoundOutcome) -> None:
         """Enters the round into the stats of each stream, at an equal share of its seconds. Reading a prompt is no
         decoding: its seconds are counted apart."""
-        share_s = 1.0 / outcome.num_streams
-        prefilled = {part.stream.id for part in parts if part.is_prefill}
-        for part in parts if prefilled else ():
-            if part.is_prefill:
-                part.stream.stats.prefill_s += outcome.score_s * share_s
-        self.stats.prefill_s += outcome.score_s * share_s * len(prefilled)
-        records: dict[tuple[int, int, int, int, float], RoundRecord] = {}  # of streams whose round went alike
-        times: Counter[tuple[int, int, int, int, float]] = Counter()
-        for o, gained in zip(outcome.observations, gains, strict=True):
-            depths, own_share_s = o.scored.depths(), 0.0 if o.stream.id in prefilled else share_s
-            went = len(depths), max(depths, default=0), min(len(o.verdict.path), gained), gained, own_share_s
-            if went not in records:
-                records[went] = _record(outcome, *went)
-            times[went] += 1
-            o.stream.stats.add(records[went])
-        for went, record in records.items():
-            self.stats.add(record, times[went])
+        share = 1.0 / outcome.num_streams
+        prefilling = [part.stream for part in parts if part.is_prefill]
+        for stream in prefilling:
+            stream.stats.prefill_s += outcome.score_s * share
+        self.stats.prefill_s += outcome.score_s * share * len(prefilling)
+        prefilled = {stream.id for stream in prefilling}
+        # Streams with equal figures share a record: making 256 of them takes longer than all else here.
+        records: dict[tuple[int, int, int, int, float], RoundRecord] = {}
+        counts: Counter[tuple[int, int, int, int, float]] = Counter()
+        for o, taken in zip(outcome.observations, num_taken, strict=True):
+            depths, own_share = o.scored.depths(), 0.0 if o.stream.id in prefilled else share
+            figures = len(depths), max(depths, default=0), min(len(o.verdict.path), taken), taken, own_share
+            if figures not in records:
+                records[figures] = _record(outcome, *figures)
+            counts[figures] += 1
+            o.stream.stats.add(records[figures])
+        for figures, record in records.items():
+            self.stats.add(record, counts[figures])
 
     # -- joining and leaving --------------------------------------------------------------------------------------
 
@@ -470,7 +475,7 @@ class Engine:
                 stream.finish("error", error)
                 continue
             self._active.append(self._waiting.popleft())
-            self._drafters.begin(stream)
+            self._drafter_guard.begin(stream)
             stream.stats.num_reused = stream.sequence.length
 
     def _release_finished(self) -> None:
@@ -499,8 +504,8 @@ class Engine:
 
     def _release(self, stream: Stream) -> None:
         try:
-            self._drafters.end(stream)
-            self._policy.forget(stream)
+            self._drafter_guard.end(stream)
+            self._policy_guard.forget(stream)
         finally:  # whatever they do, the place in the cache goes back
             if stream.sequence:
                 stream.sequence.close()
@@ -511,16 +516,16 @@ class Engine:
 
 
 def _record(
-    outcome: RoundOutcome, drafted: int, drafted_depth: int, accepted: int, gained: int, share_s: float
+    outcome: RoundOutcome, num_drafted: int, drafted_depth: int, num_accepted: int, num_taken: int, share: float
 ) -> RoundRecord:
-    """The part of a round of streams whose round went alike. `share_s`: of its seconds."""
+    """One stream's record of a round. `share`: of the round's seconds."""
     rest_s = outcome.total_s - outcome.score_s - outcome.drafting_s
-    times_s = outcome.drafting_s * share_s, outcome.score_s * share_s, rest_s * share_s
-    return RoundRecord(drafted, accepted, gained, drafted_depth, *times_s)
+    times_s = outcome.drafting_s * share, outcome.score_s * share, rest_s * share
+    return RoundRecord(num_drafted, num_accepted, num_taken, drafted_depth, *times_s)
 
 
 def _is_repeated(part: _StreamPart) -> bool:
-    """Whether a device goes on with its draft."""
+    """Whether its draft is one whose successor the device makes without the host."""
     own = {drafter.name for drafter in members_of(part.stream.drafter) if is_repeated(drafter)}
     return bool(part.tree) and any(offer.tree is part.tree and offer.drafter in own for offer in part.offers)
 

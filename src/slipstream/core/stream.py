@@ -112,7 +112,7 @@ class Stream:
         self.max_answer_tokens = min(limits.max_tokens, room)
         self.is_cancelled = False  # somebody asked for its end; the engine ends it between rounds
         self.drafter = drafter
-        self.least_chance = 0.0  # of a drafted token to be worth its time, as the policy sees it
+        self.least_chance = 0.0  # set before each `propose`, from `Ask.least_chance`
         self.verifier = verifier
         self.history = History(prompt)
         self._sampling_state = SamplingState(sampling, self.history, 0, options.constraint)
@@ -157,14 +157,19 @@ class Stream:
         self._sampling_state.position = len(self.tokens) - self.prompt_length
         return self._sampling_state
 
-    def goes_on(self, num_tokens: int) -> bool:
-        """Whether, as far as can be known, a token will follow after so many, and it and those before it are just the
-        target's choice."""
+    @property
+    def is_coupled(self) -> bool:
+        """Whether drafts are chosen as the target chooses, with its noise. If not, they are independent samples."""
+        return self.verifier.couples or self.sampling.is_greedy
+
+    def continues_after(self, num_tokens: int) -> bool:
+        """Whether the answer goes on after `num_tokens` more tokens (unless one of them ends it), and the device alone
+        can choose all of them."""
         room = self.max_answer_tokens + self.prompt_length - len(self.tokens)
         return room > num_tokens and not self.needs_logits and self.verifier.couples
 
     def drafted_at_most(self, count: int) -> int:
-        """So many tokens, or as many as the request lets a round draft."""
+        """`count`, limited by the request's `max_draft`."""
         return count if self.options.max_draft is None else min(count, self.options.max_draft)
 
     def receive(
@@ -258,8 +263,9 @@ def _source(offer: Offer, node: int) -> TokenSource:
 class Drafter(Protocol):
     """Proposes what comes next. It may be wrong, slow or broken: the text does not depend on it.
 
-    One that grows trees may have a `width`: the nodes that one step of a draft gives. Without it, a step gives one.
-    One that knows how sure it is may have `stops_early`: its drafts end where `stream.least_chance` is reached.
+    Some have more attributes: `width`, the nodes that one step of a draft gives, if it is not one; `stops_early`, if
+    its drafts end where their probability falls below `stream.least_chance`; `is_repeated`, if the device makes its
+    next draft, and starts the round that scores it, without the host.
     """
 
     @property
@@ -275,7 +281,7 @@ class Drafter(Protocol):
         ...
 
     def propose(self, streams: Sequence[Stream], budgets: Sequence[int]) -> list[DraftTree]:
-        """A draft of at most `budgets[i]` nodes for each stream. Empty where it has no idea."""
+        """A draft of at most `budgets[i]` nodes for each stream. Empty if it proposes nothing."""
         ...
 
     def observe(self, observations: Sequence[Observation]) -> None:
@@ -292,7 +298,7 @@ def stops_early(drafter: Drafter) -> bool:
 
 
 def is_repeated(drafter: Drafter) -> bool:
-    """Whether a device that runs ahead goes on with a round of its drafts too: the next draft, and its forward pass."""
+    """Whether the device can start the next round with this drafter's draft: it drafts and scores without the host."""
     return bool(getattr(drafter, "is_repeated", False))
 
 

@@ -150,7 +150,7 @@ class DraftModelDrafter:
         path = draft.builder.path_tokens(branch.node) if sampling.uses_history else ()
         row = processed(row, sampling, stream.history, path)
         position = stream.num_answer_tokens + branch.depth
-        if not stream.verifier.couples and not sampling.is_greedy:
+        if not stream.is_coupled:
             return self._sampled(stream, row, position, count)
         weights = _softmax(row)
         if float(weights.max()) < self._options.p_min:
@@ -188,7 +188,7 @@ def _can_extend(stream: Stream) -> bool:
     """Whether the draft may choose tokens on its device: coupled to the target, and with no setting that depends on the
     text.
     """
-    return not stream.sampling.changes_logits and (stream.verifier.couples or stream.sampling.is_greedy)
+    return stream.is_coupled and not stream.sampling.changes_logits
 
 
 def _softmax(row: Row) -> npt.NDArray[np.float32]:

@@ -102,8 +102,7 @@ class HeadDrafter:
 
     def _goes_on_alone(self, stream: Stream) -> bool:
         """Whether the head can draft for it without the host."""
-        couples = stream.verifier.couples or stream.sampling.is_greedy
-        return couples and self.head.extends(stream.sampling, self.width)
+        return stream.is_coupled and self.head.extends(stream.sampling, self.width)
 
     def _extend(self, drafts: Sequence[_GrowingTree]) -> None:
         requests = [
@@ -135,7 +134,7 @@ class HeadDrafter:
 
     def _width_for(self, stream: Stream) -> int:
         """Independent samples are drafted as a chain."""
-        return self.width if stream.verifier.couples or stream.sampling.is_greedy else 1
+        return self.width if stream.is_coupled else 1
 
     def _add_children(self, draft: _GrowingTree, parent: _Candidate | None, row: Logits) -> None:
         stream, sampling = draft.stream, draft.stream.sampling
@@ -143,7 +142,7 @@ class HeadDrafter:
         path = parent.path_tokens() if parent and sampling.uses_history else []
         row = self._chooser.processed(row, sampling, stream.history, path)
         position, width = stream.num_answer_tokens + depth, self._width_for(stream)
-        if stream.verifier.couples or sampling.is_greedy:
+        if stream.is_coupled:
             choices = self._chooser.likeliest(row, sampling, position, width)
         else:
             choices = self._chooser.drawn(row, sampling, position)
