@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from slipstream.core.policy import Ask, RoundView, fit
 from slipstream.core.stream import Drafter, is_repeated, nodes_of_a_step, stops_early
@@ -30,15 +31,14 @@ class AutoPlan:
         self._known = known
         self._drafting_s = 0.0
         self._saves = False  # a costly draft is expected to pay off, but the budget is overdrawn
-        self._pays = False  # a costly draft is expected to pay off, so the next round will have one too
         self._whole: str | None = None  # the drafter of drafts that the device scores by itself, now or next
         self._next_draft = self.plain  # the round with the drafts that it goes on with
         self._head_start_s = 0.0
         if view.reads_prompts:  # the device can't run ahead anyway, so that is not a cost of the draft
             self._head_start_s = known.times.head_start(len(view.streams))
         self._groups = [] if self._has_to_see_plain() or not view.max_nodes else group_by_drafter(view, known)
-        self._sweeps: list[Callable[[DrafterGroup], list[Ask]]] = [self._ask_free, self._ask_costly]
         self._drafts: dict[str, DraftOption | None] = {}  # of costly drafters, as far as they were looked into
+        self._questions = self._ask_in_turn()
 
     def _has_to_see_plain(self) -> bool:
         """Whether plain rounds have to be measured first: on a device that runs ahead, also one that it started."""
@@ -47,13 +47,18 @@ class AutoPlan:
 
     # -- before drafting: which drafters to ask ---------------------------------------------------------------------
 
+    @property
+    def _pays(self) -> bool:
+        """Whether a costly draft is expected to pay off, so that the next round will have one too."""
+        return any(draft.pays for draft in self._drafts.values() if draft)
+
     def asks(self) -> list[Ask]:
+        return next(filter(None, self._questions), [])
+
+    def _ask_in_turn(self) -> Iterator[list[Ask]]:
         """Free drafters come first: their proposals decide whether the others are worth their time."""
-        while self._sweeps:
-            sweep = self._sweeps.pop(0)
-            if asks := [ask for group in self._groups for ask in sweep(group)]:
-                return asks
-        return []
+        yield [ask for group in self._groups for ask in self._ask_free(group)]
+        yield [ask for group in self._groups for ask in self._ask_costly(group)]
 
     def receive(self, asks: Sequence[Ask], proposals: Sequence[DraftTree], draft_s: float) -> None:
         self._drafting_s = self._known.times.drafting(len(self.view.streams), self._drafting_s + draft_s)
@@ -91,7 +96,7 @@ class AutoPlan:
         is_for_all = goes_on and draft is not None and len(draft.members) == len(view.streams)
         if under_way:
             self._whole = drafter.name
-        if draft and self._pays and is_for_all:
+        if draft and draft.pays and is_for_all:
             self._whole, self._next_draft = drafter.name, draft.round
         if under_way or (is_for_all and known.repeated.has_seen(len(view.streams))):
             self.repeats = drafter.name if known.times.is_known else None
@@ -132,7 +137,7 @@ class AutoPlan:
             draft = self._held_draft(group)
             if draft is None:
                 draft = self._find_draft(group)
-                self._known.decision = Decision(name, draft.round, HOLD) if draft and self._pays else None
+                self._known.decision = Decision(name, draft.round, HOLD) if draft and draft.pays else None
             self._drafts[name] = draft
         return self._drafts[name]
 
@@ -146,8 +151,7 @@ class AutoPlan:
         if not self._known.budget.allows(0.0):
             return None
         held.rounds_left -= 1
-        self._pays = True
-        return DraftOption(group.members, held.round)
+        return DraftOption(group.members, held.round, pays=True)
 
     def _find_draft(self, group: DrafterGroup) -> DraftOption | None:
         """The draft that pays off by the expected p; while the budget is overdrawn, by observations alone. A draft that
@@ -165,12 +169,11 @@ class AutoPlan:
         if expected and not known.budget.covers(begin_rounds):
             goes_on = self._goes_on(group.drafter) or stops_early(group.drafter)  # two wrong drafts would end it
             seen = known.chances(name, group.streams, group.longest, PRIOR / 2 if goes_on else 0.0)
+            self._saves = True
             expected = expected if self._best_draft(group, seen, 0.0, offered, fades=False) else None
-            self._pays, self._saves = expected is not None, True
-            return expected
+            return expected and replace(expected, pays=True)
         if expected:
-            self._pays = True
-            return expected
+            return replace(expected, pays=True)
         trial = self._best_draft(group, chances, CAUTION, offered)
         if trial is None:
             return None

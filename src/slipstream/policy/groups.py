@@ -27,6 +27,7 @@ class DraftOption:
 
     members: list[int]
     round: RoundOption  # its size is the depth of the draft
+    pays: bool = False  # expected to pay off; else a trial, or one that shows how long it takes
 
 
 def group_by_drafter(view: RoundView, known: Knowledge) -> list[DrafterGroup]:
