@@ -151,7 +151,7 @@ def _rehearsed(case: Case, cost: DraftCost, depth: int | None) -> RehearsedRound
     total_s = max(total_s, machine.host(1))
     draft_s = {case.drafter: drafting_s} if steps else {}
     outcome = RoundOutcome(
-        1 + steps, 1, draft_s, 0.0, total_s, has_prefill=False, was_announced=depth is None, was_repeated=bool(steps)
+        1 + steps, 1, draft_s, 0.0, total_s, has_prefill=False, early_draft=0 if depth is None else depth or None
     )
     return RehearsedRound(steps, outcome)
 

@@ -228,7 +228,7 @@ class ModelStandIn:
     _read_to: dict[int, int] = field(default_factory=dict)  # by stream: tokens of its text that the model has read
 
     @property
-    def is_repeated(self) -> bool:
+    def drafts_early(self) -> bool:
         return self.target is not None
 
     @property

@@ -23,7 +23,7 @@ from slipstream.core.prompt_pace import PromptPace
 from slipstream.core.protocols import KVSequence, Model, ScoreRequest, Scores
 from slipstream.core.sampling import Sampling
 from slipstream.core.stats import RoundRecord, Stats
-from slipstream.core.stream import Drafter, Limits, Observation, Offer, RequestOptions, Stream, is_repeated
+from slipstream.core.stream import Drafter, Limits, Observation, Offer, RequestOptions, Stream, drafts_early
 from slipstream.core.team import members_of
 from slipstream.core.text import TextAssembler, TokenDecoder
 from slipstream.core.tree import EMPTY_TREE, ROOT, DraftTree
@@ -99,6 +99,14 @@ class _StreamPart:
             self.stream.finish("error", error)
 
 
+@dataclass(frozen=True, slots=True)
+class _EarlyRound:
+    """The next round, which the device starts before the host asks for it."""
+
+    draft: int  # tokens drafted for each stream; 0: a plain round
+    stream_ids: list[int]
+
+
 class Engine:
     """Decodes many streams with one target model.
 
@@ -139,8 +147,7 @@ class Engine:
         self._drafter_guard = DrafterGuard(target.info.vocab_size, clock)
         self._policy_guard = PolicyGuard(self.policy, self._drafter_guard, self.stats)
         self._after_s = 0.0  # what the last round took after it was measured: accounts, the policy
-        self._is_announced = False  # the device has started on the next round already, as a plain one
-        self._repeated: list[tuple[int, int]] = []  # or it has as one with such drafts: streams, and tokens for each
+        self._early: _EarlyRound | None = None
 
     # -- requests -------------------------------------------------------------------------------------------------
 
@@ -303,8 +310,7 @@ class Engine:
             score_s=score_s,
             total_s=measured - started + self._after_s,
             has_prefill=has_prefill,
-            was_announced=view.is_announced,
-            was_repeated=bool(self._repeated) and self._repeated == _drafts(parts),
+            early_draft=view.early_draft if all(len(part.tree) == view.early_draft for part in parts) else None,
             observations=observations,
             plan=draft.plan,
             plan_s=plan_s,
@@ -314,11 +320,7 @@ class Engine:
             observation.stream.conclude()
         if draft.plan or any(part.stream.drafter for part in parts):
             self._policy_guard.record(outcome)
-        following = {request.next_draft for request in requests} if self.target.info.runs_ahead else {None}
-        self._is_announced = following == {0} and not any(part.tree for part in parts)
-        self._repeated = []
-        if following.isdisjoint({0, None}) and all(_is_repeated(part) for part in parts):
-            self._repeated = [(part.stream.id, r.next_draft or 0) for part, r in zip(parts, requests, strict=True)]
+        self._early = self._started_early(parts, requests)
         self._after_s = self._clock() - measured
 
     def _schedule(self) -> list[_StreamPart]:
@@ -349,21 +351,30 @@ class Engine:
         streams = [part.stream for part in parts if not part.is_prefill]
         info, num_rows = self.target.info, sum(len(part.pending) for part in parts)
         max_rows = info.max_rows if len(streams) < len(parts) else info.decoding_rows or info.max_rows
-        under_way = self._draft_under_way(parts)
+        early_draft = self._early_draft(parts)
         return RoundView(
             streams,
-            [self._room(s, under_way) for s in streams],
+            [self._room(s, early_draft or 0) for s in streams],
             max_nodes=max(0, max_rows - num_rows),
-            is_announced=self._is_announced and len(streams) == len(parts),
             can_run_ahead=info.runs_ahead,
             reads_prompts=len(streams) < len(parts),
-            draft_under_way=under_way,
+            early_draft=early_draft,
         )
 
-    def _draft_under_way(self, parts: list[_StreamPart]) -> int:
-        """Tokens for each of these streams, in a round that the device has started."""
-        started, depths = [stream for stream, _ in self._repeated], {depth for _, depth in self._repeated}
-        return depths.pop() if len(depths) == 1 and started == [part.stream.id for part in parts] else 0
+    def _started_early(self, parts: list[_StreamPart], requests: list[ScoreRequest]) -> _EarlyRound | None:
+        lengths = {request.next_draft for request in requests}
+        if not self.target.info.runs_ahead or len(lengths) > 1 or None in lengths:
+            return None
+        draft = lengths.pop() or 0
+        is_alike = all(map(_drafts_early, parts)) if draft else not any(part.tree for part in parts)
+        return _EarlyRound(draft, [part.stream.id for part in parts]) if is_alike else None
+
+    def _early_draft(self, parts: list[_StreamPart]) -> int | None:
+        """Tokens that the device drafts for each of these streams in a round that it has started; None: in none."""
+        early = self._early
+        if early is None or (early.draft and early.stream_ids != [part.stream.id for part in parts]):
+            return None
+        return early.draft if early.draft or not any(part.is_prefill for part in parts) else None
 
     def _commit(self, parts: list[_StreamPart], scores: list[Scores]) -> list[Observation]:
         """Verifies each draft and keeps what was accepted. A prompt chunk that is not the last is kept unjudged."""
@@ -403,13 +414,13 @@ class Engine:
     def _explained(self, error: NonFiniteLogitsError) -> NonFiniteLogitsError:
         return NonFiniteLogitsError(f"{self.target.info.name} gave no usable logits, {error}: {self.target.diagnose()}")
 
-    def _room(self, stream: Stream, under_way: int) -> int:
-        """Tokens that may be drafted: neither context nor answer can overflow, the target's own token counted. What the
-        device has under way may be longer than what is left of the answer, which then ends in it."""
+    def _room(self, stream: Stream, early_draft: int) -> int:
+        """Tokens that may be drafted: neither context nor answer can overflow, the target's own token counted. A draft
+        that the device has started may be longer than what is left of the answer, which then ends in it."""
         if not stream.drafter:
             return 0
         room = stream.drafted_at_most(max(0, stream.max_answer_tokens - stream.num_answer_tokens - 1))
-        return max(room, min(under_way, stream.reserve - len(stream.tokens))) if under_way else room
+        return max(room, min(early_draft, stream.reserve - len(stream.tokens))) if early_draft else room
 
     def _reserve(self, stream: Stream) -> int:
         """Tokens that a stream may have in the cache: its own, and a few of a draft if there is room for them."""
@@ -524,14 +535,10 @@ def _record(
     return RoundRecord(num_drafted, num_accepted, num_taken, drafted_depth, *times_s)
 
 
-def _is_repeated(part: _StreamPart) -> bool:
+def _drafts_early(part: _StreamPart) -> bool:
     """Whether its draft is one whose successor the device makes without the host."""
-    own = {drafter.name for drafter in members_of(part.stream.drafter) if is_repeated(drafter)}
+    own = {drafter.name for drafter in members_of(part.stream.drafter) if drafts_early(drafter)}
     return bool(part.tree) and any(offer.tree is part.tree and offer.drafter in own for offer in part.offers)
-
-
-def _drafts(parts: Iterable[_StreamPart]) -> list[tuple[int, int]]:
-    return [(part.stream.id, len(part.tree)) for part in parts]
 
 
 def _end(parts: Iterable[_StreamPart], error: BaseException) -> None:

@@ -17,10 +17,14 @@ class RoundView:
     streams: Sequence[Stream]
     rooms: Sequence[int]  # tokens that may be drafted for each stream
     max_nodes: int  # drafted tokens that one forward pass can score, over all streams
-    is_announced: bool = False  # the device already runs this round as a plain one, so no draft can be scored in it
     can_run_ahead: bool = False  # the device can start the next round before the host asks for it
     reads_prompts: bool = False  # prompts are read in the same forward pass
-    draft_under_way: int = 0  # tokens that the device drafts for each stream, in a round that it already runs
+    early_draft: int | None = None  # the device has started this round, with so many drafted tokens for each stream
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the device has started this round without a draft, so that none can be scored in it."""
+        return self.early_draft == 0
 
 
 class Ask(NamedTuple):
@@ -63,10 +67,9 @@ class RoundOutcome:
     score_s: float
     total_s: float  # from its start to that of the next, as far as it is the engine's time
     has_prefill: bool  # it included prompt chunks, so it does not measure decoding
-    was_announced: bool  # a plain round that the device started before the host asked for it
+    early_draft: int | None  # as in `RoundView`, where that is what the round scored
     observations: Sequence[Observation] = ()
     plan: RoundPlan | None = None  # the plan that was followed; None if there was none, or if it failed
-    was_repeated: bool = False  # a round with drafts that the device started before the host asked for it
     plan_s: float = 0.0  # what the policy itself took until it was clear what to score
 
     @property

@@ -264,7 +264,7 @@ class Drafter(Protocol):
     """Proposes what comes next. It may be wrong, slow or broken: the text does not depend on it.
 
     Some have more attributes: `width`, the nodes that one step of a draft gives, if it is not one; `stops_early`, if
-    its drafts end where their probability falls below `stream.least_chance`; `is_repeated`, if the device makes its
+    its drafts end where their probability falls below `stream.least_chance`; `drafts_early`, if the device makes its
     next draft, and starts the round that scores it, without the host.
     """
 
@@ -297,9 +297,9 @@ def stops_early(drafter: Drafter) -> bool:
     return bool(getattr(drafter, "stops_early", False))
 
 
-def is_repeated(drafter: Drafter) -> bool:
+def drafts_early(drafter: Drafter) -> bool:
     """Whether the device can start the next round with this drafter's draft: it drafts and scores without the host."""
-    return bool(getattr(drafter, "is_repeated", False))
+    return bool(getattr(drafter, "drafts_early", False))
 
 
 def nodes_of_a_step(drafter: Drafter) -> int:

@@ -28,7 +28,7 @@ class AutoPolicy:
         self._known = Knowledge(max_draft)
         self._ledger = Ledger()
         self._follows_prompt = False  # the last round read a prompt, so the device could not start this one early
-        self._follows_repeated = False  # the last round had drafts with which the device goes on
+        self._follows_early_draft = False  # the last round had drafts that the device makes and scores without the host
         self._free: set[str] = set()  # names of drafters that take almost no time
         self._last_drafter = ""
         self._reason = Reason()
@@ -44,19 +44,19 @@ class AutoPolicy:
     def rehearsed(self, drafter: str, rounds: Sequence[RehearsedRound]) -> None:
         """Learns what rounds and drafts take from some that were no answer's; of acceptance they say nothing."""
         for one in rounds:
-            if not one.outcome.was_repeated:
+            if not one.outcome.early_draft:
                 self._learn_times(one.outcome, is_plain=not one.depth)
         made = [one for one in rounds if drafter in one.outcome.draft_s]
         self.drafted(drafter, [(one.depth, self._draft_seconds(one.outcome, drafter)) for one in made])
         for one in made:
-            if one.outcome.was_repeated:
-                self._learn_repeated(drafter, one.outcome)
+            if one.outcome.early_draft:
+                self._learn_early_draft(drafter, one.outcome)
 
     def _draft_seconds(self, outcome: RoundOutcome, drafter: str) -> float:
         """Of one drafter. In a round that the device started, the host sees the end of a draft alone: there it is what
         the round took beyond its forward pass.
         """
-        if not outcome.was_repeated:
+        if not outcome.early_draft:
             return outcome.draft_s[drafter]
         times = self._known.times
         return max(0.0, outcome.total_s - times.seconds(outcome.rows) + times.head_start(outcome.num_streams))
@@ -69,7 +69,7 @@ class AutoPolicy:
     def plan(self, view: RoundView) -> RoundPlan:
         """Where nothing was found to pay, some rounds are not planned."""
         known = self._known
-        if known.plain_rounds_left and not view.reads_prompts and view.is_announced == view.can_run_ahead:
+        if known.plain_rounds_left and not view.reads_prompts and view.is_plain == view.can_run_ahead:
             known.rest()
             return PlainPlan(view)
         return AutoPlan(known, view)
@@ -80,9 +80,9 @@ class AutoPolicy:
     # -- learning from a round --------------------------------------------------------------------------------------
 
     def record(self, outcome: RoundOutcome) -> None:
-        plan, repeats = outcome.plan, None
+        plan, early_drafter = outcome.plan, None
         if isinstance(plan, AutoPlan):
-            repeats = plan.repeats
+            early_drafter = plan.early_drafter
             drafting_s = self._usual_drafting_s(plan, outcome)
             self._charge(plan, outcome, drafting_s)
             self._learn_acceptance(plan, outcome)
@@ -90,11 +90,11 @@ class AutoPolicy:
             self._reason = reason_for(plan, outcome.num_drafted, drafting_s, self._known.times, self._reason)
         if not outcome.has_prefill:
             self._ledger.add(outcome)
-            if repeats:
-                self._learn_repeated(repeats, outcome)
-            elif not self._follows_repeated:  # the first round of another kind takes longer than those after it
+            if early_drafter:
+                self._learn_early_draft(early_drafter, outcome)
+            elif not self._follows_early_draft:  # the first round of another kind takes longer than those after it
                 self._learn_times(outcome, is_plain=not outcome.num_drafted)
-        self._follows_prompt, self._follows_repeated = outcome.has_prefill, repeats is not None
+        self._follows_prompt, self._follows_early_draft = outcome.has_prefill, early_drafter is not None
 
     def _learn_acceptance(self, plan: AutoPlan, outcome: RoundOutcome) -> None:
         """A free drafter that proposed nothing cost nothing; a costly one that proposed nothing counts as wrong."""
@@ -136,10 +136,10 @@ class AutoPolicy:
             if name in unread:
                 is_free = name in self._free
                 num_steps = 1 if is_free else plan.offers.depth_of(name)  # no matter how long what is free is
-                if name != plan.repeats:
+                if name != plan.early_drafter:
                     num_asked, most = len(unread[name]), max(unread[name])
                     drafter.times.record(num_asked, num_steps, outcome.draft_s[name], most, is_free=is_free)
-                if is_free and not outcome.was_announced:
+                if is_free and outcome.early_draft != 0:
                     drafter.add_worth(self._saved_rounds(plan, outcome, name))
 
     def _saved_rounds(self, plan: AutoPlan, outcome: RoundOutcome, drafter: str) -> float:
@@ -153,7 +153,7 @@ class AutoPolicy:
         """The usual time of such drafts. One draft that had to compile kernels must not reduce drafting later."""
         usual_s = 0.0
         for name, seconds in outcome.draft_s.items():
-            if name not in self._free and name != plan.repeats:
+            if name not in self._free and name != plan.early_drafter:
                 times = self._known.drafters[name].times
                 seconds = min(seconds, times.seconds(len(plan.view.streams), plan.offers.depth_of(name), 0))
             usual_s += seconds
@@ -162,40 +162,42 @@ class AutoPolicy:
     def _charge(self, plan: AutoPlan, outcome: RoundOutcome, drafting_s: float) -> None:
         """Charges the budget with the time beyond a plain round, as the cost model has it, less the tokens gained."""
         num_streams, times = len(plan.view.streams), self._known.times
-        if plan.repeats and outcome.num_drafted:
-            extra_s = self._usual_repeated_s(plan.repeats, outcome) - plan.plain.seconds
-        elif outcome.was_announced:
+        if plan.early_drafter and outcome.num_drafted:
+            extra_s = self._usual_early_s(plan.early_drafter, outcome) - plan.plain.seconds
+        elif outcome.early_draft == 0:
             extra_s = times.asking(num_streams) if outcome.draft_s else 0.0
-        elif not outcome.draft_s and (self._follows_repeated or not plan.was_awaited):
-            extra_s = 0.0  # also after rounds with which the device went on: their first was charged with this one
+        elif not outcome.draft_s and (self._follows_early_draft or not plan.was_awaited):
+            extra_s = (
+                0.0  # also after rounds that the device started with drafts: their first was charged with this one
+            )
         else:
             extra_s = times.seconds(num_streams + outcome.num_drafted) + drafting_s - plan.plain.seconds
             if outcome.has_prefill or self._follows_prompt:  # the device could not have started it early
                 extra_s -= times.head_start(num_streams)
         self._known.budget.record(outcome.num_accepted / num_streams - extra_s / plan.plain.seconds)
 
-    def _usual_repeated_s(self, drafter: str, outcome: RoundOutcome) -> float:
-        """The usual time of such a round with drafts that the device goes on with. The first of them is charged with
-        what going back to plain rounds will take.
+    def _usual_early_s(self, drafter: str, outcome: RoundOutcome) -> float:
+        """The usual time of a round whose drafts the device makes by itself. The first of them is charged with what
+        going back to plain rounds will take.
         """
         known, num_streams = self._known, outcome.num_streams
-        repeated, parts_s = known.drafters[drafter].repeated, self._parts_s(drafter, outcome)
-        change_s = 0.0 if outcome.was_repeated else repeated.begin_s + known.times.head_start(num_streams)
-        return parts_s + repeated.beyond(num_streams, 0) + change_s
+        early, parts_s = known.drafters[drafter].early, self._parts_s(drafter, outcome)
+        change_s = 0.0 if outcome.early_draft else early.start_s + known.times.head_start(num_streams)
+        return parts_s + early.extra_s(num_streams, 0) + change_s
 
     def _parts_s(self, drafter: str, outcome: RoundOutcome) -> float:
-        return self._known.repeated_s(drafter, outcome.num_streams, outcome.rows // outcome.num_streams - 1)
+        return self._known.early_round_s(drafter, outcome.num_streams, outcome.rows // outcome.num_streams - 1)
 
-    def _learn_repeated(self, drafter: str, outcome: RoundOutcome) -> None:
-        """From a round with drafts that the device goes on with, whoever started it."""
+    def _learn_early_draft(self, drafter: str, outcome: RoundOutcome) -> None:
+        """From a round whose drafts the device makes by itself, whoever started it."""
         if outcome.rows > outcome.num_streams:
-            repeated = self._known.drafters[drafter].repeated
-            learn = repeated.record if outcome.was_repeated else repeated.record_first
+            early = self._known.drafters[drafter].early
+            learn = early.record if outcome.early_draft else early.record_first
             learn(outcome.num_streams, outcome.total_s, self._parts_s(drafter, outcome))
 
     def _learn_times(self, outcome: RoundOutcome, is_plain: bool) -> None:
         times = self._known.times
-        if outcome.was_announced:
+        if outcome.early_draft == 0:
             times.record_ahead(outcome.num_streams, outcome.total_s, bool(outcome.draft_s))
         else:
             scoring_s = outcome.total_s - times.drafting(outcome.num_streams, outcome.drafting_s)

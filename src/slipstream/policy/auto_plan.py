@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from slipstream.core.policy import Ask, RoundView, fit
-from slipstream.core.stream import Drafter, is_repeated, nodes_of_a_step, stops_early
+from slipstream.core.stream import Drafter, drafts_early, nodes_of_a_step, stops_early
 from slipstream.core.tree import EMPTY_TREE, DraftTree
 from slipstream.policy.acceptance import Chance, quantile
 from slipstream.policy.constants import CAUTION, CHANGE, HOLD, LOSS_SHARE, MEMORY, PRIOR, STAY, UNKNOWN
@@ -26,13 +26,13 @@ class AutoPlan:
         self.chosen = self.plain
         self.likeliest: float | None = None  # the highest probability of any drafted token, if one was considered
         self.shortest_s = 0.0  # what a round with one token of a costly draft would take, if one was considered
-        self.repeats: str | None = None  # the drafter with whose drafts the device goes on, if they are asked for
+        self.early_drafter: str | None = None  # whose drafts the device makes by itself, if this round is timed so
         self.was_awaited = known.is_waiting  # the device was not allowed to start this round early, because of a draft
         self._known = known
         self._drafting_s = 0.0
         self._saves = False  # a costly draft is expected to pay off, but the budget is overdrawn
-        self._whole: str | None = None  # the drafter of drafts that the device scores by itself, now or next
-        self._next_draft = self.plain  # the round with the drafts that it goes on with
+        self._device_drafter: str | None = None  # whose drafts the device scores by itself, in this round or the next
+        self._next_round = self.plain  # the round that the device starts after this one
         self._head_start_s = 0.0
         if view.reads_prompts:  # the device can't run ahead anyway, so that is not a cost of the draft
             self._head_start_s = known.times.head_start(len(view.streams))
@@ -64,7 +64,7 @@ class AutoPlan:
         self._drafting_s = self._known.times.drafting(len(self.view.streams), self._drafting_s + draft_s)
         for ask, tree in zip(asks, proposals, strict=True):
             self.offers.add(ask.stream, ask.drafter, tree)
-        if not self._whole:
+        if not self._device_drafter:
             self.offers.weigh(self._known)
 
     def _ask_free(self, group: DrafterGroup) -> list[Ask]:
@@ -77,7 +77,7 @@ class AutoPlan:
         known = self._known
         drafter = known.drafters[group.drafter.name]
         asking_s = drafter.times.seconds(len(group.members), 1, 0) + (known.asking_s or 0.0)
-        if self.view.is_announced:
+        if self.view.is_plain:
             asking_s = known.times.asking(len(self.view.streams))
         affordable = LOSS_SHARE * (drafter.rounds_since + 1) if known.budget.allows(0.0) else 0.0
         if asking_s > max(affordable, drafter.worth) * self.plain.seconds and not known.is_waiting:
@@ -90,18 +90,11 @@ class AutoPlan:
 
     def _ask_costly(self, group: DrafterGroup) -> list[Ask]:
         view, drafter = self.view, group.drafter
-        draft = None if group.is_cut_later or view.is_announced else self._worthwhile_draft(group)
-        goes_on, known = self._goes_on(drafter), self._known.drafters[drafter.name]
-        under_way = view.draft_under_way if goes_on else 0
-        is_for_all = goes_on and draft is not None and len(draft.members) == len(view.streams)
-        if under_way:
-            self._whole = drafter.name
-        if draft and draft.pays and is_for_all:
-            self._whole, self._next_draft = drafter.name, draft.round
-        if under_way or (is_for_all and known.repeated.has_seen(len(view.streams))):
-            self.repeats = drafter.name if known.times.is_known else None
-        if under_way:  # its time is spent: what was just decided is the draft after it
-            return [Ask(view.streams[i], drafter, min(under_way, view.rooms[i])) for i in group.members]
+        draft = None if group.is_cut_later or view.is_plain else self._worthwhile_draft(group)
+        if self._drafts_early(drafter):
+            self._note_early_drafts(group, draft)
+            if view.early_draft:  # its time is spent: what was just decided is the draft after it
+                return [Ask(view.streams[i], drafter, min(view.early_draft, view.rooms[i])) for i in group.members]
         if draft is None:
             return []
         width, depth, least = nodes_of_a_step(drafter), draft.round.size, 0.0
@@ -109,17 +102,29 @@ class AutoPlan:
             depth, least = group.longest, self._least_chance(group, draft)
         return [Ask(view.streams[i], drafter, min(depth * width, view.rooms[i]), least) for i in draft.members]
 
-    def _goes_on(self, drafter: Drafter) -> bool:
-        """Whether the device starts the next round with this drafter's drafts by itself."""
-        view = self.view
-        return view.can_run_ahead and is_repeated(drafter) and all(s.verifier.judges_unscored for s in view.streams)
+    def _note_early_drafts(self, group: DrafterGroup, draft: DraftOption | None) -> None:
+        """Notes what the device drafts and scores without the host, in this round and in the next. `draft`: the one
+        that was just decided on."""
+        view, known, name = self.view, self._known, group.drafter.name
+        is_for_all = draft is not None and len(draft.members) == len(view.streams)
+        if draft and draft.pays and is_for_all:
+            self._device_drafter, self._next_round = name, draft.round
+        elif view.early_draft:
+            self._device_drafter = name
+        if view.early_draft or (is_for_all and known.drafters[name].early.has_seen(len(view.streams))):
+            self.early_drafter = name if known.times.is_known else None
 
-    def _begin_rounds(self, drafter: Drafter) -> float:
-        """Plain rounds lost by beginning with rounds that the device goes on with, and by going back to plain ones."""
-        if not self._goes_on(drafter):
+    def _drafts_early(self, drafter: Drafter) -> bool:
+        """Whether the device can start the next round with this drafter's drafts."""
+        view = self.view
+        return view.can_run_ahead and drafts_early(drafter) and all(s.verifier.judges_unscored for s in view.streams)
+
+    def _start_cost(self, drafter: Drafter) -> float:
+        """Plain rounds lost by changing to rounds with drafts that the device starts early, and by changing back."""
+        if not self._drafts_early(drafter):
             return 0.0
-        begin_s = self._known.drafters[drafter.name].repeated.begin_s
-        return (begin_s + self._known.times.head_start(len(self.view.streams))) / self.plain.seconds if begin_s else 0.0
+        start_s = self._known.drafters[drafter.name].early.start_s
+        return (start_s + self._known.times.head_start(len(self.view.streams))) / self.plain.seconds if start_s else 0.0
 
     def _least_chance(self, group: DrafterGroup, draft: DraftOption) -> float:
         """How sure a drafter has to be of a whole draft, in its own terms, to make it a token longer: that token costs
@@ -144,7 +149,7 @@ class AutoPlan:
     def _held_draft(self, group: DrafterGroup) -> DraftOption | None:
         """What was decided in one of the rounds before, while the device goes on with the same streams, and gains."""
         held, view = self._known.decision, self.view
-        if not held or not view.draft_under_way or held.drafter != group.drafter.name or not held.rounds_left:
+        if not held or not view.early_draft or held.drafter != group.drafter.name or not held.rounds_left:
             return None
         if len(group.members) < len(view.streams) or group.longest < held.round.size:
             return None
@@ -165,10 +170,12 @@ class AutoPlan:
         chances = known.chances(name, group.streams, group.longest)
         self._consider(chances[0].p)
         expected = self._best_draft(group, chances, 0.0, offered)
-        begin_rounds = 0.0 if self.view.draft_under_way else self._begin_rounds(group.drafter)
-        if expected and not known.budget.covers(begin_rounds):
-            goes_on = self._goes_on(group.drafter) or stops_early(group.drafter)  # two wrong drafts would end it
-            seen = known.chances(name, group.streams, group.longest, PRIOR / 2 if goes_on else 0.0)
+        start_cost = 0.0 if self.view.early_draft else self._start_cost(group.drafter)
+        if expected and not known.budget.covers(start_cost):
+            is_lasting = self._drafts_early(group.drafter) or stops_early(
+                group.drafter
+            )  # two wrong drafts would end it
+            seen = known.chances(name, group.streams, group.longest, PRIOR / 2 if is_lasting else 0.0)
             self._saves = True
             expected = expected if self._best_draft(group, seen, 0.0, offered, fades=False) else None
             return expected and replace(expected, pays=True)
@@ -189,7 +196,7 @@ class AutoPlan:
         what rounds took that the device started by itself counts less, the longer ago it was.
         """
         times, num_streams = self._known.drafters[group.drafter.name].times, len(self.view.streams)
-        under_way = self.view.draft_under_way if self._goes_on(group.drafter) else 0
+        under_way = self.view.early_draft if self._drafts_early(group.drafter) else 0
         everybody, width, gains = len(group.members), nodes_of_a_step(group.drafter), self.offers.gains()
         step_s, other_s = 0.0 if group.drafter.is_free else times.step(everybody), self._other_s(group, fades)
         most_nodes = min(
@@ -221,11 +228,11 @@ class AutoPlan:
         known, num_streams, is_free = self._known, len(self.view.streams), group.drafter.is_free
         state = known.drafters[group.drafter.name]
         other_s = self._drafting_s + state.times.seconds(len(group.members), int(is_free), group.num_unread)
-        if not self._goes_on(group.drafter):
+        if not self._drafts_early(group.drafter):
             return other_s - self._head_start_s
-        other_s += state.repeated.beyond(num_streams, state.rounds_since if fades else 0)
-        begin_s = self._begin_rounds(group.drafter) * self.plain.seconds * (1 - MEMORY)  # of each that follows
-        other_s += -STAY * begin_s if self.view.draft_under_way else begin_s
+        other_s += state.early.extra_s(num_streams, state.rounds_since if fades else 0)
+        start_s = self._start_cost(group.drafter) * self.plain.seconds * (1 - MEMORY)  # of each that follows
+        other_s += -STAY * start_s if self.view.early_draft else start_s
         return other_s - known.times.head_start(num_streams)
 
     # -- after drafting: what to score ------------------------------------------------------------------------------
@@ -237,36 +244,40 @@ class AutoPlan:
         A draft is not cut if the verifier uses the drafter's distribution: leaving out a sampled token would change the
         target's distribution. Nor is one that the device scores by itself.
         """
-        if self._whole:
-            if uncut := self.offers.of_drafter(self._whole):
-                return self._keep_whole(self._whole, uncut)
+        if self._device_drafter:
+            if uncut := self.offers.of_drafter(self._device_drafter):
+                return self._keep_device_drafts(self._device_drafter, uncut)
             self.offers.weigh(self._known)
         view, known = self.view, self._known
         asked = range(len(view.streams)) if self.offers.was_asked else ()
-        whole = fit(self.offers.whole() if asked else [], view.max_nodes)
-        num_whole = sum(map(len, whole))
+        uncuttable = fit(self.offers.uncuttable() if asked else [], view.max_nodes)
+        num_uncuttable = sum(map(len, uncuttable))
         tokens, start_s = self.plain.tokens, self.plain.seconds
         if self._pays:  # the device waits for the next draft, whether this one is scored or not
             start_s = known.times.seconds(len(view.streams)) - self._head_start_s
-        if num_whole:
-            tokens += sum(self.offers.whole_gain(i, tree, known) for i, tree in enumerate(whole) if tree)
-            start_s = known.times.seconds(len(view.streams) + num_whole) - self._head_start_s
-        self.chosen = self._choose(RoundOption(0, tokens, start_s + self._drafting_s), num_whole)
-        kept = [tree or selected for tree, selected in zip(whole, self.offers.selected(), strict=True)] if asked else []
+        if num_uncuttable:
+            tokens += sum(self.offers.uncuttable_gain(i, tree, known) for i, tree in enumerate(uncuttable) if tree)
+            start_s = known.times.seconds(len(view.streams) + num_uncuttable) - self._head_start_s
+        self.chosen = self._choose(RoundOption(0, tokens, start_s + self._drafting_s), num_uncuttable)
+        kept = (
+            [tree or selected for tree, selected in zip(uncuttable, self.offers.selected(), strict=True)]
+            if asked
+            else []
+        )
         for stream, tree in zip(view.streams, kept, strict=True) if asked else ():
             if self.offers.of_stream(stream):
                 known.streams[stream.id].num_scored = len(tree)
         known.is_waiting = view.can_run_ahead and self._is_worth_waiting()
         known.plain_rounds_left = HOLD if self._is_off() else 0
         self.next_draft = 0 if view.can_run_ahead and known.times.is_known and not known.is_waiting else None
-        return [EMPTY_TREE] * len(view.streams) if view.is_announced or not asked else kept
+        return [EMPTY_TREE] * len(view.streams) if view.is_plain or not asked else kept
 
-    def _keep_whole(self, drafter: str, drafts: list[DraftTree]) -> list[DraftTree]:
-        """Drafts that the device scores by itself. Which of their tokens are likely decides nothing then."""
+    def _keep_device_drafts(self, drafter: str, drafts: list[DraftTree]) -> list[DraftTree]:
+        """Drafts that the device scores already: they can't be cut, however likely their tokens are."""
         known, view = self._known, self.view
         for stream, tree in zip(view.streams, drafts, strict=True):
             known.streams[stream.id].num_scored = len(tree)
-        self.chosen, self.next_draft = self._next_draft, self._next_draft.size or None
+        self.chosen, self.next_draft = self._next_round, self._next_round.size or None
         if not self.next_draft:  # no such round follows: what is expected of this one is said
             size, num_streams = len(drafts[0]), len(view.streams)
             gained = sum(chance.p for chance in known.chances(drafter, view.streams, size)) * num_streams
@@ -275,26 +286,28 @@ class AutoPlan:
         known.is_waiting = not self.next_draft
         return drafts
 
-    def _choose(self, start: RoundOption, num_whole: int) -> RoundOption:
+    def _choose(self, start: RoundOption, num_uncuttable: int) -> RoundOption:
         """Selects the best number of offered nodes: by the expected p if the budget covers the loss when all of them
         are rejected, else by the lower p.
         """
         chosen = start
         self.offers.select(())
         for cautiously in (False, True) if self.offers else ():
-            order, chances = self.offers.ranked(self.view.max_nodes - num_whole, cautiously=cautiously)
-            chosen = self._best_prefix(start, chances, num_whole, 0.0)
+            order, chances = self.offers.ranked(self.view.max_nodes - num_uncuttable, cautiously=cautiously)
+            chosen = self._best_prefix(start, chances, num_uncuttable, 0.0)
             self.offers.select(order[: chosen.size])
             if not chosen.size or self._known.budget.allows(chosen.seconds / self.plain.seconds - 1):
                 break
         return chosen
 
-    def _best_prefix(self, start: RoundOption, chances: Sequence[float], num_whole: int, more_s: float) -> RoundOption:
+    def _best_prefix(
+        self, start: RoundOption, chances: Sequence[float], num_uncuttable: int, more_s: float
+    ) -> RoundOption:
         """The offered nodes, most likely first."""
         if not chances:
             return start
         self._consider(chances[0])
-        rows = len(self.view.streams) + num_whole
+        rows = len(self.view.streams) + num_uncuttable
         seconds = self._known.times.each(rows, rows + len(chances))
         return best_prefix(start, chances, seconds, self._drafting_s - self._head_start_s + more_s)
 
@@ -302,7 +315,7 @@ class AutoPlan:
         """Whether costly drafters were looked into, and none is worth asking. Not where a prompt is read: nothing is
         known of that stream. Nor with a draft model on a device that runs ahead: a kind of text lost 4 % in the replay.
         """
-        if self.view.can_run_ahead and not any(self._goes_on(group.drafter) for group in self._groups):
+        if self.view.can_run_ahead and not any(self._drafts_early(group.drafter) for group in self._groups):
             return False
         is_asked = self.offers.was_asked or self._known.is_waiting or any(self._drafts.values())
         return bool(self._drafts) and not (is_asked or self._saves or self.view.reads_prompts)

@@ -11,8 +11,8 @@ from slipstream.policy.acceptance import Acceptance, AcceptanceRecord, Chance
 from slipstream.policy.budget import LossBudget
 from slipstream.policy.constants import MEMORY, PRIOR
 from slipstream.policy.draft_times import DraftTimes
+from slipstream.policy.early_draft_times import EarlyDraftTimes
 from slipstream.policy.objective import RoundOption
-from slipstream.policy.repeated_times import RepeatedTimes
 from slipstream.policy.round_times import RoundTimes
 
 
@@ -20,7 +20,7 @@ from slipstream.policy.round_times import RoundTimes
 class DrafterState:
     acceptance: Acceptance = field(default_factory=Acceptance)
     times: DraftTimes = field(default_factory=DraftTimes)
-    repeated: RepeatedTimes = field(default_factory=RepeatedTimes)
+    early: EarlyDraftTimes = field(default_factory=EarlyDraftTimes)
     worth: float = 0.0  # recent plain rounds saved per request
     rounds_since: int = 0  # it was asked
     recovery: float = 0.0  # how often, after a first token that was wrong or missing, the next draft's is right
@@ -68,8 +68,9 @@ class Knowledge:
         for drafter in self.drafters.values():
             drafter.rounds_since += 1
 
-    def repeated_s(self, drafter: str, num_streams: int, depth: int) -> float:
-        """What the parts of a round take that the device starts by itself: drafts of this depth, and a forward pass."""
+    def early_round_s(self, drafter: str, num_streams: int, depth: int) -> float:
+        """What the parts of a round take whose drafts the device makes by itself: drafts of this depth, and a forward
+        pass."""
         times = self.times
         drafting_s = self.drafters[drafter].times.seconds(num_streams, depth, 0)
         return times.seconds(num_streams * (1 + depth)) + drafting_s - times.head_start(num_streams)

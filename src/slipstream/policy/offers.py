@@ -47,14 +47,14 @@ class Offers:
         is_alone = all(sum(map(bool, of_stream.values())) == 1 for of_stream in self._trees)
         return trees if is_alone and all(trees) else None
 
-    def whole(self) -> list[DraftTree]:
+    def uncuttable(self) -> list[DraftTree]:
         """By stream: the draft of one that must not be cut."""
         return [
             EMPTY_TREE if stream.verifier.judges_unscored else next(filter(None, trees.values()), EMPTY_TREE)
             for stream, trees in zip(self._streams, self._trees, strict=True)
         ]
 
-    def whole_gain(self, i: int, tree: DraftTree, known: Knowledge) -> float:
+    def uncuttable_gain(self, i: int, tree: DraftTree, known: Knowledge) -> float:
         """Expected tokens of such a draft, or of its beginning."""
         name = next(name for name, of_drafter in self._trees[i].items() if of_drafter)
         recent = known.streams[self._streams[i].id].recent

@@ -137,7 +137,7 @@ def test_a_device_goes_on_with_drafts_only_where_it_knows_which_tokens_are_taken
             return super().score(requests)
 
     class Repeated(AlwaysRight):
-        is_free, is_repeated = False, True
+        is_free, drafts_early = False, True
 
     device = Goes()
     engine = Engine(device, letters(32), Repeated(model=device), FixedPolicy(3), clock=device.clock)
@@ -167,8 +167,8 @@ def test_a_rehearsal_has_every_kind_of_round_and_leaves_nothing_open():
     for one in rounds:
         took_s, draft_s = one.outcome.total_s, one.depth * DRAFT_S
         assert one.outcome.draft_s == (pytest.approx({"slow": draft_s}) if one.depth else {})
-        assert took_s == pytest.approx(FORWARD_S + draft_s + (0 if one.outcome.was_announced else HOST_S))
-    assert {one.outcome.was_announced for one in rounds if not one.depth} == {True, False}
+        assert took_s == pytest.approx(FORWARD_S + draft_s + (0 if one.outcome.early_draft == 0 else HOST_S))
+    assert {one.outcome.early_draft == 0 for one in rounds if not one.depth} == {True, False}
 
 
 def test_after_a_rehearsal_the_first_round_drafts():
@@ -218,7 +218,7 @@ def test_the_length_of_a_draft_is_known_a_round_ahead(drafts: type[AlwaysRight] 
     """Of a drafter with which the device goes on by itself: no round that it started is in vain, but at the end."""
     device = GoesOn()
     drafter = Slow(drafts(model=device), device, is_free=False)
-    drafter.is_repeated = True
+    drafter.drafts_early = True
     engine = Engine(device, letters(32), drafter, AutoPolicy(), clock=device.clock)
     answer = engine.generate(PROMPT, Sampling(), Limits(max_tokens=300)).result()
     assert answer.tokens == plain_tokens(device.logits, PROMPT, Sampling(), 300)
@@ -273,7 +273,7 @@ class HeadDevice(FakeModel):
 class HeadLike:
     """Each token is right with the same chance, if the one before it was."""
 
-    name, is_free, is_repeated = "head", False, True
+    name, is_free, drafts_early = "head", False, True
 
     def __init__(self, device: HeadDevice, chance: float) -> None:
         self._right = AlwaysRight(model=device)

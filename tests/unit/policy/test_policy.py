@@ -94,7 +94,7 @@ class World:
                 score_s,
                 total_s,
                 has_prefill=False,
-                was_announced=False,
+                early_draft=None,
                 observations=observations,
                 plan=plan,
             )
@@ -265,7 +265,7 @@ def test_streams_that_come_and_go_are_forgotten():
 
 def test_a_prompt_chunk_teaches_nothing_about_the_cost_of_decoding():
     policy = AutoPolicy()
-    policy.record(RoundOutcome(256, 1, {}, 5.0, 5.0, has_prefill=True, was_announced=False))
+    policy.record(RoundOutcome(256, 1, {}, 5.0, 5.0, has_prefill=True, early_draft=None))
     assert policy.explain().cost_by_rows_s == {}
 
 

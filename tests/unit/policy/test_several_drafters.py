@@ -60,10 +60,10 @@ class World:
                     draft_s,
                     seconds,
                     seconds + sum(draft_s.values()),
-                    False,
-                    False,
-                    [Observation(self.stream, tree, Verdict(tuple(path), TARGET[len(path)]))],
-                    plan,
+                    has_prefill=False,
+                    early_draft=None,
+                    observations=[Observation(self.stream, tree, Verdict(tuple(path), TARGET[len(path)]))],
+                    plan=plan,
                     plan_s=self.plan_s * len(draft_s),
                 )
             )

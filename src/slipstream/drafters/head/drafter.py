@@ -82,7 +82,7 @@ class HeadDrafter:
         self.head = head
         self.width = (options or HeadOptions()).width
         self.stops_early = head.ends_early
-        self.is_repeated = not head.ends_early and self.width == 1
+        self.drafts_early = not head.ends_early and self.width == 1
         self._chooser = HeadChoices(head.token_ids, vocab_size)
 
     def begin(self, stream: Stream) -> None:
