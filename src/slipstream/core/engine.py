@@ -372,9 +372,7 @@ class Engine:
     def _early_draft(self, parts: list[_StreamPart]) -> int | None:
         """Tokens that the device drafts for each of these streams in a round that it has started; None: in none."""
         early = self._early
-        if early is None or (early.draft and early.stream_ids != [part.stream.id for part in parts]):
-            return None
-        return early.draft if early.draft or not any(part.is_prefill for part in parts) else None
+        return early.draft if early and early.stream_ids == [part.stream.id for part in parts] else None
 
     def _commit(self, parts: list[_StreamPart], scores: list[Scores]) -> list[Observation]:
         """Verifies each draft and keeps what was accepted. A prompt chunk that is not the last is kept unjudged."""

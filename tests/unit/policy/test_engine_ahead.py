@@ -12,7 +12,7 @@ import pytest
 
 from fakes import AlwaysRight, AlwaysWrong, FakeModel, FakeScores, grow, letters, make_stream, plain_tokens
 from slipstream.core.engine import Engine
-from slipstream.core.policy import RoundOutcome, RoundView
+from slipstream.core.policy import PlainPlan, PlainPolicy, RoundOutcome, RoundView
 from slipstream.core.protocols import ScoreRequest
 from slipstream.core.rehearsal import rehearse
 from slipstream.core.sampling import Sampling
@@ -108,6 +108,31 @@ def test_a_fixed_length_is_drafted_in_every_round():
 def test_without_a_drafter_every_round_but_the_first_runs_ahead():
     device, _ = run(None, tokens=50)
     assert device.continued == [False, *[True] * 48, False]
+
+
+class Watching(PlainPolicy):
+    """Drafts nothing, and notes how many streams there were and what the device had started."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, int | None]] = []
+
+    def plan(self, view: RoundView) -> PlainPlan:
+        self.seen.append((len(view.streams), view.early_draft))
+        return super().plan(view)
+
+
+def test_a_round_that_the_device_started_for_other_streams_is_not_an_early_one():
+    device, policy = Device(), Watching()
+    engine = Engine(device, letters(32), AlwaysRight(model=device), policy, clock=device.clock)
+    expected = plain_tokens(device.logits, PROMPT, Sampling(), 30)
+    last = next(i for i, token in enumerate(expected) if i > 4 and token not in expected[:i])
+    short = engine.generate(PROMPT, Sampling(), Limits(max_tokens=30, stop_tokens=frozenset([expected[last]])))
+    long = engine.generate(PROMPT, Sampling(), Limits(max_tokens=30))
+    assert long.result().tokens == expected
+    assert len(short.result().tokens) == last + 1
+    together, alone = ([early for count, early in policy.seen if count == of] for of in (2, 1))
+    assert together[1:] == [0] * (last - 1)
+    assert alone[0] is None and alone[1:] == [0] * (28 - last)
 
 
 def test_rounds_that_wait_for_drafts_which_are_not_made_are_charged():
