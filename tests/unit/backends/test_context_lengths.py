@@ -54,14 +54,22 @@ def test_a_context_of_a_million_millions(sound: Path, tmp_path: Path) -> None:
 
 def test_the_table_is_no_longer_than_the_cache(sound: Path) -> None:
     model, decoder = loaded(sound, kv_tokens=100)
-    assert len(decoder.rope.cosine) == 128 and model.info.context_length == tiny_models.CONTEXT
+    assert len(decoder.rope.cosine) == 128 < tiny_models.CONTEXT
     assert logits(model) == logits(loaded(sound)[0])
 
 
 def test_what_is_asked_for_is_planned(sound: Path, tmp_path: Path) -> None:
     folder = stating(sound, 10**12, tmp_path / "m")
     model, decoder = loaded(folder, context_length=3 << 20, kv_tokens=4096)
-    assert model.info.context_length == 3 << 20 and len(decoder.rope.cosine) == 4096
+    assert len(decoder.rope.cosine) == 4096
+
+
+@pytest.mark.parametrize("kv_tokens", [100, 2000])
+def test_the_context_is_what_the_cache_can_hold_of_one_stream(sound: Path, tmp_path: Path, kv_tokens: int) -> None:
+    """So that a longer request is refused at once, and does not wait until all others are done."""
+    model, _ = loaded(stating(sound, 10**12, tmp_path / "m"), context_length=3 << 20, kv_tokens=kv_tokens)
+    assert model.can_open(model.info.context_length)
+    assert not model.can_open(model.info.context_length + 1)
 
 
 def test_a_cache_that_no_memory_can_hold_is_refused(sound: Path) -> None:

@@ -54,6 +54,11 @@ class KVPool:
 
     # -- streams --------------------------------------------------------------------------------------------------
 
+    @property
+    def longest_stream(self) -> int:
+        """Tokens of the longest stream that fits, if it is alone."""
+        return max(1, self.num_pages * PAGE_SIZE - _DRAFT_MARGIN)
+
     def can_open(self, reserve: int) -> bool:
         return self._unpromised() >= _pages(reserve + _DRAFT_MARGIN)
 

@@ -255,7 +255,7 @@ def _model(
         device=str(setup.device),
         dtype=setup.dtype,
         vocab_size=decoder.head.outputs,
-        context_length=setup.context,
+        context_length=min(setup.context, pool.longest_stream),
         weight_bytes=decoder.weight_bytes(),
         batch_invariant=decoder.ops.batch_invariant,
         max_rows=runner.max_rows or setup.max_rows,
