@@ -12,12 +12,13 @@ import operator
 import time
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from slipstream.core.policy import Ask
-from slipstream.core.stream import Drafter, Observation, Stream
+from slipstream.core.stream import Drafter, Observation, Stream, reads_prompts
+from slipstream.core.team import members_of
 from slipstream.core.tree import EMPTY_TREE, ROOT, DraftTree
 
 log = logging.getLogger("slipstream")
@@ -72,6 +73,17 @@ class DrafterGuard:
                 self._give_up(asks[0].stream, error)
                 return [EMPTY_TREE]
             return [self._ask([ask])[0] for ask in asks]
+
+    def read_prompts(self, read: Sequence[tuple[Stream, int]]) -> None:
+        """Lets drafters read prompts as far as the target has: so many tokens more of these streams."""
+        readers = [(drafter, one) for one in read for drafter in members_of(one[0].drafter) if reads_prompts(drafter)]
+        for drafter, places in _by_drafter([drafter for drafter, _ in readers]):
+            streams, counts = zip(*[readers[i][1] for i in places], strict=True)
+            try:
+                cast(Any, drafter).read_prompts(streams, counts)
+            except Exception as error:  # the failing stream is unknown, and a second call would read the others twice
+                for stream in streams:
+                    self._give_up(stream, error)
 
     def observe(self, observations: Sequence[Observation]) -> None:
         running = [o for o in observations if not o.stream.is_complete]

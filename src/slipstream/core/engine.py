@@ -297,9 +297,9 @@ class Engine:
         scores = self.target.score(requests)
         score_s = self._clock() - scoring
         num_rows, has_prefill = sum(part.num_rows for part in parts), len(view.streams) < len(parts)
-        if has_prefill:
-            self._pace.record(num_rows, score_s)
         observations = self._commit(parts, scores)
+        if has_prefill:
+            self._read_prompts(parts, num_rows, score_s)
         num_taken = [self._receive(o) for o in observations]
         self._drafter_guard.observe(observations)
         measured = self._clock()
@@ -392,6 +392,14 @@ class Engine:
             except Exception as error:
                 part.stream.finish("error", error)
         return observations
+
+    def _read_prompts(self, parts: list[_StreamPart], num_rows: int, score_s: float) -> None:
+        """Draft models read the prompts as the target does, part by part, so that no stream waits for all of one."""
+        reading = self._clock()
+        self._drafter_guard.read_prompts(
+            [(p.stream, len(p.pending)) for p in parts if p.is_prefill and not p.stream.done]
+        )
+        self._pace.record(num_rows, score_s + self._clock() - reading)
 
     def _verify(self, part: _StreamPart, scores: Scores) -> Observation:
         stream = part.stream

@@ -263,9 +263,11 @@ def _source(offer: Offer, node: int) -> TokenSource:
 class Drafter(Protocol):
     """Proposes what comes next. It may be wrong, slow or broken: the text does not depend on it.
 
-    Some have more attributes: `width`, the nodes that one step of a draft gives, if it is not one; `stops_early`, if
-    its drafts end where their probability falls below `stream.least_chance`; `drafts_early`, if the device makes its
-    next draft, and starts the round that scores it, without the host.
+    Some have more attributes:
+    - `width`: the nodes that one step of a draft gives, if it is not one.
+    - `stops_early`: its drafts end where their probability falls below `stream.least_chance`.
+    - `drafts_early`: the device makes its next draft, and starts the round that scores it, without the host.
+    - `read_prompts(streams, counts)`: it reads prompts too; the target has read `counts[i]` tokens more of each.
     """
 
     @property
@@ -295,6 +297,10 @@ class Drafter(Protocol):
 
 def stops_early(drafter: Drafter) -> bool:
     return bool(getattr(drafter, "stops_early", False))
+
+
+def reads_prompts(drafter: Drafter) -> bool:
+    return hasattr(drafter, "read_prompts")
 
 
 def drafts_early(drafter: Drafter) -> bool:

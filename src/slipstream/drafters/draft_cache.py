@@ -5,7 +5,7 @@ After a rejection the cache is rewound to where text and draft differ; earlier t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from slipstream.core.prefix import common_prefix_length
@@ -65,14 +65,19 @@ class DraftCache:
         self._reserves: dict[int, int] = {}
 
     def open(self, stream_id: int, context: list[int], reserve: int) -> None:
-        """Reads a new stream, except its last token. A stream too long for the draft model is skipped."""
+        """Opens a new stream, of which nothing is read yet but what the cache still has of earlier ones. A stream too
+        long for the draft model is skipped."""
         reserve = min(reserve, self._model.info.context_length)
         if not self._readable(context, 0, 1, reserve) or not self._model.can_open(reserve):
             return
         sequence = self._model.open(context, reserve)
         branch = Branch(sequence, context[: sequence.length], context[sequence.length :])
         self._branches[stream_id], self._reserves[stream_id] = [branch], reserve
-        self._read_ahead([branch])
+
+    def read_on(self, counts: Mapping[int, int]) -> None:
+        """Reads so many tokens more of each stream, by its id, but not its last one."""
+        branches = [(of[0], count) for stream_id, count in counts.items() if (of := self._branches.get(stream_id))]
+        self._read([(branch, min(count, len(branch.unread) - 1)) for branch, count in branches])
 
     def follow(self, stream_id: int, context: list[int], budget: int) -> list[Branch]:
         """The stream's one branch, rewound to the accepted text; `unread` has the rest.
@@ -105,17 +110,19 @@ class DraftCache:
     def catch_up(self, branches: Sequence[Branch]) -> None:
         """Reads the tokens of all branches that are far behind, so that the first drafting step has few rows."""
         limit = min(_CATCH_UP, self._model.info.max_rows)
-        self._read_ahead([branch for branch in branches if len(branch.unread) > limit])
+        self._read([(branch, len(branch.unread) - 1) for branch in branches if len(branch.unread) > limit])
 
-    def _read_ahead(self, branches: Sequence[Branch]) -> None:
-        """Reads all but the last unread token of each branch, as many tokens per forward pass as fit."""
-        while behind := [branch for branch in branches if len(branch.unread) > 1]:
-            parts, rows_left = [], self._model.info.max_rows
-            for branch in behind:
-                part = branch.unread[:-1][:rows_left]
+    def _read(self, counts: Sequence[tuple[Branch, int]]) -> None:
+        """Reads so many of the unread tokens of each branch, as many per forward pass as fit."""
+        while counts := [(branch, count) for branch, count in counts if count > 0]:
+            parts, left, rows_left = [], [], self._model.info.max_rows
+            for branch, count in counts:
+                part = branch.unread[: min(count, rows_left)]
                 rows_left -= len(part)
+                left.append((branch, count - len(part)))
                 if part:
                     parts.append((branch, part))
+            counts = left
             self._model.score([ScoreRequest(branch.sequence, part) for branch, part in parts])
             for branch, part in parts:
                 branch.sequence.commit()

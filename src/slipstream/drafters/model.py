@@ -85,6 +85,10 @@ class DraftModelDrafter:
         reserve = len(context) + stream.max_answer_tokens
         self._cache.open(stream.id, context, reserve if self._vocabulary.is_identity else 2 * reserve)
 
+    def read_prompts(self, streams: Sequence[Stream], counts: Sequence[int]) -> None:
+        """Reads about as much of each prompt as the target has just read."""
+        self._cache.read_on({stream.id: count for stream, count in zip(streams, counts, strict=True)})
+
     def propose(self, streams: Sequence[Stream], budgets: Sequence[int]) -> list[DraftTree]:
         """One forward pass of the draft model per depth, for all branches of all streams."""
         drafts = [

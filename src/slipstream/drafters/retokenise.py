@@ -30,6 +30,10 @@ class RetokenisingDrafter:
         context = self._context(stream)
         self._cache.open(stream.id, context, 2 * (len(context) + stream.max_answer_tokens))
 
+    def read_prompts(self, streams: Sequence[Stream], counts: Sequence[int]) -> None:
+        """Reads about as much of each prompt as the target has just read."""
+        self._cache.read_on({stream.id: count for stream, count in zip(streams, counts, strict=True)})
+
     def propose(self, streams: Sequence[Stream], budgets: Sequence[int]) -> list[DraftTree]:
         lines: list[list[int]] = [[] for _ in streams]
         branches = [self._cache.follow(s.id, self._context(s), n + 1) for s, n in zip(streams, budgets, strict=True)]

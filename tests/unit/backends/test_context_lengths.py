@@ -60,7 +60,7 @@ def test_the_table_is_no_longer_than_the_cache(sound: Path) -> None:
 
 def test_what_is_asked_for_is_planned(sound: Path, tmp_path: Path) -> None:
     folder = stating(sound, 10**12, tmp_path / "m")
-    model, decoder = loaded(folder, context_length=3 << 20, kv_tokens=4096)
+    _, decoder = loaded(folder, context_length=3 << 20, kv_tokens=4096)
     assert len(decoder.rope.cosine) == 4096
 
 

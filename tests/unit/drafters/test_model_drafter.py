@@ -168,10 +168,50 @@ def test_the_prompt_is_read_once_before_the_first_draft():
     drafter = DraftModelDrafter(draft)
     stream = make_stream(prompt)
     drafter.begin(stream)
-    assert draft.num_rows == 49
-    assert draft.num_scores == 4
+    assert draft.num_rows == 0
+    drafter.read_prompts([stream], [20])
+    assert (draft.num_rows, draft.num_scores) == (20, 2)
+    drafter.read_prompts([stream], [30])
+    assert (draft.num_rows, draft.num_scores) == (49, 4)
     drafter.propose([stream], [3])
     assert draft.num_rows == 49 + 3
+
+
+def test_what_was_not_read_of_a_prompt_is_read_before_the_first_draft():
+    draft = FakeModel(max_rows=16)
+    drafter, stream = DraftModelDrafter(draft), make_stream([i % 32 for i in range(50)])
+    drafter.begin(stream)
+    drafter.read_prompts([stream], [20])
+    assert list(drafter.propose([stream], [3])[0].tokens) == target_tokens(draft, stream, 3)
+    assert draft.num_rows == 49 + 3
+
+
+def test_a_long_prompt_does_not_hold_up_other_streams():
+    """The draft model reads as much of it in a round as the target does."""
+    target, draft = FakeModel(), FakeModel()
+    engine = engine_for(target, draft, prefill_chunk=8)
+    short = engine.generate(PROMPT, limits=Limits(max_tokens=40))
+    engine.step()
+    long = engine.generate([i % 32 for i in range(100)], limits=Limits(max_tokens=5))
+    read = []
+    while not long.stream.tokens[100:]:
+        before = draft.num_rows
+        engine.step()
+        read.append(draft.num_rows - before)
+    assert max(read) <= 8 + 5  # and a draft of the other stream
+    assert sum(read) >= 99
+    assert short.result().tokens == plain_tokens(target.logits, PROMPT, Sampling(), 40)
+    assert long.result().stats.num_accepted > 0
+
+
+def test_a_drafter_that_fails_to_read_a_prompt_is_dropped_for_its_stream(monkeypatch):
+    target, draft = FakeModel(), FakeModel()
+    engine = engine_for(target, draft)
+    monkeypatch.setattr(DraftModelDrafter, "read_prompts", lambda *_: 1 / 0)
+    answer = engine.generate(PROMPT, limits=Limits(max_tokens=20)).result()
+    assert answer.tokens == plain_tokens(target.logits, PROMPT, Sampling(), 20)
+    assert "ZeroDivisionError" in (answer.stats.drafter_error or "")
+    assert not draft.open_sequences
 
 
 def test_one_forward_a_depth_serves_all_streams():
