@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -11,7 +10,7 @@ from slipstream.core.stream import Drafter, drafts_early, nodes_of_a_step, stops
 from slipstream.core.tree import EMPTY_TREE, DraftTree
 from slipstream.policy.acceptance import Chance, quantile
 from slipstream.policy.constants import CAUTION, CHANGE, HOLD, LOSS_SHARE, MEMORY, PRIOR, STAY, UNKNOWN
-from slipstream.policy.groups import DrafterGroup, DraftOption, group_by_drafter
+from slipstream.policy.groups import DrafterGroup, DraftOption, Rivals, group_by_drafter
 from slipstream.policy.knowledge import Decision, Knowledge
 from slipstream.policy.objective import RoundOption, best_prefix
 from slipstream.policy.offers import Offers
@@ -24,10 +23,11 @@ class AutoPlan:
         self.offers = Offers(view.streams, view.rooms)
         self.plain = RoundOption(0, len(view.streams), max(known.times.plain(len(view.streams)), 1e-12))
         self.chosen = self.plain
-        self.likeliest: float | None = None  # the highest probability of any drafted token, if one was considered
-        self.shortest_s = 0.0  # what a round with one token of a costly draft would take, if one was considered
         self.early_drafter: str | None = None  # whose drafts the device makes by itself, if this round is timed so
         self.was_awaited = known.is_waiting  # the device was not allowed to start this round early, because of a draft
+        # For the report alone:
+        self.likeliest: float | None = None  # the highest probability of any drafted token, if one was considered
+        self.shortest_s = 0.0  # what a round with one token of a costly draft would take, if one was considered
         self._known = known
         self._drafting_s = 0.0
         self._saves = False  # a costly draft is expected to pay off, but the budget is overdrawn
@@ -198,20 +198,17 @@ class AutoPlan:
         times, num_streams = self._known.drafters[group.drafter.name].times, len(self.view.streams)
         under_way = self.view.early_draft if self._drafts_early(group.drafter) else 0
         everybody, width, gains = len(group.members), nodes_of_a_step(group.drafter), self.offers.gains()
+        rivals = Rivals(group, gains)
         step_s, other_s = 0.0 if group.drafter.is_free else times.step(everybody), self._other_s(group, fades)
-        most_nodes = min(
-            self.view.max_nodes, len(chances) * everybody * width + sum(nodes for nodes, _ in gains.values())
-        )
+        offered_nodes = sum(gain.nodes for gain in gains.values())
+        most_nodes = min(self.view.max_nodes, len(chances) * everybody * width + offered_nodes)
         found, rate, gain = None, offered.rate, 0.0
-        offers, num_exceeded = sorted([tokens for _, tokens in gains.values()]), -1
-        members, everyone, other_nodes, other_tokens = group.members, set(group.members), 0, 0.0
         for depth, chance in enumerate(chances, start=1):
             gain += quantile(*chance, z) if z else chance.p
-            if gains and num_exceeded != (now := bisect_left(offers, gain)):  # else it is for the same streams
-                num_exceeded, members = now, [i for i in group.members if i not in gains or gains[i][1] < gain]
-                others = [of for i, of in gains.items() if of[1] >= gain or i not in everyone]
-                other_nodes, other_tokens = sum([nodes for nodes, _ in others]), sum([tokens for _, tokens in others])
-            num_nodes, gained = len(members) * depth * width + other_nodes, len(members) * gain + other_tokens
+            rivals.compare(gain)
+            members = rivals.members
+            num_nodes = len(members) * depth * width + rivals.kept_nodes
+            gained = len(members) * gain + rivals.kept_tokens
             if num_nodes > most_nodes:
                 break
             round_s = self._known.times.seconds(num_streams + num_nodes) + other_s + step_s * depth

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from slipstream.core.policy import RoundView
@@ -9,6 +11,7 @@ from slipstream.core.stream import Drafter, Stream
 from slipstream.core.team import members_of
 from slipstream.policy.knowledge import Knowledge
 from slipstream.policy.objective import RoundOption
+from slipstream.policy.offers import StreamGain
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,29 @@ class DraftOption:
     members: list[int]
     round: RoundOption  # its size is the depth of the draft
     pays: bool = False  # expected to pay off; else a trial, or one that shows how long it takes
+
+
+class Rivals:
+    """The streams that a new draft is for: those of its group whose best offer so far has fewer expected tokens."""
+
+    def __init__(self, group: DrafterGroup, gains: Mapping[int, StreamGain]) -> None:
+        """`gains`: what is offered already, by stream."""
+        self.members = group.members
+        self.kept_nodes, self.kept_tokens = 0, 0.0  # of the offers that stay
+        self._group = group
+        self._gains = gains
+        self._offered = sorted([gain.tokens for gain in gains.values()])
+        self._num_exceeded = -1
+
+    def compare(self, tokens: float) -> None:
+        """The draft would give each stream so many tokens. Streams change only where that passes another offer."""
+        num_exceeded = bisect_left(self._offered, tokens)
+        if not self._gains or num_exceeded == self._num_exceeded:
+            return
+        self._num_exceeded, gains, everyone = num_exceeded, self._gains, set(self._group.members)
+        self.members = [i for i in self._group.members if i not in gains or gains[i].tokens < tokens]
+        kept = [gain for i, gain in gains.items() if gain.tokens >= tokens or i not in everyone]
+        self.kept_nodes, self.kept_tokens = sum([gain.nodes for gain in kept]), sum([gain.tokens for gain in kept])
 
 
 def group_by_drafter(view: RoundView, known: Knowledge) -> list[DrafterGroup]:

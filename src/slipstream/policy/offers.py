@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from slipstream.core.stream import Drafter, Observation, Stream
 from slipstream.core.tree import EMPTY_TREE, ROOT, DraftTree, TreeBuilder
@@ -10,7 +11,19 @@ from slipstream.policy.acceptance import TreeChances
 from slipstream.policy.knowledge import Knowledge
 
 
+class StreamGain(NamedTuple):
+    """Selected nodes of a stream, and how many of them are expected to be accepted."""
+
+    nodes: int
+    tokens: float
+
+
 class Offers:
+    """All nodes that may be cut are numbered through, stream after stream: such a number is a *place*.
+
+    `add` what was proposed, `weigh` it, look at the `ranked` places, `select` some; `selected` has their trees.
+    """
+
     def __init__(self, streams: Sequence[Stream], rooms: Sequence[int]) -> None:
         """`rooms`: tokens that may be scored for each stream."""
         self._streams = streams
@@ -143,10 +156,10 @@ class Offers:
         of_streams = zip(self._merged, self._starts, self._selected, strict=True)
         return [t.keep([at - start for at in own]) if len(own) < len(t.tokens) else t for t, start, own in of_streams]
 
-    def gains(self) -> dict[int, tuple[int, float]]:
-        """By stream: the selected nodes, and their expected tokens."""
+    def gains(self) -> dict[int, StreamGain]:
+        """Of each stream that has selected nodes."""
         p = self._chances.p
-        return {i: (len(of), sum([p[place] for place in of])) for i, of in enumerate(self._selected) if of}
+        return {i: StreamGain(len(of), sum([p[place] for place in of])) for i, of in enumerate(self._selected) if of}
 
     # -- the result -------------------------------------------------------------------------------------------------
 
