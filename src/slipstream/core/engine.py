@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, Unpack, cast
@@ -20,13 +20,14 @@ from slipstream.core.logprobs import TokenLogprobs, token_logprobs
 from slipstream.core.policy import PlainPolicy, Policy, RoundOutcome, RoundView
 from slipstream.core.policy_guard import PolicyGuard
 from slipstream.core.prompt_pace import PromptPace
-from slipstream.core.protocols import KVSequence, Model, ScoreRequest, Scores
+from slipstream.core.protocols import Model, ScoreRequest, Scores
+from slipstream.core.round_parts import StreamPart, schedule
+from slipstream.core.round_stats import enter_round
 from slipstream.core.sampling import Sampling
-from slipstream.core.stats import RoundRecord, Stats
-from slipstream.core.stream import Drafter, Limits, Observation, Offer, RequestOptions, Stream, drafts_early
-from slipstream.core.team import members_of
+from slipstream.core.stats import Stats
+from slipstream.core.stream import Drafter, Limits, Observation, RequestOptions, Stream
 from slipstream.core.text import TextAssembler, TokenDecoder
-from slipstream.core.tree import EMPTY_TREE, ROOT, DraftTree
+from slipstream.core.tree import ROOT
 from slipstream.core.turn import TURN
 from slipstream.core.verify import VERIFIERS, Verdict, Verifier
 from slipstream.errors import CapacityError, ContextFullError, NonFiniteLogitsError, SlipstreamError, UsageError
@@ -50,53 +51,6 @@ class EngineTokenizer(Protocol):
     def chat_ids(self, messages: Messages) -> list[int]: ...
 
     def stream_decoder(self) -> TokenDecoder: ...
-
-
-@dataclass(slots=True)
-class _StreamPart:
-    """One stream's part in a round."""
-
-    stream: Stream
-    sequence: KVSequence
-    pending: list[int]
-    is_prefill: bool
-    chooses: bool = True  # the pending tokens reach the end of the stream, so the target chooses the next one
-    tree: DraftTree = EMPTY_TREE  # the draft that is scored
-    offers: Sequence[Offer] = ()  # of which it was made
-
-    @property
-    def num_rows(self) -> int:
-        return len(self.pending) + len(self.tree)
-
-    def request(self, planned: int | None, is_alone: bool) -> ScoreRequest:
-        """Without `sampling` the device chooses nothing: more of the prompt follows, or the host needs the logits."""
-        stream = self.stream
-        sampling = stream.sampling if self.chooses and not stream.needs_logits else None
-        next_draft = self._next_draft(planned, is_alone)
-        return ScoreRequest(self.sequence, self.pending, self.tree, sampling, stream.num_answer_tokens, next_draft)
-
-    def _next_draft(self, planned: int | None, is_alone: bool) -> int | None:
-        """Tokens that this stream drafts next, if the device may start that round now. None if only the host can tell.
-
-        `planned`: for streams that have a drafter. `is_alone`: it is the only stream, so a round started for nothing,
-        because the answer ended in this one, delays no other.
-        """
-        stream = self.stream
-        draft = planned and stream.drafted_at_most(planned) if stream.drafter else 0
-        if draft is None or self.is_prefill:
-            return None
-        if not stream.verifier.judges_unscored and (self.tree or draft):
-            return None  # the device can't tell which tokens are accepted
-        return draft if stream.continues_after(1 if is_alone else len(self.tree) + 1) else None
-
-    def prepare_constraint(self) -> None:
-        """If it fails, the stream ends; its rows are still in this forward pass, and are ignored."""
-        constraint = self.stream.options.constraint if self.chooses else None
-        try:
-            if constraint:
-                constraint.prepare(self.stream.answer, self.tree)
-        except Exception as error:
-            self.stream.finish("error", error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +225,7 @@ class Engine:
             self._admit()
             if not self._active:
                 return False
-            parts = self._schedule()
+            parts = schedule(self._active, self.target.info.max_rows, self._chunk, self._pace)
             try:
                 self._round(parts, started)
             except Exception as error:  # a round that broke off leaves none of its streams fit to go on
@@ -283,7 +237,7 @@ class Engine:
                 self._release_finished()
             return True
 
-    def _round(self, parts: list[_StreamPart], started: float) -> None:
+    def _round(self, parts: list[StreamPart], started: float) -> None:
         view, planning = self._view(parts), self._clock()
         draft = self._policy_guard.draft(view)
         plan_s = self._clock() - planning - sum(draft.draft_s.values())
@@ -315,7 +269,7 @@ class Engine:
             plan=draft.plan,
             plan_s=plan_s,
         )
-        self._account(parts, num_taken, outcome)
+        enter_round(outcome, num_taken, [part.stream for part in parts if part.is_prefill], self.stats)
         for observation in observations:
             observation.stream.conclude()
         if draft.plan or any(part.stream.drafter for part in parts):
@@ -323,31 +277,7 @@ class Engine:
         self._early = self._started_early(parts, requests)
         self._after_s = self._clock() - measured
 
-    def _schedule(self) -> list[_StreamPart]:
-        """Decoding streams first, then prompt chunks for as many rows as are left, and as don't hold up the others."""
-        rows_left = self.target.info.max_rows
-        parts: list[_StreamPart] = []
-        prompts: list[Stream] = []
-        for stream in self._active:
-            assert stream.sequence is not None
-            if stream.num_unread > 1:
-                prompts.append(stream)
-            elif len(parts) < rows_left:
-                parts.append(_StreamPart(stream, stream.sequence, stream.tokens[-1:], is_prefill=False))
-        rows_left -= len(parts)
-        if parts and prompts:
-            rows_left = min(rows_left, self._pace.rows(rows_left))
-        for stream in prompts:
-            assert stream.sequence is not None
-            if not rows_left:
-                break
-            start, count = stream.sequence.length, min(self._chunk, rows_left, stream.num_unread)
-            pending, is_last = stream.tokens[start : start + count], count == stream.num_unread
-            parts.append(_StreamPart(stream, stream.sequence, pending, is_prefill=True, chooses=is_last))
-            rows_left -= count
-        return parts
-
-    def _view(self, parts: list[_StreamPart]) -> RoundView:
+    def _view(self, parts: list[StreamPart]) -> RoundView:
         streams = [part.stream for part in parts if not part.is_prefill]
         info, num_rows = self.target.info, sum(len(part.pending) for part in parts)
         max_rows = info.max_rows if len(streams) < len(parts) else info.decoding_rows or info.max_rows
@@ -361,20 +291,20 @@ class Engine:
             early_draft=early_draft,
         )
 
-    def _started_early(self, parts: list[_StreamPart], requests: list[ScoreRequest]) -> _EarlyRound | None:
+    def _started_early(self, parts: list[StreamPart], requests: list[ScoreRequest]) -> _EarlyRound | None:
         lengths = {request.next_draft for request in requests}
         if not self.target.info.runs_ahead or len(lengths) > 1 or None in lengths:
             return None
         draft = lengths.pop() or 0
-        is_alike = all(map(_drafts_early, parts)) if draft else not any(part.tree for part in parts)
+        is_alike = all(part.drafts_early for part in parts) if draft else not any(part.tree for part in parts)
         return _EarlyRound(draft, [part.stream.id for part in parts]) if is_alike else None
 
-    def _early_draft(self, parts: list[_StreamPart]) -> int | None:
+    def _early_draft(self, parts: list[StreamPart]) -> int | None:
         """Tokens that the device drafts for each of these streams in a round that it has started; None: in none."""
         early = self._early
         return early.draft if early and early.stream_ids == [part.stream.id for part in parts] else None
 
-    def _commit(self, parts: list[_StreamPart], scores: list[Scores]) -> list[Observation]:
+    def _commit(self, parts: list[StreamPart], scores: list[Scores]) -> list[Observation]:
         """Verifies each draft and keeps what was accepted. A prompt chunk that is not the last is kept unjudged."""
         self.stats.target_forwards += 1
         observations = []
@@ -393,7 +323,7 @@ class Engine:
                 part.stream.finish("error", error)
         return observations
 
-    def _read_prompts(self, parts: list[_StreamPart], num_rows: int, score_s: float) -> None:
+    def _read_prompts(self, parts: list[StreamPart], num_rows: int, score_s: float) -> None:
         """Draft models read the prompts as the target does, part by part, so that no stream waits for all of one."""
         reading = self._clock()
         self._drafter_guard.read_prompts(
@@ -401,14 +331,14 @@ class Engine:
         )
         self._pace.record(num_rows, score_s + self._clock() - reading)
 
-    def _verify(self, part: _StreamPart, scores: Scores) -> Observation:
+    def _verify(self, part: StreamPart, scores: Scores) -> Observation:
         stream = part.stream
         verdict = stream.verifier.verify(part.tree, scores, stream.sampling_state())
         logprobs = () if stream.options.num_logprobs is None else self._logprobs(part, scores, verdict)
         part.sequence.commit(verdict.path)
         return Observation(stream, part.tree, verdict, part.offers, logprobs)
 
-    def _logprobs(self, part: _StreamPart, scores: Scores, verdict: Verdict) -> list[TokenLogprobs]:
+    def _logprobs(self, part: StreamPart, scores: Scores, verdict: Verdict) -> list[TokenLogprobs]:
         """Of the verdict's tokens. Before `commit`: the logits go with it."""
         nodes = (ROOT, *verdict.path)
         assert part.stream.options.num_logprobs is not None
@@ -447,28 +377,6 @@ class Engine:
         except Exception as error:
             stream.finish("error", error)
         return taken
-
-    def _account(self, parts: list[_StreamPart], num_taken: list[int], outcome: RoundOutcome) -> None:
-        """Enters the round into the stats of each stream, at an equal share of its seconds. Reading a prompt is no
-        decoding: its seconds are counted apart."""
-        share = 1.0 / outcome.num_streams
-        prefilling = [part.stream for part in parts if part.is_prefill]
-        for stream in prefilling:
-            stream.stats.prefill_s += outcome.score_s * share
-        self.stats.prefill_s += outcome.score_s * share * len(prefilling)
-        prefilled = {stream.id for stream in prefilling}
-        # Streams with equal figures share a record: making 256 of them takes longer than all else here.
-        records: dict[tuple[int, int, int, int, float], RoundRecord] = {}
-        counts: Counter[tuple[int, int, int, int, float]] = Counter()
-        for o, taken in zip(outcome.observations, num_taken, strict=True):
-            depths, own_share = o.scored.depths(), 0.0 if o.stream.id in prefilled else share
-            figures = len(depths), max(depths, default=0), min(len(o.verdict.path), taken), taken, own_share
-            if figures not in records:
-                records[figures] = _record(outcome, *figures)
-            counts[figures] += 1
-            o.stream.stats.add(records[figures])
-        for figures, record in records.items():
-            self.stats.add(record, counts[figures])
 
     # -- joining and leaving --------------------------------------------------------------------------------------
 
@@ -532,22 +440,7 @@ class Engine:
         self.stats.drafter_error = self.stats.drafter_error or stream.stats.drafter_error
 
 
-def _record(
-    outcome: RoundOutcome, num_drafted: int, drafted_depth: int, num_accepted: int, num_taken: int, share: float
-) -> RoundRecord:
-    """One stream's record of a round. `share`: of the round's seconds."""
-    rest_s = outcome.total_s - outcome.score_s - outcome.drafting_s
-    times_s = outcome.drafting_s * share, outcome.score_s * share, rest_s * share
-    return RoundRecord(num_drafted, num_accepted, num_taken, drafted_depth, *times_s)
-
-
-def _drafts_early(part: _StreamPart) -> bool:
-    """Whether its draft is one whose successor the device makes without the host."""
-    own = {drafter.name for drafter in members_of(part.stream.drafter) if drafts_early(drafter)}
-    return bool(part.tree) and any(offer.tree is part.tree and offer.drafter in own for offer in part.offers)
-
-
-def _end(parts: Iterable[_StreamPart], error: BaseException) -> None:
+def _end(parts: Iterable[StreamPart], error: BaseException) -> None:
     for part in parts:
         part.stream.conclude()
         part.stream.finish("error", error)

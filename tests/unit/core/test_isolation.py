@@ -19,6 +19,7 @@ import torch
 
 from fakes import AlwaysRight, FakeDrafter, FakeModel, Sometimes, letters, plain_tokens
 from slipstream.core.engine import Engine
+from slipstream.core.round_stats import enter_round
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits, RequestOptions
 from slipstream.core.tree import EMPTY_TREE, DraftTree
@@ -178,13 +179,12 @@ def test_an_answer_is_over_when_its_figures_are_complete(monkeypatch):
     model, seen = FakeModel(), []
     engine = make_engine(model, AlwaysRight(model=model))
     answer = engine.generate(PROMPT, SAMPLED, Limits(30))
-    account = engine._account
 
     def looked_at(*of_round):
         seen.append((answer.stream.done, answer.stream.num_answer_tokens))
-        account(*of_round)
+        enter_round(*of_round)
 
-    monkeypatch.setattr(engine, "_account", looked_at)
+    monkeypatch.setattr("slipstream.core.engine.enter_round", looked_at)
     assert answer.result().stats.num_tokens == 30
     assert seen[-1][1] == 30 and not any(done for done, _ in seen)
 
