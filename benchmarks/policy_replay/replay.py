@@ -22,17 +22,17 @@ from policy_replay.stand_ins import (
 from slipstream.core.engine import Engine
 from slipstream.core.generation import Generation
 from slipstream.core.policy import Policy, RoundOutcome
-from slipstream.core.rehearsal import RehearsedRound
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Drafter, Limits, RequestOptions
 from slipstream.core.team import DrafterTeam
 from slipstream.policy import AutoPolicy
+from slipstream.policy.rehearsal import RehearsedRound
 
 MakePolicy = Callable[[], Policy]
 _GREEDY = Sampling()
 _HEAD = "head"
 DRAFTED = (1, 4) * 5  # steps of the drafts that `slipstream.load` measures on a CPU
-REHEARSED = (0, None, 1, 4, 8)  # depths of the drafts of `slipstream.core.rehearsal`; None: started by the device
+REHEARSED = (0, None, 1, 4, 8)  # depths of the drafts of `slipstream.policy.rehearsal`; None: started by the device
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,6 @@ from slipstream.backends import BACKENDS, Report
 from slipstream.core.engine import Engine
 from slipstream.core.policy import Policy
 from slipstream.core.protocols import HeadModel, Model
-from slipstream.core.rehearsal import rehearse
-from slipstream.core.row_times import measure_drafts, measure_rows
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Drafter
 from slipstream.core.team import members_of
@@ -31,6 +29,8 @@ from slipstream.models.spec import locate
 from slipstream.models.tokenizer import Tokenizer, same_vocabulary
 from slipstream.plugins import missing_part
 from slipstream.policy import AutoPolicy, make_policy
+from slipstream.policy.rehearsal import rehearse
+from slipstream.policy.timed_at_load import measure_drafts, measure_rows
 
 if TYPE_CHECKING:
     from slipstream.backends import BackendOptions

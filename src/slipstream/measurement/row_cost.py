@@ -6,9 +6,9 @@ import statistics
 from collections.abc import Sequence
 
 from slipstream.core.protocols import Model
-from slipstream.core.row_times import measure_rows
 from slipstream.measurement.ratio import ratio
 from slipstream.measurement.results import RowCost
+from slipstream.policy.timed_at_load import measure_rows
 
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from slipstream.core.policy import PlainPlan, PolicyReport, RoundOutcome, RoundPlan, RoundView
-from slipstream.core.rehearsal import RehearsedRound
 from slipstream.core.stream import Stream, stops_early
 from slipstream.core.team import members_of
 from slipstream.core.tree import ROOT
@@ -16,6 +15,7 @@ from slipstream.policy.constants import MAX_DRAFT
 from slipstream.policy.knowledge import Knowledge
 from slipstream.policy.ledger import Ledger
 from slipstream.policy.reasons import Reason, reason_for
+from slipstream.policy.rehearsal import RehearsedRound
 from slipstream.policy.round_times import capped_mean
 
 

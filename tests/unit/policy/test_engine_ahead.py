@@ -14,12 +14,12 @@ from fakes import AlwaysRight, AlwaysWrong, FakeModel, FakeScores, grow, letters
 from slipstream.core.engine import Engine
 from slipstream.core.policy import PlainPlan, PlainPolicy, RoundOutcome, RoundView
 from slipstream.core.protocols import ScoreRequest
-from slipstream.core.rehearsal import rehearse
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits, RequestOptions, Stream
 from slipstream.core.tree import DraftTree
 from slipstream.measurement.synthetic import forced_acceptance
 from slipstream.policy import AutoPolicy, FixedPolicy
+from slipstream.policy.rehearsal import rehearse
 
 FORWARD_S, HOST_S, DRAFT_S = 0.004, 0.0004, 0.001
 PROMPT = [3, 1, 4]

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from fakes import FakeModel
-from slipstream.core.row_times import measure_rows
 from slipstream.loading import LoadedModel
+from slipstream.policy.timed_at_load import measure_rows
 
 
 def loaded(model: FakeModel) -> LoadedModel:

@@ -1,4 +1,4 @@
-"""Measures the seconds of forward passes of n rows."""
+"""Measures, when a model is loaded, the seconds of forward passes of n rows and of a head's drafts."""
 
 from __future__ import annotations
 

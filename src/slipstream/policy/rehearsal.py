@@ -1,8 +1,8 @@
 """Rehearsal: real rounds before the first answer, so that a policy knows what they take.
 
-A device that runs ahead hides the host's work in rounds that are like the one before, and what the host takes for the
-others, a draft's beginning among it, is as much as a small model takes on the device. No answer has to pay for finding
-out.
+A device that runs ahead hides the host's work only while rounds are of the same kind. Changing the kind, for example
+starting to draft, can cost as much as a small model's forward pass. It is measured at load, so that no answer pays for
+it.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class _Step:
 def rehearse(
     model: Model, tokenizer: EngineTokenizer, drafter: Drafter, clock: Callable[[], float] = time.perf_counter
 ) -> list[RehearsedRound]:
-    """Rounds of one stream with nothing to say: plain ones that are waited for, plain ones that the device starts by
-    itself, and drafts, which it may start too. Everything happens twice, and counts the second time. Raises
-    CapacityError without room for it.
+    """Runs rounds of one throw-away stream: plain ones that the host starts, plain ones that the device starts early,
+    and rounds with drafts, which it may start too. All of it twice: the first time warms up, the second is measured.
+    Raises CapacityError without room for it.
     """
     steps = [*_steps(counts=False), *_steps(counts=True)]
     script, room = _Script(steps), sum(step.depth + 1 for step in steps) + max(_DEPTHS) * nodes_of_a_step(drafter)
