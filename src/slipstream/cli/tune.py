@@ -32,7 +32,7 @@ _COLUMNS = ("drafter and length", "speed-up", _INTERVAL, "accepted", "prompts", 
 DRAFTERS = opt.OptionSpec(
     "--drafter",
     "Drafters to try, separated by commas. Default: ngram,suffix,suffix(width=3), with a draft model also "
-    "model, model(p_min=0.4) and model(n_parallel=3), with a head also head and chained:suffix,head.",
+    "model, model(p_min=0.4) and model(n_parallel=3), with a head also head and chained:suffix+head.",
     "Speculation",
 )
 

@@ -12,7 +12,7 @@ from slipstream.errors import UsageError
 class DrafterTeam:
     def __init__(self, members: Sequence[Drafter]) -> None:
         if not members:
-            raise UsageError("chained needs at least one drafter, for example chained:suffix,model")
+            raise UsageError("chained needs at least one drafter, for example chained:suffix+model")
         names = [drafter.name for drafter in members]
         if len(set(names)) < len(names):
             raise UsageError(f"chained:{','.join(names)}: each drafter may be named only once")

@@ -1,7 +1,7 @@
 """Drafters by name. A new one is a file here and a line in `DRAFTERS`, or an entry point of another package.
 
 A spec is a name, with options in brackets where it has any: `ngram`, `model(p_min=0.3,n_parallel=3)`,
-`chained:suffix,model`. `own` is what drafts where no drafter is named.
+`chained:suffix+model`. `own` is what drafts where no drafter is named.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def _own(sources: DraftSources, options: dict[str, str]) -> Drafter:
 
 
 def _chained(sources: DraftSources, options: dict[str, str]) -> Drafter:
-    raise UsageError("chained names its drafters after a colon, for example chained:suffix,model")
+    raise UsageError("chained names its drafters after a colon, for example chained:suffix+model")
 
 
 OWN = "own"
