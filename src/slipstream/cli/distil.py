@@ -16,9 +16,11 @@ from slipstream.train.settings import DistilOptions
 
 _OWN = {
     "layers": opt.OptionSpec(
-        "--layers", "First layers of the target that it has. Default: an eighth.", "Models", {"min": 1}
+        "--layers", "Number of the target's first layers to keep. Default: an eighth.", "Models", {"min": 1}
     ),
-    "learning_rate": opt.OptionSpec("--learning-rate", "At its peak. Default: 0.008, of adamw 0.001.", "Training"),
+    "learning_rate": opt.OptionSpec(
+        "--learning-rate", "Peak learning rate. Default: 0.008 (muon), 0.001 (adamw).", "Training"
+    ),
 }
 
 
@@ -31,11 +33,11 @@ def distil(
     machine: MachineOptions = MachineOptions(),
     as_json: opt.Json = False,
 ) -> None:
-    """Make a small draft model for engines that take only a draft model: vLLM, llama.cpp, Ollama, TabbyAPI.
+    """Make a small draft model, for engines that can't use a Slipstream head, such as llama.cpp.
 
-    It is made of the model's own first layers, and learns to answer as the whole model does, from text that the model
-    writes itself. No data set is needed. A run that was killed goes on when the same command is given again. Ctrl-C
-    stops it with the best draft model so far. In Slipstream itself a head (see slipstream train) is faster.
+    It consists of the model's own first layers, and learns to answer as the whole model does, from text that the model
+    writes itself. No data set is needed. Ctrl-C stops the training and keeps the best draft model so far. To resume an
+    interrupted run, run the same command again. In Slipstream itself a head (see slipstream train) is faster.
 
     [bold]Examples[/bold]
 

@@ -20,32 +20,32 @@ if TYPE_CHECKING:
 TRAINING = {  # of all commands that train
     "target": opt.OptionSpec("--target", "The model to draft for, named as with --model elsewhere.", "Models"),
     "prompts": opt.OptionSpec(
-        "--prompts", "Prompts that the target answers, as with bench. Default: it asks itself.", "Text"
+        "--prompts", "Prompts to answer, a file as with bench. Default: prompts that the target writes itself.", "Text"
     ),
     "transcripts": opt.OptionSpec(
         "--transcripts",
-        'Finished conversations, a JSON object with "messages" in each line; nothing is written.',
+        'Finished conversations, a JSON object with "messages" in each line; the target generates no text.',
         "Text",
     ),
     "texts": opt.OptionSpec("--texts", "Where the text is kept. Several trainings can use the same.", "Text"),
     "tokens": opt.OptionSpec("--tokens", "Answer tokens to train on.", "Text", {"min": 1}),
-    "length": opt.OptionSpec("--length", "Tokens of a text, at most.", "Text", {"min": 16}),
+    "length": opt.OptionSpec("--length", "Maximum tokens of a text.", "Text", {"min": 16}),
     "temperatures": opt.OptionSpec("--temperatures", "Of the answers, separated by commas; 0 is greedy.", "Text"),
     "streams": opt.OptionSpec("--streams", "Texts written at the same time.", "Text", {"min": 1}),
     "shard_texts": opt.OptionSpec(
-        "--shard-texts", "Conversations of a file; a crash loses those of files that are not complete.", "Text"
+        "--shard-texts", "Conversations per file. A crash loses the file being written.", "Text"
     ),
     "steps": opt.OptionSpec("--steps", "Training steps.", "Training", {"min": 1}),
-    "seconds": opt.OptionSpec("--seconds", "Train for so long instead of --steps.", "Training", {"min": 1}),
-    "batch_tokens": opt.OptionSpec("--batch-tokens", "Tokens of one step.", "Training", {"min": 16}),
-    "weight_decay": opt.OptionSpec("--weight-decay", "Of the optimisers.", "Training"),
+    "seconds": opt.OptionSpec("--seconds", "Train for this many seconds instead of --steps.", "Training", {"min": 1}),
+    "batch_tokens": opt.OptionSpec("--batch-tokens", "Tokens per step.", "Training", {"min": 16}),
+    "weight_decay": opt.OptionSpec("--weight-decay", "Weight decay.", "Training"),
     "optimizer": opt.OptionSpec(
         "--optimizer", "muon (learns faster) or adamw. Default: muon on GPUs, adamw on CPUs.", "Training"
     ),
     "user_weight": opt.OptionSpec("--user-weight", "Weight of the user's tokens; answers weigh 1.", "Training"),
-    "held_back": opt.OptionSpec("--held-back", "Share of the texts that only judge.", "Training"),
-    "check_every": opt.OptionSpec("--check-every", "Steps between two checks on texts held back.", "Training"),
-    "patience": opt.OptionSpec("--patience", "Checks without gain until training ends.", "Training", {"min": 1}),
+    "held_back": opt.OptionSpec("--held-back", "Share of texts held back for validation.", "Training"),
+    "check_every": opt.OptionSpec("--check-every", "Steps between two validations.", "Training"),
+    "patience": opt.OptionSpec("--patience", "Stop after this many validations without gain.", "Training", {"min": 1}),
     "save_seconds": opt.OptionSpec("--save-seconds", "Seconds between two checkpoints.", "Training", {"min": 0}),
     "context_length": None,
     "exact": None,
@@ -55,7 +55,7 @@ TRAINING = {  # of all commands that train
     "kernels": None,
 }
 _OWN = {
-    "draft_vocab": opt.OptionSpec("--draft-vocab", "Ids that the head can draft; 0: all.", "Head", {"min": 0}),
+    "draft_vocab": opt.OptionSpec("--draft-vocab", "Token ids that the head can draft; 0: all.", "Head", {"min": 0}),
     "feature_layers": opt.OptionSpec(
         "--feature-layers", "Layers whose hidden states it reads, for example 2,15,27.", "Head", {"show_default": False}
     ),
@@ -66,12 +66,16 @@ _OWN = {
     "norm_output": opt.OptionSpec("--norm-output", "The next step reads the output after the last norm.", "Head"),
     "begin_with": opt.OptionSpec(
         "--begin-with",
-        "A head to train further, or the built-in model whose head it is; its shape and vocabulary stay.",
+        "A head to train further, or smollm2-135m for the built-in one. Its shape and vocabulary are kept.",
         "Head",
     ),
-    "learning_rate": opt.OptionSpec("--learning-rate", "At its peak. Default: 0.006, of adamw 0.001.", "Training"),
+    "learning_rate": opt.OptionSpec(
+        "--learning-rate", "Peak learning rate. Default: 0.006 (muon), 0.001 (adamw).", "Training"
+    ),
     "draft_steps": opt.OptionSpec("--draft-steps", "Tokens drafted from each position.", "Training", {"min": 1}),
-    "step_decay": opt.OptionSpec("--step-decay", "Weight of a drafted token against the one before it.", "Training"),
+    "step_decay": opt.OptionSpec(
+        "--step-decay", "Loss weight of each drafted token relative to the one before it.", "Training"
+    ),
 }
 
 
@@ -84,10 +88,10 @@ def train(
     machine: MachineOptions = MachineOptions(),
     as_json: opt.Json = False,
 ) -> None:
-    """Train a draft head for a model: the model writes its own training text, and the head learns to foresee it.
+    """Train a draft head for a model: the model writes its own training text, and the head learns to predict it.
 
-    No data set is needed. A run that was killed goes on when the same command is given again. Ctrl-C stops it with the
-    best head so far.
+    No data set is needed. Ctrl-C stops the training and keeps the best head so far. To resume an interrupted run, run
+    the same command again.
 
     [bold]Examples[/bold]
 
