@@ -39,7 +39,7 @@ def audit(
     """Compare speculative answers with plain ones, token by token.
 
     A difference is a tie if the two tokens' logits are so close that rounding decides, and a BUG otherwise. The exit
-    code is 1 if there is a bug, and also if a drafter drafted nothing: then nothing was shown.
+    code is 1 if there is a bug, or if a drafter proposed nothing, because then nothing was tested.
 
     [bold]Examples[/bold]
 

@@ -46,7 +46,8 @@ def bench(
     """Compare the speed and text of plain and speculative decoding: same loop, same timer, interleaved.
 
     Ctrl-C stops early and shows the results so far, labelled as partial. A drafter that drafted nothing gets no
-    speed-up: the verdict is "nothing drafted". The exit code is 1 if a text differs.
+    speed-up: the verdict is "nothing drafted". The exit code is 1 if a text differs, or if drafts are verified one
+    token at a time.
 
     [bold]Examples[/bold]
 

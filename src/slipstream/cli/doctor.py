@@ -63,7 +63,8 @@ def doctor(
 
       1  blocked: a finding stops it
 
-      3  unknown: a failure that no rule explains, or a log without any sign of work, with its line
+      3  unknown: a failure that no rule explains, a log that does not show the engine at work, or a file that is not
+      recognised
 
     [bold]Examples[/bold]
 

@@ -48,8 +48,8 @@ def export(
 ) -> None:
     """Write the settings in slipstream.yaml or the options as an engine's own configuration. Starts nothing.
 
-    The output is a shell script for vLLM, SGLang and llama-server, a config.yml for TabbyAPI, or a Modelfile for
-    Ollama; with --format a manifest for containers, whose first lines say what to do with it.
+    The output is a shell script for vLLM, SGLang, llama-server and Slipstream's server, a config.yml for TabbyAPI, or
+    a Modelfile for Ollama; with --format a manifest for containers, whose first lines say what to do with it.
 
     [bold]Examples[/bold]
 

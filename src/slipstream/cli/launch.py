@@ -32,12 +32,11 @@ def launch(
     status: Annotated[bool, typer.Option("--status", help="List detached engines.", rich_help_panel=PANEL)] = False,
     as_json: opt.Json = False,
 ) -> None:
-    """Start vLLM, llama-server, SGLang, TabbyAPI or Ollama with speculation, and watch it.
+    """Start vLLM, llama-server, SGLang, TabbyAPI, Ollama or Slipstream's own server with speculation, and watch it.
 
-    The doctor checks the setup first. When the engine is ready, its own counters must show that it drafts text that
-    repeats itself, because engines can fall back to plain decoding silently; otherwise it is stopped and the exit code
-    is 1. The engine runs in the foreground with a line of figures; Ctrl-C
-    stops it and all its processes.
+    The doctor checks the setup first. Once the engine is ready, Slipstream sends repetitive prompts and checks the
+    engine's counters. If nothing was drafted, the engine is stopped and the exit code is 1. The engine runs in the
+    foreground with a line of figures; Ctrl-C stops it and all its processes.
 
     [bold]Examples[/bold]
 

@@ -14,8 +14,8 @@ ALL_ENGINES_HELP = (
     "slipstream, llama-server (llama.cpp, llama-cpp-python), vllm, sglang, tabbyapi (exllama), ollama, transformers."
 )
 MODEL_HELP = (
-    "The model that answers: a folder of safetensors, a .gguf file, a hub id (org/name), ollama:NAME:TAG, "
-    "or the built-in smollm2-135m."
+    "The model: a folder of safetensors, a .gguf file, a hub id (ORG/NAME, or ORG/NAME:FILE.gguf), "
+    "ollama:NAME[:TAG], or the built-in smollm2-135m."
 )
 
 
@@ -35,12 +35,15 @@ class OptionSpec:
 OPTIONS: dict[str, OptionSpec | None] = {
     # models and speculation
     "model": OptionSpec("--model -m", MODEL_HELP, "Models", {"show_default": "slipstream.yaml, or smollm2-135m"}),
-    "draft": OptionSpec("--draft -d", "A smaller model that drafts, named the same way.", "Models"),
+    "draft": OptionSpec(
+        "--draft -d", "A smaller model that drafts, or the folder of a draft head; named the same way.", "Models"
+    ),
     "drafter": OptionSpec(
         "--drafter",
-        "own, none (plain decoding), ngram, suffix, model, head, early-exit, translate, grammar, chained:A+B, or one "
-        "of an installed package. Options in brackets: 'model(p_min=0.3,n_parallel=3)'. Default: own, which is model "
-        "with --draft, else suffix; for the built-in model, which has a head, chained:suffix,head, and head on a GPU.",
+        "own (the default), none (plain decoding), ngram, suffix, model, head, early-exit, translate, grammar, "
+        "chained:A+B, or a drafter of an installed package. Options in brackets: 'model(p_min=0.3,n_parallel=3)'. "
+        "own is, with --draft: model, translate or head, depending on the draft; without: the model's own head if it "
+        "has one (on a CPU chained:suffix+head), else suffix.",
         "Speculation",
     ),
     "policy": OptionSpec(
@@ -53,30 +56,36 @@ OPTIONS: dict[str, OptionSpec | None] = {
     "device": OptionSpec("--device", "auto, cpu, cuda, cuda:1 …", "Machine"),
     "dtype": OptionSpec(
         "--dtype",
-        "auto (quantised weights stay so where there are kernels for them; else fp32 on the CPU, bf16 on a GPU), fp32, "
-        "bf16, fp16.",
+        "auto (quantised weights stay quantised where there are kernels for them; else fp32 on the CPU, bf16 on a GPU, "
+        "fp16 on a GPU without bf16), fp32, bf16, fp16.",
         "Machine",
     ),
     "context_length": OptionSpec("--context", "Tokens of prompt and answer; at most the model's own.", "Machine"),
-    "threads": OptionSpec("--threads", "CPU threads; default: all cores.", "Machine"),
-    "exact": OptionSpec("--exact", "Bit-identical to plain decoding, even if slower.", "Speculation"),
+    "threads": OptionSpec(
+        "--threads", "CPU threads. Default: torch's own number; llamacpp: one per physical core.", "Machine"
+    ),
+    "exact": OptionSpec(
+        "--exact",
+        "Make the text bit-identical to plain decoding; slower on a GPU and with llama.cpp. With the CPU kernels it "
+        "always is.",
+        "Speculation",
+    ),
     "backend": OptionSpec(
         "--backend",
-        "auto (llamacpp, if it is installed, for GGUF files that torch can't run or runs slower; else torch), torch, "
+        "auto: torch, or llamacpp (if installed) for GGUF files that torch can't run or runs more slowly; torch; "
         "llamacpp.",
         "Machine",
     ),
     "gpu_layers": OptionSpec("--gpu-layers", "llamacpp: layers on the GPU; 0 none, -1 all.", "Machine"),
     "activations": OptionSpec(
         "--activations",
-        "torch: numbers that quantised weights are multiplied with: auto, int8, or fp, which unpacks the "
-        "weights (slower, more memory).",
+        "torch, quantised weights: precision of activations. auto, int8, or fp (unpacks the weights; slower, more "
+        "memory).",
         "Machine",
     ),
     "kernels": OptionSpec(
         "--kernels",
-        "torch on a GPU: products of a few rows in Triton (triton), or in CUDA C++ where that is measured to be faster "
-        "at the first start (auto).",
+        "torch on a GPU: triton, or auto (CUDA C++ kernels where they measured faster at the first start).",
         "Machine",
     ),
     "kv_type": OptionSpec(
@@ -94,10 +103,14 @@ OPTIONS: dict[str, OptionSpec | None] = {
         "--min-p", "Sample only tokens with at least P times the probability of the most likely; 0 is off.", "Sampling"
     ),
     "repetition_penalty": OptionSpec(
-        "--repetition-penalty", "Counts tokens of prompt and answer; 1 is off.", "Sampling"
+        "--repetition-penalty", "Penalise tokens that already occur in prompt or answer; 1 is off.", "Sampling"
     ),
-    "presence_penalty": OptionSpec("--presence-penalty", "Counts tokens of the answer; 0 is off.", "Sampling"),
-    "frequency_penalty": OptionSpec("--frequency-penalty", "Counts tokens of the answer; 0 is off.", "Sampling"),
+    "presence_penalty": OptionSpec(
+        "--presence-penalty", "Penalise tokens that already occur in the answer; 0 is off.", "Sampling"
+    ),
+    "frequency_penalty": OptionSpec(
+        "--frequency-penalty", "Penalise tokens by how often they occur in the answer; 0 is off.", "Sampling"
+    ),
     "logit_bias": OptionSpec("--logit-bias", "Added to a token's logit.", "Sampling", {"metavar": "ID=BIAS"}),
     # answers and prompts
     "max_tokens": OptionSpec("--max-tokens -n", "Maximum tokens of the answer.", "Answer"),
@@ -170,8 +183,8 @@ OPTIONS: dict[str, OptionSpec | None] = {
 
 DRAFTERS = OptionSpec(  # of commands that compare drafters
     "--drafter",
-    "Drafters to compare, separated by commas: ngram,chained:suffix+head. Default: ngram,suffix, and model or "
-    "translate with --draft, else the model's own head if it comes with one.",
+    "Drafters to compare, separated by commas: ngram,chained:suffix+head. Default: ngram, suffix, and with --draft "
+    "model or translate, else the model's own head if it has one.",
     "Speculation",
 )
 ENGINE_DRAFTER = OptionSpec(

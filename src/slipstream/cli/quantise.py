@@ -14,7 +14,7 @@ from slipstream.cli.terminal import TerminalReporter
 
 def quantise(
     model: Annotated[str, typer.Argument(help=opt.MODEL_HELP)],
-    file: Annotated[Path, typer.Argument(help="The GGUF file to create, of a head the folder; must not exist yet.")],
+    file: Annotated[Path, typer.Argument(help="The GGUF file to create (for a head: the folder). Must not exist.")],
     to: Annotated[
         str | None, typer.Option("--to", help="q4_0 (the default), q4_1, q5_0, q5_1 or q8_0; a head: q8_0.")
     ] = None,
