@@ -43,7 +43,7 @@ def guide_cases() -> list[LoadTable]:
         target = published(name, hidden)
         chance = acceptance_prior(target.num_parameters, small.num_parameters)
         pair = AssumedDrafter("draft model 1B", round(chance, 2), small)
-        title = f"{name} in bf16 on {gpus.count} x {gpus.name}, requests of {CONTEXT:,} tokens"
+        title = f"Simulated: {name} in bf16 on {gpus.count} x {gpus.name}, requests of {CONTEXT:,} tokens"
         cases.append(LoadTable(title, target, gpus, (pair, *lookups)))
     return cases
 
