@@ -15,9 +15,9 @@ from slipstream.writing import named_errors
 
 @contextmanager
 def replaced(path: Path) -> Iterator[Path]:
-    """A place that becomes `path` at the end. A crash leaves the old file or folder or the new one, at worst under
-    another name."""
-    scratch, old = (path.with_name(f"{path.name}.{end}") for end in ("new", "old"))
+    """A place that becomes `path` at the end. A crash leaves the old file or folder or the new one, at worst under the
+    hidden name of a scratch place, which no file of the user's has."""
+    scratch, old = (path.with_name(f".{path.name}.slipstream-{end}") for end in ("new", "old"))
     with named_errors(path):
         for rest in (scratch, old):
             _remove(rest)
