@@ -39,6 +39,7 @@ class DraftTrainee:
     what = "draft model"
     feature_layers: tuple[int, ...] = ()
     steps_ahead = 0
+    ids: torch.Tensor | None = None
 
     def __init__(self, options: DistilOptions, target: Checkpoint) -> None:
         """Raises UsageError, and UnsupportedModelError for a target of which no folder can be written."""
@@ -68,7 +69,7 @@ class DraftTrainee:
     def settings(self) -> dict[str, Any]:
         return {"layers": self._config.num_layers}
 
-    def read(self, texts: Sequence[Text]) -> str:
+    def read(self, texts: Sequence[Text], ids: torch.Tensor | None) -> str:
         return ""
 
     def begin(self, target: TargetForward, device: torch.device, num_kinds: int) -> Distillation:

@@ -62,11 +62,15 @@ class HeadTrainee:
     def settings(self) -> dict[str, Any]:
         return {}
 
-    def read(self, texts: Sequence[Text]) -> str:
-        before, size, always = self._before, self._options.draft_vocab, self._target.tokenizer.eos_ids
-        if before:
-            size, always = before.config.draft_vocab_size, frozenset(before.token_ids().tolist())
-        self._vocabulary = choose_vocabulary(texts, size, self._target.config.vocab_size, always)
+    @property
+    def ids(self) -> torch.Tensor | None:
+        return torch.from_numpy(self._known.ids)
+
+    def read(self, texts: Sequence[Text], ids: torch.Tensor | None) -> str:
+        before, target = self._before, self._target
+        kept: list[int] = ids.tolist() if ids is not None else before.token_ids().tolist() if before else []
+        size, always = len(kept) or self._options.draft_vocab, kept or target.tokenizer.eos_ids
+        self._vocabulary = choose_vocabulary(texts, size, target.config.vocab_size, always)
         num_ids, coverage = len(self._vocabulary.ids), self._vocabulary.coverage
         return f"the draft vocabulary of {num_ids:,} ids has {coverage:.1%} of the answer tokens"
 

@@ -99,8 +99,10 @@ class TrainingRun:
         learned, judged = split(texts, self.options.held_back, self.options.user_weight)
         self._refuse_few(learned, judged)
         counts = f"{len(texts):,} texts, {len(judged.texts):,} of them held back"
-        self.messenger.say("; ".join(part for part in (counts, self.trainee.read(learned.texts)) if part))
-        state = self._trained((learned, judged), state or RunState(), settings)
+        state = state or RunState()
+        self.messenger.say("; ".join(part for part in (counts, self.trainee.read(learned.texts, state.ids)) if part))
+        state.ids = self.trainee.ids
+        state = self._trained((learned, judged), state, settings)
         facts = self._facts(texts, state, data_s) | {"num_judged": len(judged.texts)}
         self._write_log(state)
         self.trainee.save(self.output, best_of(state), facts)

@@ -29,6 +29,7 @@ class RunState:
     best_length: float = 0.0  # expected accepted length of the best check
     checks_without_gain: int = 0
     records: list[dict[str, Any]] = field(default_factory=list)  # lines of the log
+    ids: torch.Tensor | None = None  # [draft vocabulary] that the weights are for; None: all of the target's
     is_finished: bool = False
 
     def save(self, path: Path, settings: dict[str, Any]) -> None:

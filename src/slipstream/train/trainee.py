@@ -18,6 +18,7 @@ class Trainee(Protocol):
     what: str  # for messages: "head", "draft model"
     feature_layers: tuple[int, ...]  # of the target, whose states it reads
     steps_ahead: int  # positions that it reads after the end of a text
+    ids: torch.Tensor | None  # [draft vocabulary] int64, known once it has read the texts; None: all of the target's
 
     def notes(self) -> list[str]:
         """What the user should know before anything is made."""
@@ -31,8 +32,10 @@ class Trainee(Protocol):
         """What it decided by itself, and its weights depend on."""
         ...
 
-    def read(self, texts: Sequence[Text]) -> str:
-        """Takes what it needs of the texts to learn from. A sentence about it, for the user; empty: nothing to say."""
+    def read(self, texts: Sequence[Text], ids: torch.Tensor | None) -> str:
+        """Takes what it needs of the texts to learn from. A sentence about it, for the user; empty: nothing to say.
+
+        `ids`: of the run that goes on, whose weights are for them; None: they are chosen by the texts."""
         ...
 
     def begin(self, target: TargetForward, device: torch.device, num_kinds: int) -> Course: ...

@@ -29,6 +29,7 @@ from slipstream.train.messages import Messenger
 from slipstream.train.run import TrainResult, run_training
 from slipstream.train.run_state import RunState
 from slipstream.train.settings import TrainOptions
+from slipstream.train.shards import Shards
 from slipstream.writing import write_whole
 
 CPU = MachineOptions(device="cpu", threads=1)
@@ -61,6 +62,10 @@ def records(result: TrainResult) -> list[dict[str, float]]:
 def weights(result: TrainResult) -> dict[str, np.ndarray]:
     stored = read_file_header(result.folder / "model.safetensors")
     return {name: tensor.read().data.copy() for name, tensor in stored.items() if tensor.dtype == "BF16"}
+
+
+def id_map(result: TrainResult) -> np.ndarray:
+    return read_file_header(result.folder / "model.safetensors")["d2t"].read_integers()
 
 
 def test_the_loss_falls_and_drafts_get_longer(whole):
@@ -205,15 +210,28 @@ def test_a_target_with_biases_and_a_tied_vocabulary_gets_a_head_that_drafts(tiny
     assert made.is_finished and stats.num_drafted > 0 and stats.drafter_error is None
 
 
+def test_a_run_that_goes_on_with_other_text_keeps_the_ids_that_its_weights_are_for(options, tmp_path):
+    """A shard that was damaged and made again is enough to choose others."""
+    messenger = Messenger()
+
+    def stop(done: float, total: float, what: str) -> None:
+        messenger.stop_asked = what.startswith("loss")
+
+    messenger.progress = stop
+    before = id_map(train(options, tmp_path / "head", messenger))
+    recipe = options.recipe()
+    shards, changed = Shards(options.texts, recipe), Shards(tmp_path / "texts", recipe)
+    changed.write(0, [replace(text, tokens=130 - text.tokens) for text in shards.all()])
+    other = replace(options, texts=tmp_path / "texts", steps=1)
+    assert not np.array_equal(id_map(train(other, tmp_path / "other")), before)
+    assert np.array_equal(id_map(train(replace(other, steps=options.steps), tmp_path / "head")), before)
+
+
 def test_a_head_is_trained_further_with_its_vocabulary(options, whole, tmp_path):
     result = train(replace(options, begin_with=str(whole.folder), steps=2, learning_rate=1e-4), tmp_path / "head")
     first = next(record for record in records(result) if "accepted_length" in record)
     assert first["step"] == 0 and abs(first["accepted_length"] - whole.accepted_length) < 0.02
-    maps = [
-        read_file_header(folder / "model.safetensors")["d2t"].read_integers()
-        for folder in (whole.folder, result.folder)
-    ]
-    assert np.array_equal(*maps)
+    assert np.array_equal(id_map(whole), id_map(result))
 
 
 @pytest.mark.parametrize("built_in", [False, True])
