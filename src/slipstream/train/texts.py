@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import count, islice
+from itertools import count, islice, takewhile
 
 from slipstream.core.engine import Engine
 from slipstream.errors import SlipstreamError, UsageError
@@ -27,7 +27,7 @@ from slipstream.train.writer import run_scripts, writer_for
 LEAST_TEXTS = 9  # to learn from and to judge by
 _SURELY_HELD_BACK = 4  # texts on average: then there is one at least
 _USUALLY_KEPT = 0.3  # of the tokens written: SmolLM2 0.31
-_MAX_EMPTY_SHARDS = 3  # in a row with hardly anything new: more would not help
+_MAX_POOR_SHARDS = 3  # in a row with hardly anything new: more would not help, now or in a run that goes on
 
 
 def refuse_too_few(options: RunOptions, tokenizer: Tokenizer) -> None:
@@ -119,29 +119,30 @@ class TextMaker:
                 shards.write(0, texts)
             return
         number, kinds = shards.count(), self._given_kinds()
-        tally = Tally(self._already(shards), _USUALLY_KEPT if kinds is None else 1.0)
+        gains = [sum(text.num_answer_tokens for text in shards.read(at)) for at in range(number)]
+        num_poor = sum(1 for _ in takewhile(self._is_poor, reversed(gains)))
+        tally = Tally(sum(gains), _USUALLY_KEPT if kinds is None else 1.0)
         is_used_up = kinds is not None and number * self.options.shard_texts >= len(kinds)
-        if tally.kept >= self.options.tokens or is_used_up:
+        if tally.kept >= self.options.tokens or num_poor >= _MAX_POOR_SHARDS or is_used_up:
             return
+        if number:
+            self.messenger.say(f"going on after {number} shards with {tally.kept:,} answer tokens")
         self.messenger.phase("writing text, tokens")
-        seen, num_poor = Seen(shards.all()), 0
+        seen = Seen(shards.all())
         with closing(self._written(number, kinds, tally)) as written:
-            while tally.kept < self.options.tokens and num_poor < _MAX_EMPTY_SHARDS:
+            while tally.kept < self.options.tokens and num_poor < _MAX_POOR_SHARDS:
                 if not (made := list(islice(written, self.options.shard_texts))):
                     return
                 texts = self._chosen((text for texts in made for text in texts), seen)
                 shards.write(number, texts)
                 gained = sum(text.num_answer_tokens for text in texts)
                 tally.keep(gained)
-                num_poor = 0 if gained > self.options.shard_texts else num_poor + 1
+                num_poor = num_poor + 1 if self._is_poor(gained) else 0
                 number += 1
 
-    def _already(self, shards: Shards) -> int:
-        """Answer tokens."""
-        have = sum(text.num_answer_tokens for text in shards.all())
-        if shards.count() and have < self.options.tokens:
-            self.messenger.say(f"going on after {shards.count()} shards with {have:,} answer tokens")
-        return have
+    def _is_poor(self, gained: int) -> bool:
+        """Of the answer tokens of a shard: hardly anything in it is new."""
+        return gained <= self.options.shard_texts
 
     def _given_kinds(self) -> list[Kind] | None:
         """The user's prompts, each once for each temperature."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import repeat
 from pathlib import Path
 from typing import NoReturn
 
@@ -16,6 +17,7 @@ from slipstream.backends import MachineOptions
 from slipstream.errors import SlipstreamError, UsageError
 from slipstream.loading import load
 from slipstream.models import open_checkpoint
+from slipstream.train import texts as train_texts
 from slipstream.train.batches import Corpus, Schedule, split
 from slipstream.train.chat_form import ChatForm
 from slipstream.train.filters import Seen, is_worth_keeping, repeated_share
@@ -184,6 +186,25 @@ def test_making_goes_on_with_the_same_text(learnable, tmp_path):
     whole = make(tmp_path / "whole", 600)
     assert make(tmp_path / "broken-off", 600) == whole
     assert whole[: len(first)] == first and len(whole) > len(first) > 0
+
+
+def test_writing_that_ended_because_nothing_new_came_does_not_begin_again(tiny, tmp_path, monkeypatch):
+    def nothing(*given: object) -> Iterator[list[Text]]:
+        yield from repeat([])
+
+    monkeypatch.setattr(train_texts, "run_scripts", nothing)
+    monkeypatch.setattr(train_texts, "writer_for", lambda engine: None)
+    options = TrainOptions(target=str(tiny), shard_texts=12)
+    shards = Shards(tmp_path, options.recipe())
+    shards.write(0, [answer(list(range(n, n + 30))) for n in range(9)])
+    maker = TextMaker(options, open_checkpoint(tiny).tokenizer, lambda: None, Messenger())
+    maker.make(shards)
+    assert shards.count() == 4
+    maker.make(shards)
+    assert shards.count() == 4
+    (tmp_path / "shard-00003.npz").unlink()  # as if it had been broken off there
+    maker.make(shards)
+    assert shards.count() == 4
 
 
 def test_progress_counts_what_is_kept_of_what_is_written():
