@@ -115,7 +115,7 @@ class TrainingRun:
         if num_texts < LEAST_TEXTS:
             raise too_few(options, num_texts)
         if not judged.texts:
-            raise none_held_back(options, num_texts)
+            raise none_held_back(options, len({text.digest() for text in learned.texts}))
         if num_learned < LEAST_TEXTS - 1:
             raise UsageError(
                 f"--held-back is {options.held_back}, which of {num_texts} texts leaves {num_learned} to learn from: "

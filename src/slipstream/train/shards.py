@@ -44,8 +44,10 @@ class Text:
         return self if len(self.tokens) <= length else Text(self.tokens[:length], self.roles[:length], self.kind)
 
     def digest(self) -> int:
-        """A number that depends on the tokens alone."""
-        return int.from_bytes(hashlib.blake2b(self.tokens.tobytes(), digest_size=8).digest(), "little")
+        """A number that depends on the question alone; of a text without one on all tokens."""
+        asked = self.tokens[self.roles == Role.USER]
+        marked = asked if len(asked) else self.tokens
+        return int.from_bytes(hashlib.blake2b(marked.tobytes(), digest_size=8).digest(), "little")
 
 
 class Shards:

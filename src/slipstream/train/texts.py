@@ -61,6 +61,7 @@ def too_few(options: RunOptions, num_texts: int) -> SlipstreamError:
 
 
 def none_held_back(options: RunOptions, num_texts: int) -> UsageError:
+    """`num_texts`: of different questions."""
     enough = min(_SURELY_HELD_BACK / num_texts, MAX_HELD_BACK)
     return UsageError(
         f"--held-back is {options.held_back}, which of {num_texts} texts leaves none to judge by: raise it, to "

@@ -297,6 +297,16 @@ def test_the_split_depends_on_the_text_alone():
     assert {t.digest() for t in again.texts} == {t.digest() for t in judged.texts}
 
 
+def test_all_answers_to_a_question_are_on_the_same_side_of_the_split():
+    """Else what is held back would be judged after its question was learned with another answer."""
+    roles = np.array([Role.USER, Role.ANSWER, Role.ANSWER], np.uint8)
+    texts = [
+        Text(np.array([asked, *said], np.int32), roles, "given") for asked in range(99) for said in ((1, 2), (3, 4))
+    ]
+    learned, judged = ({int(text.tokens[0]) for text in part.texts} for part in split(texts, 0.3, 0.0))
+    assert judged and not learned & judged
+
+
 # -- too few texts -------------------------------------------------------------------------------------------------
 
 
