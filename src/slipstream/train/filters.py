@@ -30,21 +30,22 @@ def is_worth_keeping(text: Text) -> bool:
 
 
 class Seen:
-    """Drops texts whose question, or beginning where there is none, was there before."""
+    """Drops texts whose question, or beginning where there is none, was there before. With `keeps_answers` a question
+    may come again, if its answer is another one."""
 
-    def __init__(self, texts: Iterable[Text] = ()) -> None:
-        self._seen = {_fingerprint(text) for text in texts}
+    def __init__(self, texts: Iterable[Text] = (), keeps_answers: bool = False) -> None:
+        self._keeps_answers = keeps_answers
+        self._seen = {self._fingerprint(text) for text in texts}
 
     def is_new(self, text: Text) -> bool:
         """True once for each; the text counts as seen from then on."""
-        mark = _fingerprint(text)
+        mark = self._fingerprint(text)
         if mark in self._seen:
             return False
         self._seen.add(mark)
         return True
 
-
-def _fingerprint(text: Text) -> bytes:
-    asked = text.tokens[text.roles == Role.USER]
-    marked = asked if len(asked) else text.tokens[text.roles == Role.ANSWER][:_FINGERPRINT_TOKENS]
-    return hashlib.blake2b(marked.tobytes(), digest_size=12).digest()
+    def _fingerprint(self, text: Text) -> bytes:
+        asked = text.tokens[text.roles == Role.USER]
+        begun = asked if len(asked) else text.tokens[text.roles == Role.ANSWER][:_FINGERPRINT_TOKENS]
+        return hashlib.blake2b((text.tokens if self._keeps_answers else begun).tobytes(), digest_size=12).digest()

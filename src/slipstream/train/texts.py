@@ -129,7 +129,7 @@ class TextMaker:
         if number:
             self.messenger.say(f"going on after {number} shards with {tally.kept:,} answer tokens")
         self.messenger.phase("writing text, tokens")
-        seen = Seen(shards.all())
+        seen = Seen(shards.all(), keeps_answers=kinds is not None)
         with closing(self._written(number, kinds, tally)) as written:
             while tally.kept < self.options.tokens and num_poor < _MAX_POOR_SHARDS:
                 if not (made := list(islice(written, self.options.shard_texts))):

@@ -223,16 +223,16 @@ def refused() -> NoReturn:
     raise AssertionError("nothing is left to write")
 
 
-def test_prompts_of_the_user_are_answered(tiny, tmp_path):
-    (tmp_path / "prompts.txt").write_text("What is a fox?\nWhat is a dog?\n")
-    options = TrainOptions(
-        target=str(tiny), prompts=tmp_path / "prompts.txt", tokens=10_000, length=96, temperatures="1", streams=2
-    )
+def test_prompts_of_the_user_are_answered_once_for_each_temperature(tiny, tmp_path):
+    prompts = questions(tmp_path / "prompts.txt", 12)
+    options = TrainOptions(target=str(tiny), prompts=prompts, tokens=10_000, length=96, temperatures="0.9,1", streams=2)
     shards = Shards(tmp_path / "texts", options.recipe())
     engine = load(tiny, drafter="none")
     TextMaker(options, open_checkpoint(tiny).tokenizer, lambda: engine, Messenger()).make(shards)
     assert shards.count() == 1
-    assert {text.kind for text in shards.all()} <= {"given"}
+    texts = list(shards.all())
+    assert {text.kind for text in texts} == {"given"}
+    assert len(texts) > 12 >= len({text.digest() for text in texts})
     TextMaker(options, open_checkpoint(tiny).tokenizer, refused, Messenger()).make(shards)  # all are used: no engine
 
 
