@@ -111,7 +111,10 @@ class TextMaker:
     messenger: Messenger
 
     def make(self, shards: Shards) -> None:
-        """Fills `shards`. What is there already is kept; another call goes on after the last whole shard."""
+        """Fills `shards`. What is there already is kept; another call goes on after the last whole shard.
+
+        Nothing is written before there is enough to train on: other options could not go on with it. Raises
+        SlipstreamError where that never comes."""
         if self.options.transcripts:
             if not shards.count():
                 texts = self._chosen(read_transcripts(self.options.transcripts, ChatForm(self.tokenizer)), Seen())
@@ -120,7 +123,7 @@ class TextMaker:
                 shards.write(0, texts)
             return
         number, kinds = shards.count(), self._given_kinds()
-        gains = [sum(text.num_answer_tokens for text in shards.read(at)) for at in range(number)]
+        gains = [_num_answer_tokens(shards.read(at)) for at in range(number)]
         num_poor = sum(1 for _ in takewhile(self._is_poor, reversed(gains)))
         tally = Tally(sum(gains), _USUALLY_KEPT if kinds is None else 1.0)
         is_used_up = kinds is not None and number * self.options.shard_texts >= len(kinds)
@@ -130,16 +133,20 @@ class TextMaker:
             self.messenger.say(f"going on after {number} shards with {tally.kept:,} answer tokens")
         self.messenger.phase("writing text, tokens")
         seen = Seen(shards.all(), keeps_answers=kinds is not None)
+        num_texts, unwritten = sum(1 for _ in shards.all()), list[list[Text]]()
         with closing(self._written(number, kinds, tally)) as written:
             while tally.kept < self.options.tokens and num_poor < _MAX_POOR_SHARDS:
                 if not (made := list(islice(written, self.options.shard_texts))):
-                    return
-                texts = self._chosen((text for texts in made for text in texts), seen)
-                shards.write(number, texts)
-                gained = sum(text.num_answer_tokens for text in texts)
+                    break
+                unwritten.append(self._chosen((text for texts in made for text in texts), seen))
+                gained, num_texts = _num_answer_tokens(unwritten[-1]), num_texts + len(unwritten[-1])
                 tally.keep(gained)
                 num_poor = num_poor + 1 if self._is_poor(gained) else 0
-                number += 1
+                while unwritten and num_texts >= LEAST_TEXTS:
+                    shards.write(number, unwritten.pop(0))
+                    number += 1
+        if unwritten:
+            raise too_few(self.options, num_texts)
 
     def _is_poor(self, gained: int) -> bool:
         """Of the answer tokens of a shard: hardly anything in it is new."""
@@ -179,6 +186,10 @@ class TextMaker:
     def _chosen(self, texts: Iterable[Text], seen: Seen) -> list[Text]:
         cut = (text.cut(self.options.length) for text in texts)
         return [text for text in cut if is_worth_keeping(text) and seen.is_new(text)]
+
+
+def _num_answer_tokens(texts: Iterable[Text]) -> int:
+    return sum(text.num_answer_tokens for text in texts)
 
 
 def _kind_of(prompt: Prompt) -> Kind:

@@ -332,6 +332,30 @@ def test_too_few_texts_are_told_before_anything_is_written(tiny, tmp_path, count
     assert not (tmp_path / "head.training").exists()
 
 
+@pytest.mark.parametrize("source", ["prompts", "self"])
+def test_too_few_usable_texts_leave_no_folder_that_would_refuse_what_is_advised(tiny, tmp_path, monkeypatch, source):
+    answers = [[answer(list(range(n, n + 30)))] for n in range(12)]
+
+    def written(given: list[list[Text]]) -> None:
+        monkeypatch.setattr(train_texts, "run_scripts", lambda *_: (texts for texts in given))
+
+    monkeypatch.setattr(train_texts, "writer_for", lambda engine: None)
+    path = questions(tmp_path / "prompts.txt", 20)
+    options = TrainOptions(target=str(tiny), prompts=path if source == "prompts" else None, shard_texts=4, length=200)
+
+    def make(now: TrainOptions) -> Shards:
+        shards = Shards(tmp_path / "texts", now.recipe())
+        TextMaker(now, open_checkpoint(tiny).tokenizer, lambda: None, Messenger()).make(shards)
+        return shards
+
+    written(answers[:8])
+    with pytest.raises(SlipstreamError, match="there are only 8 usable texts"):
+        make(options)
+    written(answers)
+    shards = make(replace(options, length=300))
+    assert [len(shards.read(number)) for number in range(shards.count())] == [4, 4, 4]
+
+
 def test_enough_prompts_pass(tiny, tmp_path):
     prompts = questions(tmp_path / "prompts.txt", 29)
     options = TrainOptions(target=str(tiny), prompts=prompts, held_back=0.2)
