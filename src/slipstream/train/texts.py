@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import count, islice, takewhile
+from itertools import count, islice
 
 from slipstream.core.engine import Engine
 from slipstream.errors import SlipstreamError, UsageError
@@ -122,35 +122,35 @@ class TextMaker:
                     raise too_few(self.options, len(texts))
                 shards.write(0, texts)
             return
-        number, kinds = shards.count(), self._given_kinds()
-        gains = [_num_answer_tokens(shards.read(at)) for at in range(number)]
-        num_poor = sum(1 for _ in takewhile(self._is_poor, reversed(gains)))
-        tally = Tally(sum(gains), _USUALLY_KEPT if kinds is None else 1.0)
-        is_used_up = kinds is not None and number * self.options.shard_texts >= len(kinds)
-        if tally.kept >= self.options.tokens or num_poor >= _MAX_POOR_SHARDS or is_used_up:
+        gains, kinds = (
+            [_num_answer_tokens(shards.read(number)) for number in range(shards.count())],
+            self._given_kinds(),
+        )
+        is_used_up = kinds is not None and len(gains) * self.options.shard_texts >= len(kinds)
+        if is_used_up or self._is_over(gains):
             return
-        if number:
-            self.messenger.say(f"going on after {number} shards with {tally.kept:,} answer tokens")
+        if gains:
+            self.messenger.say(f"going on after {len(gains)} shards with {sum(gains):,} answer tokens")
         self.messenger.phase("writing text, tokens")
-        seen = Seen(shards.all(), keeps_answers=kinds is not None)
-        num_texts, unwritten = sum(1 for _ in shards.all()), list[list[Text]]()
-        with closing(self._written(number, kinds, tally)) as written:
-            while tally.kept < self.options.tokens and num_poor < _MAX_POOR_SHARDS:
-                if not (made := list(islice(written, self.options.shard_texts))):
-                    break
+        tally = Tally(sum(gains), _USUALLY_KEPT if kinds is None else 1.0)
+        seen, num_texts = Seen(shards.all(), keeps_answers=kinds is not None), sum(1 for _ in shards.all())
+        unwritten: list[list[Text]] = []
+        with closing(self._written(len(gains), kinds, tally)) as written:
+            while not self._is_over(gains) and (made := list(islice(written, self.options.shard_texts))):
                 unwritten.append(self._chosen((text for texts in made for text in texts), seen))
-                gained, num_texts = _num_answer_tokens(unwritten[-1]), num_texts + len(unwritten[-1])
-                tally.keep(gained)
-                num_poor = num_poor + 1 if self._is_poor(gained) else 0
+                num_texts += len(unwritten[-1])
+                gains.append(_num_answer_tokens(unwritten[-1]))
+                tally.keep(gains[-1])
                 while unwritten and num_texts >= LEAST_TEXTS:
-                    shards.write(number, unwritten.pop(0))
-                    number += 1
+                    shards.write(len(gains) - len(unwritten), unwritten.pop(0))
         if unwritten:
             raise too_few(self.options, num_texts)
 
-    def _is_poor(self, gained: int) -> bool:
-        """Of the answer tokens of a shard: hardly anything in it is new."""
-        return gained <= self.options.shard_texts
+    def _is_over(self, gains: list[int]) -> bool:
+        """`gains`: answer tokens of each shard."""
+        last = gains[-_MAX_POOR_SHARDS:]
+        is_poor = len(last) == _MAX_POOR_SHARDS and max(last) <= self.options.shard_texts
+        return is_poor or sum(gains) >= self.options.tokens
 
     def _given_kinds(self) -> list[Kind] | None:
         """The user's prompts, each once for each temperature."""
