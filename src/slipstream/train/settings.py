@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -79,9 +80,11 @@ class RunOptions:
         return [float(n) for n in _numbers(self.temperatures, "--temperatures", "0,0.7,1")]
 
     def recipe(self) -> dict[str, Any]:
-        """What the text depends on: shards of another recipe are not used."""
-        names = ("target", "prompts", "transcripts", "length", "temperatures", "shard_texts", "seed")
-        return {name: value for name, value in self.to_dict().items() if name in names}
+        """What the text depends on: shards of another recipe are not used. The content of files is part of it. Raises
+        UsageError for one that can't be read."""
+        names = ("target", "length", "temperatures", "shard_texts", "seed")
+        files = {"prompts": _with_digest(self.prompts), "transcripts": _with_digest(self.transcripts)}
+        return {name: value for name, value in self.to_dict().items() if name in names} | files
 
     def training(self) -> dict[str, Any]:
         """What the trained weights depend on: a checkpoint of other settings is not continued."""
@@ -146,6 +149,19 @@ def _numbers(text: str, option: str, example: str) -> list[str]:
     ):
         raise UsageError(f"{option} {text!r}; expected numbers separated by commas, for example {example}")
     return numbers
+
+
+def _with_digest(path: Path | None) -> str | None:
+    """The file and what is in it, for comparing and for a message; what is no regular file can be read only once."""
+    if path is None:
+        return None
+    try:
+        if path.exists() and not path.is_file():
+            return str(path)
+        with path.open("rb") as file:
+            return f"{path} (SHA-256 {hashlib.file_digest(file, 'sha256').hexdigest()[:12]})"
+    except OSError as error:
+        raise UsageError(f"{path} can't be read: {error.strerror or error}") from error
 
 
 def usual_optimizer(device: str) -> str:

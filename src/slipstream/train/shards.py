@@ -62,8 +62,8 @@ class Shards:
                 raise UsageError(f"{folder} has shards but no {_RECIPE}: use another folder for the text")
         elif (found := _read_recipe(place)) != recipe:
             raise UsageError(
-                f"{folder} has text of another recipe ({differences(recipe, found)}): use another folder, or the "
-                "same options as before"
+                f"{folder} has text of another recipe ({differences(recipe, found)}): use another --output or --texts, "
+                "or the same options and files as before"
             )
 
     def count(self) -> int:

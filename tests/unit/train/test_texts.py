@@ -236,6 +236,17 @@ def test_prompts_of_the_user_are_answered_once_for_each_temperature(tiny, tmp_pa
     TextMaker(options, open_checkpoint(tiny).tokenizer, refused, Messenger()).make(shards)  # all are used: no engine
 
 
+@pytest.mark.parametrize("name", ["prompts", "transcripts"])
+def test_text_of_a_file_that_has_changed_is_refused(tmp_path, name):
+    path = questions(tmp_path / "file.txt", 12)
+    options = TrainOptions(**{name: path})
+    Shards(tmp_path / "texts", options.recipe()).write(0, [])
+    assert Shards(tmp_path / "texts", options.recipe()).count() == 1
+    questions(path, 13)
+    with pytest.raises(UsageError, match=rf"--{name} was .*file.txt \(SHA-256 \w{{12}}\), now .*use another --output"):
+        Shards(tmp_path / "texts", options.recipe())
+
+
 def test_transcripts_are_read(form, tmp_path):
     path = tmp_path / "talks.jsonl"
     talk = [
