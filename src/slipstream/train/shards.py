@@ -56,14 +56,17 @@ class Shards:
     def __init__(self, folder: Path, recipe: dict[str, Any]) -> None:
         self.folder = folder
         self._recipe = recipe
-        place = folder / _RECIPE
+        self._refuse_others()
+
+    def _refuse_others(self) -> None:
+        place = self.folder / _RECIPE
         if not place.exists():
-            if any(folder.glob("shard-*.npz")):
-                raise UsageError(f"{folder} has shards but no {_RECIPE}: use another folder for the text")
-        elif (found := _read_recipe(place)) != recipe:
+            if any(self.folder.glob("shard-*.npz")):
+                raise UsageError(f"{self.folder} has shards but no {_RECIPE}: use another folder for the text")
+        elif (found := _read_recipe(place)) != self._recipe:
             raise UsageError(
-                f"{folder} has text of another recipe ({differences(recipe, found)}): use another --output or --texts, "
-                "or the same options and files as before"
+                f"{self.folder} has text of another recipe ({differences(self._recipe, found)}): use another --output "
+                "or --texts, or the same options and files as before"
             )
 
     def count(self) -> int:
@@ -74,7 +77,9 @@ class Shards:
         return number
 
     def write(self, number: int, texts: Sequence[Text]) -> None:
+        """Raises UsageError where another run has begun with another recipe meanwhile."""
         if not number:
+            self._refuse_others()
             write_result(self.folder / _RECIPE, json.dumps(self._recipe, indent=1))
         lengths = [len(text.tokens) for text in texts]
         kinds = sorted({text.kind for text in texts})

@@ -172,6 +172,14 @@ def test_shards_come_back_as_they_were(tmp_path):
         list(shards.all())
 
 
+def test_two_runs_that_begin_at_the_same_time_do_not_mix_their_recipes(tmp_path):
+    first, second = Shards(tmp_path, {"length": 48}), Shards(tmp_path, {"length": 64})
+    first.write(0, [answer([1, 2, 3])])
+    with pytest.raises(UsageError, match=r"text of another recipe \(--length was 48, now 64\)"):
+        second.write(0, [answer([4])])
+    assert [text.tokens.tolist() for text in Shards(tmp_path, {"length": 48}).all()] == [[1, 2, 3]]
+
+
 def test_making_goes_on_with_the_same_text(learnable, tmp_path):
     options = TrainOptions(target=str(learnable), tokens=600, length=32, shard_texts=12, streams=6, temperatures="1")
     checkpoint = open_checkpoint(learnable)
