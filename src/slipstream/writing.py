@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
+from typing import BinaryIO
 
 from slipstream.errors import SlipstreamError, UsageError
 
@@ -17,14 +18,22 @@ EXECUTABLE = 0o755
 
 
 def write_whole(path: Path, content: str | bytes, mode: int | None = None) -> None:
-    """Writes `content` beside the file and renames it; text is UTF-8. A folder that is missing is made. Raises OSError.
+    """Writes `content` as the whole of a file, as `opened_whole` does; text is UTF-8. Raises OSError."""
+    with opened_whole(path, mode) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+@contextmanager
+def opened_whole(path: Path, mode: int | None = None) -> Iterator[BinaryIO]:
+    """A file beside `path`, renamed to it at the end of the block. A folder that is missing is made. Raises OSError.
 
     `mode` are the permissions; None keeps those of a file that is there. A link is followed. What is no regular file
     (/dev/stdout, a pipe) can't be replaced and is written to as it is.
     """
-    path, data = path.resolve(), content.encode() if isinstance(content, str) else content
+    path = path.resolve()
     if path.exists() and not path.is_file():
-        path.write_bytes(data)
+        with path.open("wb") as file:
+            yield file
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     if mode is None and path.exists():
@@ -34,7 +43,7 @@ def write_whole(path: Path, content: str | bytes, mode: int | None = None) -> No
         with os.fdopen(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as file:
             if mode is not None:
                 os.fchmod(file.fileno(), mode)
-            file.write(data)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         scratch.replace(path)

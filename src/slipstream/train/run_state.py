@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import pickle
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +11,7 @@ import torch
 
 from slipstream.errors import SlipstreamError, UsageError
 from slipstream.train.settings import differences
-from slipstream.writing import write_result
+from slipstream.writing import named_errors, opened_whole
 
 Tensors = dict[str, torch.Tensor]
 
@@ -33,10 +32,10 @@ class RunState:
     is_finished: bool = False
 
     def save(self, path: Path, settings: dict[str, Any]) -> None:
-        file = io.BytesIO()
+        """Tensor by tensor, without a copy of them all."""
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        torch.save({"settings": settings, **fields}, file)
-        write_result(path, file.getvalue())
+        with named_errors(path), opened_whole(path) as file:
+            torch.save({"settings": settings, **fields}, file)
 
 
 def load_state(path: Path, settings: dict[str, Any], device: torch.device) -> RunState | None:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import shutil
 import signal
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import pytest
+import torch
 
 from contract import tiny_models
-from slipstream import writing
 from slipstream.backends import MachineOptions
 from slipstream.backends.torch.options import TorchOptions
 from slipstream.cli.terminal import TerminalReporter
@@ -24,13 +27,13 @@ from slipstream.models.head_export import save_head
 from slipstream.models.head_files import open_head
 from slipstream.models.head_layouts import head_tensors
 from slipstream.models.safetensors_file import read_file_header
+from slipstream.train import run_state
 from slipstream.train.loop import rate_at
 from slipstream.train.messages import Messenger
 from slipstream.train.run import TrainResult, run_training
 from slipstream.train.run_state import RunState
 from slipstream.train.settings import TrainOptions
 from slipstream.train.shards import Shards
-from slipstream.writing import write_whole
 
 CPU = MachineOptions(device="cpu", threads=1)
 
@@ -143,12 +146,12 @@ def test_a_place_that_can_not_be_written_is_refused_at_once(options):
 
 
 def test_a_full_disk_is_told_with_the_file(options, tmp_path, monkeypatch):
-    def full(path: Path, *given: object) -> None:
-        if path.suffix == ".pt":
-            raise OSError(errno.ENOSPC, "No space left on device")
-        write_whole(path, *given)
+    @contextmanager
+    def full(path: Path) -> Iterator[BinaryIO]:
+        with Path("/dev/full").open("wb") as file:
+            yield file
 
-    monkeypatch.setattr(writing, "write_whole", full)
+    monkeypatch.setattr(run_state, "opened_whole", full)
     with pytest.raises(SlipstreamError, match=r"checkpoint\.pt can't be written: No space left on device"):
         train(options, tmp_path / "head")
 
@@ -180,6 +183,17 @@ def test_a_damaged_checkpoint_is_named(options, tmp_path):
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(SlipstreamError, match="can't be read"):
         train(options, tmp_path / "head")
+
+
+def test_a_checkpoint_is_written_without_a_copy_in_memory(tmp_path):
+    state = RunState(weights={"a": torch.ones(4_000_000)}, best={"a": torch.ones(4_000_000)})  # 32 MB
+    tracemalloc.start()
+    try:
+        state.save(tmp_path / "checkpoint.pt", {})
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 4_000_000
 
 
 def test_the_first_interrupt_asks_and_the_second_stops():
