@@ -148,6 +148,7 @@ class Trainer:
         )
         if figures.accepted_length > self.state.best_length:
             self.state.best_length, self.state.checks_without_gain = figures.accepted_length, 0
+            self.state.best = {}  # what was the best before is freed first
             self.state.best = _copy(self._module)
         else:
             self.state.checks_without_gain += 1

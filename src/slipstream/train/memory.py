@@ -15,7 +15,7 @@ from slipstream.models.tensors import expected_tensors
 from slipstream.train.settings import RunOptions, TrainOptions
 
 _GB = 1e9
-_COPIES = 6  # of trained weights in float32: themselves, gradients, two moments, the best, a checkpoint being written
+_COPIES = 5  # of trained weights in float32: themselves, gradients, two moments, the best; checkpoints need none
 _FIXED_BYTES = {"cpu": 400 << 20, "cuda": 1800 << 20}  # the library itself, graphs, scratch of kernels and allocator
 
 
@@ -34,7 +34,7 @@ class TrainingPlan:
 
     target: int  # its weights
     writing: int  # keys and values of the streams
-    trained: int  # weights, gradients, moments
+    trained: int  # weights, gradients, moments, the best
     activations: int  # of one step
     fixed: int
     free: int

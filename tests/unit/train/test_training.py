@@ -6,6 +6,7 @@ import json
 import shutil
 import signal
 import tracemalloc
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -27,11 +28,11 @@ from slipstream.models.head_export import save_head
 from slipstream.models.head_files import open_head
 from slipstream.models.head_layouts import head_tensors
 from slipstream.models.safetensors_file import read_file_header
-from slipstream.train import run_state
+from slipstream.train import loop, run_state
 from slipstream.train.loop import rate_at
 from slipstream.train.messages import Messenger
 from slipstream.train.run import TrainResult, run_training
-from slipstream.train.run_state import RunState
+from slipstream.train.run_state import RunState, Tensors
 from slipstream.train.settings import TrainOptions
 from slipstream.train.shards import Shards
 
@@ -194,6 +195,22 @@ def test_a_checkpoint_is_written_without_a_copy_in_memory(tmp_path):
     finally:
         tracemalloc.stop()
     assert peak < 4_000_000
+
+
+def test_the_best_weights_before_are_freed_before_new_ones_are_copied(options, tmp_path, monkeypatch):
+    made: list[weakref.ref[torch.Tensor]] = []
+    num_alive: list[int] = []
+    original = loop._copy
+
+    def copy(module: torch.nn.Module) -> Tensors:
+        num_alive.append(sum(ref() is not None for ref in made))
+        tensors = original(module)
+        made.extend(map(weakref.ref, tensors.values()))
+        return tensors
+
+    monkeypatch.setattr(loop, "_copy", copy)
+    train(replace(options, steps=15), tmp_path / "head")
+    assert len(num_alive) > 1 and set(num_alive) == {0}
 
 
 def test_the_first_interrupt_asks_and_the_second_stops():
