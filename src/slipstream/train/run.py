@@ -91,7 +91,7 @@ class TrainingRun:
     def run(self) -> TrainResult:
         """Raises UsageError, ModelError, CapacityError; KeyboardInterrupt where it was stopped before training."""
         settings = {**self.options.training(), **self.trainee.settings(), "dtype": self.dtype}
-        state = load_state(self.work / "checkpoint.pt", settings, self.device)
+        state = load_state(self.work / "checkpoint.pt", settings)
         for note in self.trainee.notes():
             self.messenger.say(note)
         self._plan()

@@ -38,13 +38,14 @@ class RunState:
             torch.save({"settings": settings, **fields}, file)
 
 
-def load_state(path: Path, settings: dict[str, Any], device: torch.device) -> RunState | None:
-    """None where there is no checkpoint. Raises UsageError for one of other settings, SlipstreamError for a damaged
-    one."""
+def load_state(path: Path, settings: dict[str, Any]) -> RunState | None:
+    """None where there is no checkpoint. Raises UsageError for other settings, SlipstreamError for a damaged file.
+
+    Its tensors stay in the file until they are used: they take none of the memory that is planned for the run."""
     if not path.exists():
         return None
     try:
-        saved = torch.load(path, map_location=device, weights_only=True)
+        saved = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
         then = saved.pop("settings")
         state = RunState(**saved)
     except (OSError, RuntimeError, KeyError, TypeError, AttributeError, EOFError, pickle.UnpicklingError) as error:

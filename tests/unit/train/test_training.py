@@ -32,7 +32,7 @@ from slipstream.train import loop, run_state
 from slipstream.train.loop import rate_at
 from slipstream.train.messages import Messenger
 from slipstream.train.run import TrainResult, run_training
-from slipstream.train.run_state import RunState, Tensors
+from slipstream.train.run_state import RunState, Tensors, load_state
 from slipstream.train.settings import TrainOptions
 from slipstream.train.shards import Shards
 
@@ -195,6 +195,20 @@ def test_a_checkpoint_is_written_without_a_copy_in_memory(tmp_path):
     finally:
         tracemalloc.stop()
     assert peak < 4_000_000
+
+
+def test_a_checkpoint_takes_no_memory_before_it_is_used(tmp_path):
+    """Else a run that goes on would be refused where it fitted when it began."""
+    RunState(weights={"a": torch.ones(8_000_000)}).save(tmp_path / "checkpoint.pt", {})  # 32 MB
+    before = _anonymous_bytes()
+    state = load_state(tmp_path / "checkpoint.pt", {})
+    assert state is not None and _anonymous_bytes() - before < 4_000_000
+    assert state.weights["a"].sum() == 8_000_000
+
+
+def _anonymous_bytes() -> int:
+    status = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in status if line.startswith("RssAnon"))
 
 
 def test_the_best_weights_before_are_freed_before_new_ones_are_copied(options, tmp_path, monkeypatch):
