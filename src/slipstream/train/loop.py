@@ -86,12 +86,12 @@ class Trainer:
             if self.state.step % self.options.check_every == 0 or self._is_over():
                 self._check()
             if time.monotonic() - saved >= self.options.save_seconds:
-                self._save()
+                self._save(losses)
                 saved = time.monotonic()
         if self.messenger.stop_asked and not self._is_over():
             self._check()
         self.state.is_finished = self._is_over()
-        self._save()
+        self._save(losses)
         return self.state
 
     def _is_over(self) -> bool:
@@ -127,13 +127,24 @@ class Trainer:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda")
 
     def _log(self, losses: list[torch.Tensor]) -> None:
-        loss = float(torch.stack(losses).mean())
-        if not math.isfinite(loss):
-            raise SlipstreamError(
-                f"the loss is {loss} at step {self.state.step}: lower --learning-rate. The last checkpoint is kept"
-            )
+        loss = self._mean(losses)
         self.state.records.append({"step": self.state.step, "seconds": round(self.state.elapsed_s, 2), "loss": loss})
         self.messenger.progress(*self._used(), f"loss {loss:.3f}")
+
+    def _mean(self, losses: list[torch.Tensor]) -> float:
+        """Raises SlipstreamError where it is NaN or infinite."""
+        loss = float(torch.stack(losses).mean())
+        if not math.isfinite(loss):
+            raise self._diverged(f"the loss is {loss}")
+        return loss
+
+    def _diverged(self, what: str) -> SlipstreamError:
+        options = self.options
+        keep = f", and --texts {options.texts} to use the same text" if options.texts else ""
+        return SlipstreamError(
+            f"training diverged: {what} at step {self.state.step}. Use a lower --learning-rate than "
+            f"{options.peak_rate:g} with another --output{keep}"
+        )
 
     def _check(self) -> None:
         """Judges what is trained. The best weights are kept."""
@@ -182,7 +193,12 @@ class Trainer:
             with self._low_precision():
                 yield self.course(corpus.batch(chosen).to(self.device))
 
-    def _save(self) -> None:
+    def _save(self, losses: list[torch.Tensor]) -> None:
+        """`losses`: those since the last line of the log. Raises SlipstreamError instead of saving what diverged."""
+        if losses:
+            self._mean(losses)
+        if not all(bool(weight.isfinite().all()) for weight in self._module.parameters()):
+            raise self._diverged("a weight is NaN or infinite")
         self.state.weights = self._module.state_dict()
         self.state.optimizer = {str(i): optimizer.state_dict() for i, optimizer in enumerate(self._optimizers)}
         self.save(self.state)

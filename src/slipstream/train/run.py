@@ -77,8 +77,8 @@ class TrainingRun:
         self.load_options = TorchOptions(device=machine.device, dtype=machine.dtype, threads=machine.threads)
         self.device = pick_device(machine.device)
         self.dtype = pick_dtype(machine.dtype, self.device)
-        if self.options.optimizer is None:
-            self.options = replace(self.options, optimizer=usual_optimizer(self.device.type))
+        optimizer = self.options.optimizer or usual_optimizer(self.device.type)
+        self.options = replace(self.options, optimizer=optimizer, texts=self.options.texts or self.work / "texts")
         if machine.threads:
             torch.set_num_threads(machine.threads)
         if self.options.length + BULK_STEPS > self.target.config.context_length:
@@ -131,7 +131,8 @@ class TrainingRun:
 
     def _texts(self) -> tuple[list[Text], float]:
         """All texts, and the seconds that making them took now."""
-        shards = Shards(self.options.texts or self.work / "texts", self.options.recipe())
+        assert self.options.texts is not None
+        shards = Shards(self.options.texts, self.options.recipe())
         engines: list[Engine] = []
 
         def engine() -> Engine:

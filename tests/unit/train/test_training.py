@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import tracemalloc
@@ -225,6 +226,27 @@ def test_the_best_weights_before_are_freed_before_new_ones_are_copied(options, t
     monkeypatch.setattr(loop, "_copy", copy)
     train(replace(options, steps=15), tmp_path / "head")
     assert len(num_alive) > 1 and set(num_alive) == {0}
+
+
+@pytest.mark.parametrize("has_infinite_weight", [False, True])  # the loss is NaN; it is finite, and the step overflows
+def test_a_run_that_diverges_saves_nothing_of_it(options, tmp_path, monkeypatch, has_infinite_weight):
+    step = loop.Trainer._step
+
+    def overflow(trainer: loop.Trainer) -> torch.Tensor:
+        loss = step(trainer)
+        next(trainer.course.module.parameters()).data[0] = torch.inf
+        return loss
+
+    if has_infinite_weight:
+        monkeypatch.setattr(loop.Trainer, "_step", overflow)
+    rate = 0.02 if has_infinite_weight else 1e10
+    cause = "a weight is NaN or infinite" if has_infinite_weight else "the loss is nan"
+    advice = f"Use a lower --learning-rate than {rate:g} with another --output, and --texts {options.texts}"
+    with pytest.raises(SlipstreamError, match=rf"training diverged: {cause} at step \d+\. {re.escape(advice)}"):
+        train(replace(options, learning_rate=rate, check_every=1000), tmp_path / "head")
+    checkpoint = tmp_path / "head.training" / "checkpoint.pt"
+    saved = torch.load(checkpoint)["weights"] if checkpoint.exists() else {}
+    assert all(weight.isfinite().all() for weight in saved.values())
 
 
 def test_the_first_interrupt_asks_and_the_second_stops():
