@@ -16,6 +16,7 @@ from slipstream.train.settings import RunOptions, TrainOptions
 
 _GB = 1e9
 _COPIES = 5  # of trained weights in float32: themselves, gradients, two moments, the best; checkpoints need none
+_STORED_SHARE = 0.6  # of what is free, at most, for states of the target
 _FIXED_BYTES = {"cpu": 400 << 20, "cuda": 1800 << 20}  # the library itself, graphs, scratch of kernels and allocator
 
 
@@ -43,6 +44,11 @@ class TrainingPlan:
     @property
     def total(self) -> int:
         return self.target + max(self.writing, self.trained + self.activations) + self.fixed
+
+    def stored(self, free: int) -> int:
+        """For the target's states of all texts, of `free` that are left once the target is loaded: what training takes
+        besides is left free, and a part for others."""
+        return min(int(free * _STORED_SHARE), free - self.trained - self.activations)
 
     def text(self) -> str:
         return (

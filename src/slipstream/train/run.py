@@ -25,7 +25,7 @@ from slipstream.train.draft_trainee import DraftTrainee
 from slipstream.train.forward import TargetForward, load_target
 from slipstream.train.head_trainee import HeadTrainee
 from slipstream.train.loop import USUAL_DRAFT, Trainer
-from slipstream.train.memory import free_bytes, plan_training
+from slipstream.train.memory import TrainingPlan, free_bytes, plan_training
 from slipstream.train.messages import Messenger
 from slipstream.train.plot import page
 from slipstream.train.run_state import RunState, best_of, load_state
@@ -94,7 +94,7 @@ class TrainingRun:
         state = load_state(self.work / "checkpoint.pt", settings)
         for note in self.trainee.notes():
             self.messenger.say(note)
-        self._plan()
+        plan = self._plan()
         texts, data_s = self._texts()
         learned, judged = split(texts, self.options.held_back, self.options.user_weight)
         self._refuse_few(learned, judged)
@@ -102,7 +102,7 @@ class TrainingRun:
         state = state or RunState()
         self.messenger.say("; ".join(part for part in (counts, self.trainee.read(learned.texts, state.ids)) if part))
         state.ids = self.trainee.ids
-        state = self._trained((learned, judged), state, settings)
+        state = self._trained((learned, judged), state, settings, plan)
         facts = self._facts(texts, state, data_s) | {"num_judged": len(judged.texts)}
         self._write_log(state)
         self.trainee.save(self.output, best_of(state), facts)
@@ -122,12 +122,14 @@ class TrainingRun:
                 "lower it"
             )
 
-    def _plan(self) -> None:
+    def _plan(self) -> TrainingPlan:
+        """Raises CapacityError where it does not fit."""
         item_bytes = DTYPES[self.dtype].itemsize
         size = self.trainee.size(item_bytes)
         plan = plan_training(self.target.config, size, self.options, self.device, item_bytes)
         self.messenger.say(plan.text())
         plan.check()
+        return plan
 
     def _texts(self) -> tuple[list[Text], float]:
         """All texts, and the seconds that making them took now."""
@@ -156,7 +158,9 @@ class TrainingRun:
         options = replace(self.load_options, context_length=length, kv_tokens=kv_tokens, activations=many_rows)
         return load(self.options.target, drafter="none", options=options, max_streams=streams)
 
-    def _trained(self, corpora: tuple[Corpus, Corpus], state: RunState, settings: dict[str, Any]) -> RunState:
+    def _trained(
+        self, corpora: tuple[Corpus, Corpus], state: RunState, settings: dict[str, Any], plan: TrainingPlan
+    ) -> RunState:
         if state.is_finished:
             return state
         if state.step:
@@ -172,7 +176,7 @@ class TrainingRun:
             self._write_log(now)
 
         self.messenger.phase(f"training, {'steps' if self.options.seconds is None else 'seconds'}")
-        stored = self._stored(target, learned)
+        stored = self._stored(target, learned, plan)
         trained = Trainer(
             course, learned, judged, self.options, self.device, self.messenger, save, state, stored
         ).run()  # fmt: skip
@@ -180,12 +184,13 @@ class TrainingRun:
             raise KeyboardInterrupt
         return trained
 
-    def _stored(self, target: TargetForward, learned: Corpus) -> StoredStates | None:
+    def _stored(self, target: TargetForward, learned: Corpus, plan: TrainingPlan) -> StoredStates | None:
         """None also where training ends before it has read every text: storing would cost more than it saves."""
         options = self.options
         if options.seconds is None and options.steps * options.batch_tokens <= int(learned.starts[-1]):
             return None
-        return stored_states(target, learned, options.batch_tokens, self.device, free_bytes(self.device))
+        max_bytes = plan.stored(free_bytes(self.device))
+        return stored_states(target, learned, options.batch_tokens, self.device, max_bytes)
 
     # -- what is left of it ---------------------------------------------------------------------------------------
 

@@ -9,7 +9,6 @@ import torch
 from slipstream.train.batches import Corpus, TextBatch
 from slipstream.train.forward import TargetForward, TargetStates
 
-_MEMORY_SHARE = 0.6  # of what is free on the device; the rest is for the steps
 _BESIDES = 12  # bytes of a token for its norm and choice
 
 
@@ -25,11 +24,11 @@ class StoredStates:
 
 @torch.no_grad()
 def stored_states(
-    target: TargetForward, corpus: Corpus, batch_tokens: int, device: torch.device, free: int
+    target: TargetForward, corpus: Corpus, batch_tokens: int, device: torch.device, max_bytes: int
 ) -> StoredStates | None:
-    """None where they don't fit: the states are then computed in every step. `free`: bytes on the device."""
+    """None where they take more than `max_bytes`: the states are then computed in every step."""
     widths, dtype, tokens = target.state_widths, target.embedding.dtype, int(corpus.starts[-1])
-    if tokens * (sum(widths) * dtype.itemsize + _BESIDES) > free * _MEMORY_SHARE:
+    if tokens * (sum(widths) * dtype.itemsize + _BESIDES) > max_bytes:
         return None
     features, hidden = (torch.empty(tokens, width, dtype=dtype, device=device) for width in widths)
     norms, choices = (torch.empty(tokens, dtype=kind, device=device) for kind in (torch.float32, torch.int64))

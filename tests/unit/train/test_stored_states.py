@@ -1,4 +1,4 @@
-"""Stored states are what the target gives for the batch; what does not fit is not stored."""
+"""Stored states are what the target gives for the batch; what does not fit beside the training is not stored."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from slipstream.models import open_checkpoint
 from slipstream.train.batches import Corpus
 from slipstream.train.forward import load_target
+from slipstream.train.memory import TrainingPlan
 from slipstream.train.shards import Role, Text
 from slipstream.train.stored_states import stored_states
 
@@ -32,3 +33,8 @@ def test_a_batch_gets_the_states_that_the_target_would_give(tiny_folders: dict[s
         torch.testing.assert_close(found.features[i, :length], expected.features[i, :length])
         torch.testing.assert_close(found.hidden[i, :length], expected.hidden[i, :length])
     assert stored_states(target, corpus, 80, CPU, 1000) is None
+
+
+def test_the_memory_that_training_takes_is_left_free() -> None:
+    plan = TrainingPlan(target=10, writing=20, trained=30, activations=40, fixed=5, free=200, smaller="")
+    assert [plan.stored(free) for free in (1000, 100, 60)] == [600, 30, -10]

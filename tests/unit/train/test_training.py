@@ -29,13 +29,14 @@ from slipstream.models.head_export import save_head
 from slipstream.models.head_files import open_head
 from slipstream.models.head_layouts import head_tensors
 from slipstream.models.safetensors_file import read_file_header
-from slipstream.train import loop, run_state
+from slipstream.train import loop, run, run_state
 from slipstream.train.loop import rate_at
 from slipstream.train.messages import Messenger
 from slipstream.train.run import TrainResult, run_training
 from slipstream.train.run_state import RunState, Tensors, load_state
 from slipstream.train.settings import TrainOptions
 from slipstream.train.shards import Shards
+from slipstream.train.stored_states import stored_states
 
 CPU = MachineOptions(device="cpu", threads=1)
 
@@ -185,6 +186,15 @@ def test_a_damaged_checkpoint_is_named(options, tmp_path):
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(SlipstreamError, match="can't be read"):
         train(options, tmp_path / "head")
+
+
+@pytest.mark.parametrize(("free", "is_stored"), [(1 << 30, False), (8 << 30, True)])
+def test_states_are_stored_where_the_steps_fit_beside_them(options, tmp_path, monkeypatch, free, is_stored):
+    made: list[object] = []
+    monkeypatch.setattr(run, "free_bytes", lambda device: free)
+    monkeypatch.setattr(run, "stored_states", lambda *given: made.append(stored_states(*given)))
+    train(replace(options, steps=20), tmp_path / "head")
+    assert [states is not None for states in made] == [is_stored]
 
 
 def test_a_checkpoint_is_written_without_a_copy_in_memory(tmp_path):
