@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
+from slipstream.backends.torch.memory import free_bytes
 from slipstream.errors import CapacityError
-from slipstream.host import free_memory
 from slipstream.models.config import DecoderConfig
 from slipstream.models.head_config import HeadConfig
 from slipstream.models.tensors import expected_tensors
@@ -82,10 +82,6 @@ def plan_training(
         free=free_bytes(device),
         smaller=size.smaller,
     )
-
-
-def free_bytes(device: torch.device) -> int:
-    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory()
 
 
 def decoder_parameters(config: DecoderConfig) -> int:

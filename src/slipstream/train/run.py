@@ -14,6 +14,7 @@ import torch
 from slipstream import __version__
 from slipstream.backends import AUTO, MachineOptions
 from slipstream.backends.torch.kv_pool import tokens_for
+from slipstream.backends.torch.memory import free_bytes
 from slipstream.backends.torch.options import DTYPES, TorchOptions, pick_device, pick_dtype
 from slipstream.core.engine import Engine
 from slipstream.errors import UsageError
@@ -25,7 +26,7 @@ from slipstream.train.draft_trainee import DraftTrainee
 from slipstream.train.forward import TargetForward, load_target
 from slipstream.train.head_trainee import HeadTrainee
 from slipstream.train.loop import USUAL_DRAFT, Trainer
-from slipstream.train.memory import TrainingPlan, free_bytes, plan_training
+from slipstream.train.memory import TrainingPlan, plan_training
 from slipstream.train.messages import Messenger
 from slipstream.train.plot import page
 from slipstream.train.run_state import RunState, best_of, load_state
