@@ -151,7 +151,7 @@ class Trainer:
         figures = self.judge()
         if not self.state.step and not math.isfinite(figures.loss):
             raise SlipstreamError(
-                f"the weights of {self.options.target} are damaged: it computes what are no numbers. "
+                f"the loss of {self.options.target} is NaN or infinite before training: its weights are damaged. "
                 f"Run: slipstream doctor --target {self.options.target}"
             )
         self.state.records.append(
