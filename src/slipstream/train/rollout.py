@@ -23,7 +23,7 @@ from slipstream.train.settings import TrainOptions
 
 
 @dataclass(frozen=True, slots=True)
-class Lesson:
+class TargetDistribution:
     """What the target says at the rows of a batch."""
 
     shares: torch.Tensor  # [rows, draft vocabulary]: the target's probabilities; less than 1 together
@@ -46,13 +46,13 @@ class Rollout:
     def __call__(self, batch: TextBatch, states_of: StatesOf | None = None) -> BatchOutcome:
         length = batch.tokens.shape[1]
         states = states_of(batch) if states_of else self._target(batch.tokens)
-        lesson = self._lesson(states, batch.rows)
+        distribution = self._distribution(states, batch.rows)
         positions = batch.rows % length
         losses, weights, matches = [], [], []
         for step, output in enumerate(self._unrolled(batch.tokens, states.features)):
             counted = batch.weights * (positions >= step)
             begun_at = (batch.rows - step).clamp_min(0)
-            loss, match = self._judged(output.flatten(0, 1)[begun_at], lesson, counted)
+            loss, match = self._judged(output.flatten(0, 1)[begun_at], distribution, counted)
             losses.append(loss)
             weights.append(counted.sum())
             matches.append(match)
@@ -66,7 +66,7 @@ class Rollout:
         return unroll(self._head, features, embedded, ropes)
 
     @torch.no_grad()
-    def _lesson(self, states: TargetStates, rows: torch.Tensor) -> Lesson:
+    def _distribution(self, states: TargetStates, rows: torch.Tensor) -> TargetDistribution:
         """The token at s + 2 is what the target chooses at s + 1."""
         hidden, norms, choices = (
             part.flatten(0, 1)[rows + 1] for part in (states.hidden, states.norms, states.choices)
@@ -76,14 +76,16 @@ class Rollout:
             (F.linear(part, self._target_rows).float() - own[:, None]).exp_().to(hidden.dtype)
             for part, own in zip(torch.split(hidden, at_once), torch.split(norms, at_once), strict=True)
         ]
-        return Lesson(torch.cat(pieces), choices)
+        return TargetDistribution(torch.cat(pieces), choices)
 
-    def _judged(self, output: torch.Tensor, lesson: Lesson, weights: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _judged(
+        self, output: torch.Tensor, distribution: TargetDistribution, weights: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """The weighted loss and which rows are right. What the target has outside of the draft vocabulary lowers a
         row's weight: there the head can't be right."""
         normed = self._head.norm(output)
-        loss, best = soft_cross_entropy(normed, self._head.lm_head.weight, lesson.shares.__getitem__, weights)
-        return loss, self._draft_ids[best] == lesson.choices
+        loss, best = soft_cross_entropy(normed, self._head.lm_head.weight, distribution.shares.__getitem__, weights)
+        return loss, self._draft_ids[best] == distribution.choices
 
 
 def unroll(
