@@ -16,7 +16,7 @@ from torch import nn
 from slipstream.errors import SlipstreamError
 from slipstream.train.batches import Corpus, Schedule
 from slipstream.train.messages import Messenger, time_left
-from slipstream.train.outcomes import BatchOutcome, Course
+from slipstream.train.outcomes import BatchOutcome, TrainableDrafter
 from slipstream.train.run_state import RunState, Tensors
 from slipstream.train.settings import RunOptions
 from slipstream.train.stored_states import StoredStates
@@ -50,7 +50,7 @@ class Figures:
 
 @dataclass
 class Trainer:
-    course: Course
+    drafter: TrainableDrafter
     learned: Corpus
     judged: Corpus
     options: RunOptions
@@ -62,7 +62,7 @@ class Trainer:
 
     def __post_init__(self) -> None:
         self._schedule = Schedule(self.learned, self.options.batch_tokens, self.options.seed)
-        self._module = self.course.module
+        self._module = self.drafter.module
         self._optimizers = _optimizers(self._module, self.options, self.device)
         if self.state.weights:
             self._module.load_state_dict(self.state.weights)
@@ -74,7 +74,7 @@ class Trainer:
         losses: list[torch.Tensor] = []
         started = saved = time.monotonic() - self.state.elapsed_s
         saved += self.state.elapsed_s
-        if not self.state.records and self.course.begins_usable:
+        if not self.state.records and self.drafter.begins_usable:
             self._check()
         while not self._is_over() and not self.messenger.stop_asked:
             losses.append(self._step())
@@ -113,7 +113,7 @@ class Trainer:
             group["lr"] = self.options.peak_rate * rate_at(self._share(), self.options.warm_up)
         batch = self.learned.batch(self._schedule.at(self.state.step)).to(self.device)
         with self._low_precision():
-            loss = self.course(batch, self.stored).loss(self.course.step_decay)
+            loss = self.drafter(batch, self.stored).loss(self.drafter.step_decay)
         self._module.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(self._module.parameters(), self.options.clip)
@@ -186,12 +186,12 @@ class Trainer:
             for kind, n, seen in zip(self.judged.kinds, lengths.tolist(), total.begun[0].tolist(), strict=True)
             if seen
         }
-        return Figures(float(total.loss(self.course.step_decay)), shares.tolist(), by_kind)
+        return Figures(float(total.loss(self.drafter.step_decay)), shares.tolist(), by_kind)
 
     def _outcomes(self, corpus: Corpus) -> Iterator[BatchOutcome]:
         for chosen in corpus.in_order(self.options.batch_tokens):
             with self._low_precision():
-                yield self.course(corpus.batch(chosen).to(self.device))
+                yield self.drafter(corpus.batch(chosen).to(self.device))
 
     def _save(self, losses: list[torch.Tensor]) -> None:
         """`losses`: those since the last line of the log. Raises SlipstreamError instead of saving what diverged."""

@@ -1,4 +1,4 @@
-"""BatchOutcome: what something that drafts does on a batch of texts; `Course`: what the trainer needs of it."""
+"""BatchOutcome: loss and acceptance of a batch of texts; TrainableDrafter: what the trainer needs of a drafter."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class BatchOutcome:
         return ((self.losses / self.weights.clamp_min(1e-6)) * by_step).sum() / by_step.sum()
 
 
-class Course(Protocol):
+class TrainableDrafter(Protocol):
     """Something that drafts, in training."""
 
     step_decay: float  # weight of a step's loss against the one before it

@@ -170,7 +170,7 @@ class TrainingRun:
         learned, judged = corpora
         longest = self.options.length + PADDED_TO + self.trainee.steps_ahead
         target = load_target(self.target, self.trainee.feature_layers, self.device, DTYPES[self.dtype], longest)
-        course = self.trainee.begin(target, self.device, len(learned.kinds))
+        drafter = self.trainee.begin(target, self.device, len(learned.kinds))
 
         def save(now: RunState) -> None:
             now.save(self.work / "checkpoint.pt", settings)
@@ -179,7 +179,7 @@ class TrainingRun:
         self.messenger.phase(f"training, {'steps' if self.options.seconds is None else 'seconds'}")
         stored = self._stored(target, learned, plan)
         trained = Trainer(
-            course, learned, judged, self.options, self.device, self.messenger, save, state, stored
+            drafter, learned, judged, self.options, self.device, self.messenger, save, state, stored
         ).run()  # fmt: skip
         if not trained.step:
             raise KeyboardInterrupt

@@ -10,7 +10,7 @@ import torch
 
 from slipstream.train.forward import TargetForward
 from slipstream.train.memory import TraineeSize
-from slipstream.train.outcomes import Course
+from slipstream.train.outcomes import TrainableDrafter
 from slipstream.train.shards import Text
 
 
@@ -38,7 +38,7 @@ class Trainee(Protocol):
         `ids`: of the run that goes on, whose weights are for them; None: they are chosen by the texts."""
         ...
 
-    def begin(self, target: TargetForward, device: torch.device, num_kinds: int) -> Course: ...
+    def begin(self, target: TargetForward, device: torch.device, num_kinds: int) -> TrainableDrafter: ...
 
     def facts(self) -> dict[str, Any]:
         """For its card and its configuration; ready for JSON."""

@@ -95,9 +95,9 @@ def test_all_layers_have_nothing_to_learn(target: Path) -> None:
     """The whole target as its own draft: every token is right, and the loss is the target's own entropy."""
     checkpoint = open_checkpoint(target)
     whole = load_target(checkpoint, (), torch.device("cpu"), torch.float32, 64)
-    course = Distillation(first_layers(checkpoint, LAYERS, torch.device("cpu"), 64), whole, 1)
+    drafter = Distillation(first_layers(checkpoint, LAYERS, torch.device("cpu"), 64), whole, 1)
     batch = _batch()
-    outcome = course(batch)
+    outcome = drafter(batch)
     assert torch.equal(outcome.reached, outcome.begun) and outcome.begun[:, 0].tolist() == [38, 37, 36, 35, 34]
     shares = torch.nn.functional.linear(whole(batch.tokens).hidden, whole.output_weight).softmax(-1).flatten(0, 1)
     entropy = -(shares * shares.log()).sum(-1)[batch.rows + 1].sum()

@@ -244,7 +244,7 @@ def test_a_run_that_diverges_saves_nothing_of_it(options, tmp_path, monkeypatch,
 
     def overflow(trainer: loop.Trainer) -> torch.Tensor:
         loss = step(trainer)
-        next(trainer.course.module.parameters()).data[0] = torch.inf
+        next(trainer.drafter.module.parameters()).data[0] = torch.inf
         return loss
 
     if has_infinite_weight:
