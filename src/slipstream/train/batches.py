@@ -88,10 +88,6 @@ class Schedule:
             self._batches = self._of_epoch(self._epoch)
         return self._batches[step - self._first]
 
-    @property
-    def epoch(self) -> float:
-        return float(self._epoch)
-
     def _of_epoch(self, epoch: int) -> list[list[int]]:
         chance, texts = np.random.default_rng([self._seed, epoch]), self._corpus.texts
         order = chance.permutation(len(texts))
