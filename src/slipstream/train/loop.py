@@ -139,11 +139,9 @@ class Trainer:
         return loss
 
     def _diverged(self, what: str) -> SlipstreamError:
-        options = self.options
-        keep = f", and --texts {options.texts} to use the same text" if options.texts else ""
         return SlipstreamError(
             f"training diverged: {what} at step {self.state.step}. Use a lower --learning-rate than "
-            f"{options.peak_rate:g} with another --output{keep}"
+            f"{self.options.peak_rate:g} with another --output, and --texts {self.options.texts} to use the same text"
         )
 
     def _check(self) -> None:

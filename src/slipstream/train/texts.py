@@ -122,10 +122,8 @@ class TextMaker:
                     raise too_few(self.options, len(texts))
                 shards.write(0, texts)
             return
-        gains, kinds = (
-            [_num_answer_tokens(shards.read(number)) for number in range(shards.count())],
-            self._given_kinds(),
-        )
+        gains = [_num_answer_tokens(shards.read(number)) for number in range(shards.count())]
+        kinds = self._given_kinds()
         is_used_up = kinds is not None and len(gains) * self.options.shard_texts >= len(kinds)
         if is_used_up or self._is_over(gains):
             return
