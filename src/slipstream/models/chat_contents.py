@@ -18,6 +18,12 @@ _PRIVATE_USE = range(0xF0000, 0x10FFFE)  # characters without an assigned meanin
 _FILLING = "\0 text between tokens"
 
 
+def ids_of(text: str, encoder: tokenizers.Tokenizer) -> list[int]:
+    """Its ids, without BOS. Other threads run meanwhile: `encode` would hold the GIL for the whole text."""
+    ids: list[int] = encoder.encode_batch_fast([text], add_special_tokens=False)[0].ids
+    return ids
+
+
 @dataclass(frozen=True, slots=True)
 class MaskedMessages:
     """Messages in which one character of each control token's name is replaced by a placeholder."""
@@ -114,7 +120,7 @@ class _NameFinder:
     def find(self, text: str) -> list[tuple[int, int, int]]:
         """Start, end and token id of each, including the spaces around it that belong to the token."""
         check_text(text)
-        found = self._finder.encode(text, add_special_tokens=False)
+        (found,) = self._finder.encode_batch([text], add_special_tokens=False)  # without the GIL, as in `ids_of`
         return [
             (*span, self._control[own])
             for own, span in zip(found.ids, found.offsets, strict=True)
@@ -145,8 +151,7 @@ class _GuardedEncoder:
         self._token_ids = {self._encoder.token_to_id(name): token_id for token_id, name in self.names.items()}
 
     def encode(self, text: str) -> list[int]:
-        ids = self._encoder.encode(text, add_special_tokens=False).ids
-        return [self._token_ids.get(i, i) for i in ids]
+        return [self._token_ids.get(i, i) for i in ids_of(text, self._encoder)]
 
 
 def _texts(value: Any) -> Iterator[str]:

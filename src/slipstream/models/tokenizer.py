@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from slipstream.errors import UsageError
-from slipstream.models.chat_contents import ContentGuard
+from slipstream.models.chat_contents import ContentGuard, ids_of
 from slipstream.models.chat_template import ChatTemplate, Message, Tools
 from slipstream.models.plain_text import check_text
 from slipstream.models.stream_decoder import StreamDecoder
@@ -61,7 +61,8 @@ class Tokenizer:
         self.chat_template = settings.chat_template
         self.strips_leading_space = settings.strips_leading_space
         self._encoder = encoder
-        self._encoder_lock = threading.Lock()
+        self._encoders: dict[bool, tokenizers.Tokenizer] = {}  # by `special`
+        self._encoders_lock = threading.Lock()
 
     @property
     def vocab_size(self) -> int:
@@ -74,10 +75,7 @@ class Tokenizer:
         Raises UsageError for a text with incomplete characters.
         """
         check_text(text)
-        with self._encoder_lock:  # the setting below is one of the encoder, not of the call
-            self._encoder.encode_special_tokens = not special
-            ids: list[int] = self._encoder.encode(text, add_special_tokens=False).ids
-        return ids
+        return ids_of(text, self._encoder_for(special))
 
     def prompt_ids(self, text: str) -> list[int]:
         """Ids of a raw prompt: BOS if the model uses it, then the text, without control tokens."""
@@ -144,6 +142,15 @@ class Tokenizer:
     def fingerprint(self) -> str:
         """Equal for equal vocabularies, regardless of file format and padding."""
         return self.vocabulary.fingerprint()
+
+    def _encoder_for(self, special: bool) -> tokenizers.Tokenizer:
+        """One for each setting: if the setting changed from call to call, a short text would wait for a long one."""
+        with self._encoders_lock:
+            if special not in self._encoders:
+                encoder = self.encoder_copy() if self._encoders else self._encoder
+                encoder.encode_special_tokens = not special
+                self._encoders[special] = encoder
+            return self._encoders[special]
 
     @functools.cached_property
     def _content_guard(self) -> ContentGuard:

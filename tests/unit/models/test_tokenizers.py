@@ -2,6 +2,10 @@ from __future__ import annotations
 
 import io
 import json
+import threading
+import time
+from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import model_files
@@ -101,6 +105,35 @@ def test_special_tokens_in_plain_text_are_text(byte_level: Tokenizer) -> None:
     assert byte_level.prompt_ids(text) == plain
     assert (byte_level.decode([1, *plain]), byte_level.decode([1], show_special=True)) == (text, text)
     assert (byte_level.token_bytes(1), byte_level.token_text(1), byte_level.is_special(1)) == (b"", text, True)
+
+
+def longest_wait(encode: Callable[[], object], do: Callable[[], object]) -> float:
+    """The longest time between two calls of `do` in this thread while another one encodes, as a share of all of it."""
+    thread, times = threading.Thread(target=encode), [time.perf_counter()]
+    thread.start()
+    while thread.is_alive():
+        do()
+        times.append(time.perf_counter())
+    return max(after - before for before, after in pairwise(times)) / (times[-1] - times[0])
+
+
+@pytest.mark.parametrize("message", ["", "<|im_end|>"], ids=["plain", "with a control token"])
+def test_other_threads_go_on_while_a_long_text_is_encoded(byte_level: Tokenizer, message: str) -> None:
+    text = "".join(small_models.CORPUS[:3]) + message
+    chat = [{"role": "user", "content": text * (1_000_000 // len(text))}]
+    byte_level.chat_ids([{"role": "user", "content": "Hi" + message}])  # the template's process has started
+    assert longest_wait(lambda: byte_level.chat_ids(chat), lambda: time.sleep(0.002)) < 0.4
+
+
+def test_a_short_text_does_not_wait_for_a_long_one(byte_level: Tokenizer) -> None:
+    text = small_models.CORPUS[0]
+    long = text * (1_000_000 // len(text))
+    expected = {special: byte_level.encode(text, special=special) for special in (True, False)}
+
+    def encode_both() -> None:
+        assert {special: byte_level.encode(text, special=special) for special in (True, False)} == expected
+
+    assert longest_wait(lambda: byte_level.encode(long), encode_both) < 0.4
 
 
 def test_rows_without_a_token_are_silent(byte_level: Tokenizer) -> None:
