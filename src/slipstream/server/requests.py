@@ -10,11 +10,13 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails, from_json
 
+from slipstream.host import no_collection
 from slipstream.server.refusals import Refusal, bad_field
 from slipstream.server.settings import BOUNDS
 
 _MAX_SEED = (1 << 63) - 1
 _MAX_BIAS = 100.0
+_MAX_ERRORS = 200  # in a body; more are not looked at one by one
 _MAX_SHOWN_FIELD = 200  # characters of a field's name in a message
 _OTHER_TYPE = ("_type", "literal_error")  # how pydantic's names of such errors end
 
@@ -54,6 +56,8 @@ class ResponseFormat(Body):
     json_schema: JsonSchema | None = None
 
 
+Item = TypeVar("Item")
+Items = Annotated[list[Item], Field(fail_fast=True)]  # a list of nonsense has one error, not one for each item
 Stops = Annotated[str, Field(min_length=1, max_length=BOUNDS.stop_chars)]
 
 
@@ -64,7 +68,7 @@ class Generating(Body):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: Annotated[int, Field(ge=1, le=BOUNDS.choices)] | None = None
-    stop: Stops | Annotated[list[Stops], Field(max_length=BOUNDS.stops)] | None = None
+    stop: Stops | Annotated[Items[Stops], Field(max_length=BOUNDS.stops)] | None = None
     seed: Annotated[int, Field(ge=-_MAX_SEED, le=_MAX_SEED)] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
@@ -127,9 +131,9 @@ class ToolCall(Body):
 
 class ChatMessage(Body):
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[TextPart] | None = None
+    content: str | Items[TextPart] | None = None
     name: Annotated[str, Field(max_length=100)] | None = None
-    tool_calls: Annotated[list[ToolCall], Field(max_length=BOUNDS.tools)] | None = None
+    tool_calls: Annotated[Items[ToolCall], Field(max_length=BOUNDS.tools)] | None = None
     tool_call_id: Annotated[str, Field(max_length=100)] | None = None
     refusal: None = None
 
@@ -162,11 +166,11 @@ class ToolChoice(Body):
 
 
 class ChatRequest(Generating):
-    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=BOUNDS.messages)]
+    messages: Annotated[Items[ChatMessage], Field(min_length=1, max_length=BOUNDS.messages)]
     max_completion_tokens: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=BOUNDS.top_logprobs)] | None = None
-    tools: Annotated[list[Tool], Field(max_length=BOUNDS.tools)] | None = None
+    tools: Annotated[Items[Tool], Field(max_length=BOUNDS.tools)] | None = None
     tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
     parallel_tool_calls: bool | None = None
 
@@ -179,10 +183,9 @@ class ChatRequest(Generating):
         return (self.top_logprobs or 0) if self.logprobs else None
 
 
-TokenIds = Annotated[list[Annotated[int, Field(ge=0, le=1 << 24)]], Field(min_length=1)]
+TokenIds = Annotated[Items[Annotated[int, Field(ge=0, le=1 << 24)]], Field(min_length=1)]
 
-Prompt = TypeVar("Prompt")
-Several = Annotated[list[Prompt], Field(min_length=1, max_length=BOUNDS.prompts)]
+Several = Annotated[Items[Item], Field(min_length=1, max_length=BOUNDS.prompts)]
 
 
 class CompletionRequest(Generating):
@@ -207,13 +210,18 @@ def parse(kind: type[Parsed], body: bytes) -> Parsed:
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:
+        if error.error_count() > _MAX_ERRORS:
+            message = f"the body has {error.error_count():,} errors; /openapi.json describes what a request may hold"
+            raise Refusal(400, message) from None
         raise _refusal(error.errors(include_url=False, include_context=False, include_input=False), body) from None
 
 
 def _refusal(errors: list[ErrorDetails], body: bytes) -> Refusal:
     if errors[0]["type"] == "json_invalid":
         return Refusal(400, f"the body is not valid JSON: {errors[0]['msg'].removeprefix('Invalid JSON: ')}")
-    path, found = _first_field(errors, from_json(body))
+    with no_collection():
+        data = from_json(body)
+    path, found = _first_field(errors, data)
     name = ".".join(map(str, path))[:_MAX_SHOWN_FIELD]
     if found[0]["type"] == "extra_forbidden":
         return bad_field(name, f"{name}: this field is unknown or not supported", "unknown_field")

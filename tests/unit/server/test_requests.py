@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from slipstream.server import requests
 from slipstream.server.refusals import Refusal
 from slipstream.server.requests import ChatRequest, CompletionRequest, parse
 
@@ -47,6 +48,36 @@ def test_what_is_wrong_in_a_chat_is_told_by_its_name(change, message):
 )
 def test_what_is_wrong_with_a_prompt_is_told_by_its_name(prompt, message):
     check(CompletionRequest, {"prompt": prompt}, message)
+
+
+MANY = 200_000
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "param"),
+    [
+        (CompletionRequest, {"prompt": [-1] * MANY}, "prompt.0"),
+        (CompletionRequest, {"prompt": [3, *["x"] * MANY]}, "prompt.1"),
+        (CompletionRequest, {"prompt": [[]] * MANY}, "prompt.0"),
+        (CompletionRequest, {"prompt": [[2, -1]] * MANY}, "prompt.0.1"),
+        (ChatRequest, {"messages": [{"role": "user", "content": [5] * MANY}]}, "messages.0.content.0"),
+        (ChatRequest, {"messages": [5] * MANY}, "messages.0"),
+        (ChatRequest, {"stop": [""] * MANY}, "stop.0"),
+        (ChatRequest, {"tools": [5] * MANY}, "tools.0"),
+        (ChatRequest, {f"x{i}": 1 for i in range(MANY)}, None),
+        (ChatRequest, {"logit_bias": dict.fromkeys(map(str, range(-MANY, 0)), "x")}, None),
+    ],
+)
+def test_errors_are_not_collected_for_each_of_many_items(monkeypatch, kind, change, param):
+    """Each takes some microseconds, in which no other request is served."""
+    looked_at = []
+    refusal = requests._refusal
+    monkeypatch.setattr(requests, "_refusal", lambda errors, body: looked_at.extend(errors) or refusal(errors, body))
+    body = {"messages": MESSAGES} if kind is ChatRequest else {}
+    with pytest.raises(Refusal) as refused:
+        parse(kind, json.dumps(body | change).encode())
+    assert (refused.value.status, refused.value.param) == (400, param)
+    assert len(looked_at) < 10
 
 
 def check(kind, body, message):
