@@ -5,11 +5,12 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import jsonschema
 import openai
 import pytest
+from pydantic import BaseModel, Field
 
 import slipstream
 from served import Served, eventually, served
@@ -200,6 +201,26 @@ def test_tools_are_called(client, choice):
         {"role": "tool", "tool_call_id": call.id, "content": "18 degrees"},
     ]
     assert chat(client, messages=history, tools=[WEATHER], max_tokens=4).choices[0].message.role == "assistant"
+
+
+class Place(BaseModel):
+    city: Annotated[str, Field(max_length=20)]
+    unit: Literal["C", "F"]
+
+
+class Weather(BaseModel):
+    places: Annotated[list[Place], Field(min_length=1, max_length=2)]
+
+
+@pytest.mark.parametrize("choice", ["auto", "required"])
+def test_a_tool_made_of_a_pydantic_model(client, choice):
+    """Its schema has references to inner models."""
+    tool = openai.pydantic_function_tool(Weather)
+    assert "$defs" in tool["function"]["parameters"]
+    answer = chat(client, tools=[tool], tool_choice=choice, parallel_tool_calls=False, max_tokens=120)
+    for call in answer.choices[0].message.tool_calls or []:
+        Weather.model_validate_json(call.function.arguments)
+    assert answer.choices[0].finish_reason == "tool_calls" or choice == "auto"
 
 
 def test_errors_name_the_field(client, server):

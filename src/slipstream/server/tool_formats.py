@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -172,14 +172,20 @@ def _call_schema(tools: Sequence[Tool], arguments: str) -> dict[str, Any]:
             "type": "object",
             "properties": {
                 "name": {"const": tool.function.name},
-                arguments: tool.function.parameters or {"type": "object"},
+                arguments: _own_document(tool.function.parameters or {"type": "object"}, f"tool:{index}"),
             },
             "required": ["name", arguments],
             "additionalProperties": False,
         }
-        for tool in tools
+        for index, tool in enumerate(tools)
     ]
     return _LAYOUT | {"anyOf": calls}
+
+
+def _own_document(schema: Mapping[str, Any], uri: str) -> dict[str, Any]:
+    """With an address, so that `#/$defs/...` in it means its own definitions, not those of the schema around it.
+    Without a version: in some versions of JSON Schema an address is written in another way."""
+    return {key: value for key, value in schema.items() if key != "$schema"} | {"$id": uri}
 
 
 def _call(text: str, arguments: str, names: Sequence[str]) -> CalledTool | None:

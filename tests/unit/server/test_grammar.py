@@ -10,6 +10,8 @@ from slipstream.models import open_checkpoint
 from slipstream.models.tokenizer import Tokenizer
 from slipstream.server.grammar import GrammarError, Grammars
 from slipstream.server.refusals import Refusal
+from slipstream.server.requests import FunctionSpec, Tool
+from slipstream.server.tool_formats import HermesFormat, Llama3Format
 
 pytestmark = pytest.mark.real_model
 VOCAB = 49_200  # more than the tokenizer has: rows that pad the vocabulary
@@ -108,6 +110,45 @@ def test_a_hostile_schema_is_refused_or_answered_soon(grammars, schema):
         constraint.restrict(np.zeros(VOCAB, np.float32), ())
     except (Refusal, GrammarError):
         pass
+
+
+def tool(name: str, field: str, **more) -> Tool:
+    """Its parameters are a tree of `field`s, one of two words each."""
+    inner = {"enum": [f"{name}1", f"{name}2"]}
+    node = {"anyOf": [{"$ref": "#"}, {"type": "null"}]}
+    properties = {field: {"$ref": "#/$defs/Inner"}, "next": node}
+    parameters = {"type": "object", "properties": properties, "required": [field, "next"], "$defs": {"Inner": inner}}
+    return Tool(type="function", function=FunctionSpec(name=name, parameters=parameters | more))
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"$schema": "https://json-schema.org/draft/2020-12/schema"},
+        {"$schema": "http://json-schema.org/draft-07/schema#"},
+        {"$schema": "http://json-schema.org/draft-04/schema#"},
+        {"$id": "https://example.org/the-same-in-both"},
+    ],
+)
+@pytest.mark.parametrize("form", [HermesFormat(), Llama3Format()])
+def test_references_in_the_schema_of_a_tool_are_its_own(grammars, tokenizer, form, more):
+    tools = [tool("f", "one", **more), tool("g", "two", **more)]
+    constraint = grammars.for_lark(form.grammar(tools, must_call=True, several=False), "tools")
+    arguments = "arguments" if isinstance(form, HermesFormat) else "parameters"
+    before, after = ("<tool_call>\n", "\n</tool_call>") if isinstance(form, HermesFormat) else ("", "")
+
+    def fits(name: str, field: str, word: str) -> bool:
+        inner = {field: word, "next": None}
+        call = {"name": name, arguments: {field: word, "next": inner}}
+        constraint.prepare(tokenizer.encode(before + json.dumps(call) + after), EMPTY_TREE)
+        return allowed(constraint) == set(tokenizer.eos_ids)
+
+    assert fits("f", "one", "f2")
+    assert fits("g", "two", "g1")
+    for wrong in (("f", "one", "g1"), ("g", "two", "f1"), ("g", "two", "g3")):
+        with pytest.raises(GrammarError):
+            fits(*wrong)
 
 
 def test_a_draft_that_goes_beyond_the_end_leaves_the_grammar_where_it_was(grammars, tokenizer):
