@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import threading
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
@@ -244,12 +245,19 @@ def test_errors_name_the_field(client, server):
 
 
 def test_a_full_queue_is_429_and_recovers(client, server):
-    streams = [chat(client, stream=True, max_tokens=2000, extra_body={"ignore_eos": True}) for _ in range(8)]
+    endless = {"stream": True, "max_tokens": 2000, "extra_body": {"ignore_eos": True}}
+    streams = [chat(client, **endless) for _ in range(4)]
+    waiting = [threading.Thread(target=lambda: chat(client, **endless).close()) for _ in range(4)]
+    for thread in waiting:
+        thread.start()
+    assert eventually(lambda: server.service.scheduler.num_queued == 4)
     with pytest.raises(openai.RateLimitError) as error:
         chat(client)
     assert int(error.value.response.headers["retry-after"]) > 0
     for stream in streams:
         stream.close()
+    for thread in waiting:
+        thread.join()
     assert eventually(lambda: server.num_active == 0 and server.service.scheduler.num_queued == 0)
     assert chat(client).choices[0].message.content
 

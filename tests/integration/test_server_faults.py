@@ -85,10 +85,21 @@ def events(answer: http.client.HTTPResponse) -> list[Any]:
     return [line if line == b"[DONE]" else json.loads(line) for line in lines]
 
 
-def stream(server: Served, body: dict[str, Any]) -> list[Any]:
+def ask(server: Served, body: dict[str, Any]) -> http.client.HTTPConnection:
+    """Sends a request and does not wait for the answer."""
     asked = connection(server)
     asked.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
-    return events(asked.getresponse())
+    return asked
+
+
+def stream(server: Served, body: dict[str, Any]) -> list[Any]:
+    return events(ask(server, body).getresponse())
+
+
+def refused(asked: http.client.HTTPConnection) -> tuple[int, str]:
+    """The status and the code of the answer."""
+    answer = asked.getresponse()
+    return answer.status, json.loads(answer.read())["error"]["code"]
 
 
 def text_of(parts: list[Any]) -> str:
@@ -457,6 +468,72 @@ def test_an_answer_that_takes_too_long_ends_with_an_error(tokenizer):
         assert stream(server, asked)[-1]["error"]["code"] == "timeout"
         assert post(server, asked | {"stream": False})[0] == 504
         assert eventually(lambda: server.num_active == 0)
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Rounds wait while it is not set."""
+    gate, step = threading.Event(), Engine.step
+
+    def waiting(engine: Engine) -> bool:
+        gate.wait()
+        return step(engine)
+
+    monkeypatch.setattr(Engine, "step", waiting)
+    yield gate
+    gate.set()
+
+
+@pytest.mark.parametrize("streams", [True, False])
+class TestBeforeItsFirstToken:
+    """What ends an answer then has its status, whether it would have been streamed or not."""
+
+    def test_a_request_that_can_never_fit_is_refused(self, tokenizer, streams):
+        with served(fake_engine(tokenizer, max_tokens=150), tokenizer) as server:
+            asked = ask(server, QUESTION | {"max_tokens": 200, "stream": streams})
+            assert refused(asked) == (400, "context_length_exceeded")
+
+    def test_a_request_that_takes_too_long_times_out(self, tokenizer, gate, streams):
+        with served(fake_engine(tokenizer), tokenizer, request_limit=0.2) as server:
+            assert refused(ask(server, QUESTION | {"stream": streams})) == (504, "timeout")
+            gate.set()
+
+    def test_a_forward_that_fails_is_an_error(self, tokenizer, streams):
+        engine = fake_engine(tokenizer)
+        with served(engine, tokenizer) as server:
+            engine.target.fails_at = engine.target.num_scores + 1
+            assert refused(ask(server, QUESTION | {"stream": streams})) == (500, "engine_error")
+
+    def test_a_request_that_waits_when_the_server_stops_is_refused(self, tokenizer, gate, streams):
+        with served(fake_engine(tokenizer), tokenizer, max_streams=1) as server:
+            running = ask(server, QUESTION | {"stream": streams})
+            assert eventually(lambda: server.num_active == 1)
+            waiting = ask(server, QUESTION | {"stream": streams})
+            assert eventually(lambda: server.service.scheduler.num_queued == 1)
+            server.service.scheduler.begin_drain()
+            assert refused(waiting) == (503, "shutting_down")
+            gate.set()
+            assert running.getresponse().status == 200
+
+    def test_an_answer_that_has_not_begun_when_the_time_is_over_is_refused(self, tokenizer, gate, streams):
+        with served(fake_engine(tokenizer), tokenizer) as server:
+            running = ask(server, QUESTION | {"stream": streams})
+            assert eventually(lambda: server.num_active == 1)
+            server.service.scheduler.end_all("the server is shutting down")
+            assert refused(running) == (503, "shutting_down")
+            gate.set()
+
+    def test_a_client_that_leaves_frees_its_place(self, tokenizer, gate, streams):
+        with served(fake_engine(tokenizer), tokenizer, max_streams=1) as server:
+            running = ask(server, QUESTION | {"stream": streams})
+            assert eventually(lambda: server.num_active == 1)
+            waiting = ask(server, QUESTION | {"stream": streams})
+            assert eventually(lambda: server.service.scheduler.num_queued == 1)
+            waiting.close()
+            assert eventually(lambda: server.service.scheduler.num_queued == 0)
+            running.close()
+            assert eventually(lambda: server.num_active == 0)
+            gate.set()
 
 
 # -- measuring --------------------------------------------------------------------------------------------------------

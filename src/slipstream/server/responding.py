@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -22,6 +22,8 @@ from slipstream.server.scheduler import Job
 from slipstream.server.service import Service
 
 _DONE = b"data: [DONE]\n\n"
+News = tuple[int, list[Token]]  # of one of the jobs: its index and its new tokens; none: it is complete
+Done = TypeVar("Done")
 
 
 def event(data: dict[str, Any]) -> bytes:
@@ -29,8 +31,8 @@ def event(data: dict[str, Any]) -> bytes:
 
 
 class EventResponse(StreamingResponse):
-    """Events. A client that does not read for `idle_s` is given up; a slow one holds up nobody. `on_end` is called in
-    any case, even if the client is gone before the first event.
+    """Events. A client that does not read for `idle_s` is disconnected; a slow one does not delay others. `on_end` is
+    called in any case, even if the client is gone before the first event.
     """
 
     def __init__(self, events: AsyncIterator[bytes], idle_s: float, on_end: Callable[[], None]) -> None:
@@ -65,28 +67,18 @@ class Responder:
         self._key = key
 
     async def respond(self, http: Request) -> Response:
+        """Raises Refusal for what ends the answer before its first byte, so that its status says so."""
         jobs = self._service.scheduler.submit(self._prepared.calls, self._key)
-        if self._request.stream:
-            on_end = partial(self._service.scheduler.cancel, jobs)
-            return EventResponse(self._events(jobs), self._service.options.idle_limit, on_end)
         try:
-            return await self._whole(http, jobs)
-        finally:
+            return await (self._stream if self._request.stream else self._whole)(http, jobs)
+        except BaseException:
             self._service.scheduler.cancel(jobs)
+            raise
 
     # -- one object -------------------------------------------------------------------------------------------------
 
     async def _whole(self, http: Request, jobs: Sequence[Job]) -> Response:
-        reading = asyncio.create_task(self._read_all(jobs))
-        leaving = asyncio.create_task(_disconnected(http))
-        try:
-            await asyncio.wait({reading, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            if not reading.done():
-                raise Refusal(499, "the client closed the connection")
-            return JSONResponse(self._object(jobs, await reading))
-        finally:
-            reading.cancel()
-            leaving.cancel()
+        return JSONResponse(self._object(jobs, await _while_connected(http, self._read_all(jobs))))
 
     async def _read_all(self, jobs: Sequence[Job]) -> list[list[Token]]:
         tokens: list[list[Token]] = [[] for _ in jobs]
@@ -104,22 +96,28 @@ class Responder:
 
     # -- events -----------------------------------------------------------------------------------------------------
 
-    async def _events(self, jobs: Sequence[Job]) -> AsyncIterator[bytes]:
+    async def _stream(self, http: Request, jobs: Sequence[Job]) -> Response:
+        later = self._read(jobs)
+        news = _chained(await _while_connected(http, anext(later)), later)
+        on_end = partial(self._service.scheduler.cancel, jobs)
+        return EventResponse(self._events(jobs, news), self._service.options.idle_limit, on_end)
+
+    async def _events(self, jobs: Sequence[Job], news: AsyncIterator[News]) -> AsyncIterator[bytes]:
         try:
-            async for part in self._parts(jobs):
+            async for part in self._parts(jobs, news):
                 yield event(part)
             yield _DONE
         except Exception as error:  # the status is sent already, so the error is an event
             yield event(refusal_for(error).to_dict())
 
-    async def _parts(self, jobs: Sequence[Job]) -> AsyncIterator[dict[str, Any]]:
+    async def _parts(self, jobs: Sequence[Job], news: AsyncIterator[News]) -> AsyncIterator[dict[str, Any]]:
         form = self._prepared.format
         envelope = form.envelope(self._service.model, True)
         num_left = len(jobs)
         for index in range(len(jobs)):
             if (opening := form.opening(index)) is not None:
                 yield envelope.wrap([opening])
-        async for index, tokens in self._read(jobs):
+        async for index, tokens in news:
             if not tokens:
                 num_left -= 1
                 yield self._ending(envelope, jobs, index, is_last=not num_left)
@@ -146,7 +144,7 @@ class Responder:
         found = {"usage": figures.usage(jobs, self._prepared.num_prompts)} if with_usage else {}
         return found | {"slipstream": figures.speculation(jobs, self._service.scheduler.report)}
 
-    def _read(self, jobs: Sequence[Job]) -> AsyncIterator[tuple[int, list[Token]]]:
+    def _read(self, jobs: Sequence[Job]) -> AsyncIterator[News]:
         return self._service.scheduler.read(jobs, self._service.options.request_limit or None)
 
 
@@ -154,6 +152,25 @@ def _reason(job: Job) -> str:
     """Of a complete answer."""
     assert job.stream and job.stream.finish_reason
     return job.stream.finish_reason
+
+
+async def _chained(first: News, later: AsyncIterator[News]) -> AsyncIterator[News]:
+    yield first
+    async for news in later:
+        yield news
+
+
+async def _while_connected(http: Request, work: Awaitable[Done]) -> Done:
+    """Its result. Raises Refusal if the client leaves before."""
+    working, leaving = asyncio.ensure_future(work), asyncio.create_task(_disconnected(http))
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise Refusal(499, "the client closed the connection")
+        return await working
+    finally:
+        working.cancel()
+        leaving.cancel()
 
 
 async def _disconnected(http: Request) -> None:
