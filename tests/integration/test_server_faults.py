@@ -5,6 +5,7 @@ The model is a fake with the built-in model's tokenizer: it takes no time.
 
 from __future__ import annotations
 
+import copy
 import http.client
 import json
 import random
@@ -245,14 +246,34 @@ def test_bodies_that_are_no_requests(server, body, status):
     assert post(server, body)[0] == status
 
 
+def nested_schema(depth: int) -> dict[str, Any]:
+    return {"type": "array", "items": nested_schema(depth - 1)} if depth else {"type": "string"}
+
+
 def test_a_deep_schema_is_refused(server):
-    schema: dict[str, Any] = {"type": "string"}
-    for _ in range(60):
-        schema = {"type": "array", "items": schema}
-    wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": nested_schema(60)}}
     status, answer = post(server, QUESTION | {"response_format": wanted})
     assert status == 400
     assert "deep" in answer["error"]["message"]
+
+
+@pytest.mark.parametrize("choice", ["auto", "required", "none"])
+@pytest.mark.parametrize(
+    ("schemas", "field", "said"),
+    [
+        ([{}, nested_schema(60)], "tools.1", "nested more than 32 deep"),
+        ([{"enum": ["x" * 70_000]}], "tools.0", "longer than 65,536 bytes"),
+        ([{"enum": ["x" * 60_000]}] * 9, "tools.8", "more than 524,288 bytes"),
+    ],
+)
+def test_the_schemas_of_tools_have_bounds(tokenizer, schemas, field, said, choice):
+    speaking = copy.copy(tokenizer)
+    speaking.chat_template = "{{ tools }}<tool_call>"
+    tools = [{"type": "function", "function": {"name": f"f{i}", "parameters": s}} for i, s in enumerate(schemas)]
+    with served(fake_engine(speaking), speaking) as server:
+        status, answer = post(server, QUESTION | {"tools": tools, "tool_choice": choice})
+        assert (status, answer["error"]["param"]) == (400, f"{field}.function.parameters")
+        assert said in answer["error"]["message"]
 
 
 def test_another_content_type_is_refused(server):

@@ -24,7 +24,7 @@ from slipstream.core.sampling import Row
 from slipstream.core.tree import ROOT, DraftTree
 from slipstream.errors import SlipstreamError
 from slipstream.models.tokenizer import Tokenizer
-from slipstream.server.refusals import Refusal
+from slipstream.server.refusals import Refusal, bad_field
 from slipstream.server.settings import BOUNDS
 
 Allowed = npt.NDArray[np.bool_]  # [vocab]
@@ -127,7 +127,7 @@ class Grammars:
 
     def for_schema(self, schema: Mapping[str, Any], param: str) -> GrammarConstraint:
         """Raises Refusal for a schema that is too large, wrong, or has keywords that are not supported."""
-        _check_size(schema, param)
+        check_sizes({param: schema})
         try:
             grammar = LLMatcher.grammar_from_json_schema(dict(schema), overrides=_JSON_LAYOUT)  # type: ignore[arg-type]
         except ValueError as error:
@@ -172,11 +172,18 @@ class _TokenSource:
         return self._tokenizer.encode(text.decode("utf-8", "replace"))
 
 
-def _check_size(schema: Mapping[str, Any], param: str) -> None:
-    if _depth(schema) > BOUNDS.schema_depth:
-        raise Refusal(400, f"{param}: nested more than {BOUNDS.schema_depth} deep", param=param)
-    if len(json.dumps(schema)) > BOUNDS.schema_bytes:
-        raise Refusal(400, f"{param}: longer than {BOUNDS.schema_bytes:,} bytes", param=param)
+def check_sizes(schemas: Mapping[str, Mapping[str, Any]]) -> None:
+    """By the names of their fields. Raises Refusal for one that is too large, and for too much of all together."""
+    total = 0
+    for param, schema in schemas.items():
+        if _depth(schema) > BOUNDS.schema_depth:
+            raise bad_field(param, f"{param}: nested more than {BOUNDS.schema_depth} deep")
+        size = len(json.dumps(schema))
+        if size > BOUNDS.schema_bytes:
+            raise bad_field(param, f"{param}: longer than {BOUNDS.schema_bytes:,} bytes")
+        total += size
+        if total > BOUNDS.schemas_bytes:
+            raise bad_field(param, f"{param}: the schemas up to this one have more than {BOUNDS.schemas_bytes:,} bytes")
 
 
 def _depth(value: Any) -> int:

@@ -11,7 +11,7 @@ from slipstream.core.sampling import LEAST_TEMPERATURE, Sampling
 from slipstream.core.stream import Drafter, Limits, RequestOptions
 from slipstream.errors import SlipstreamError
 from slipstream.server.answers import AnswerFormat, ChatFormat, CompletionFormat
-from slipstream.server.grammar import ANY_OBJECT, GrammarConstraint
+from slipstream.server.grammar import ANY_OBJECT, GrammarConstraint, check_sizes
 from slipstream.server.refusals import Refusal, bad_field
 from slipstream.server.requests import ChatRequest, CompletionRequest, DraftingChoice, Generating
 from slipstream.server.scheduler import AnswerCall
@@ -37,6 +37,8 @@ def prepare_chat(service: Service, request: ChatRequest) -> Prepared:
     _check_model(service, request)
     if request.top_logprobs is not None and not request.logprobs:
         raise bad_field("top_logprobs", "top_logprobs: needs logprobs: true")
+    parameters = [tool.function.parameters or {} for tool in request.tools or ()]
+    check_sizes({f"tools.{index}.function.parameters": schema for index, schema in enumerate(parameters)})
     use = tool_use(request, service.tokenizer.chat_template)
     if use and _schema(request) is not None:
         raise bad_field("response_format", "response_format: not supported together with tools")

@@ -71,6 +71,7 @@ class RequestBounds:
     top_logprobs: int = 20  # as in OpenAI's API
     tools: int = 128
     schema_bytes: int = 64 << 10
+    schemas_bytes: int = 512 << 10  # of all tools together
     schema_depth: int = 32
 
 
