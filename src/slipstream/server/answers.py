@@ -52,16 +52,25 @@ class AnswerFormat(Protocol):
 
 
 class HeldText:
-    """Holds back the text of a choice from where a tool call may begin."""
+    """Holds back the text of a choice from where a tool call may begin: anywhere, or `only_at_start`."""
 
-    def __init__(self, opening: str) -> None:
+    def __init__(self, opening: str, only_at_start: bool = False) -> None:
         self._opening = opening
+        self._only_at_start = only_at_start
+        self._passes_all = False  # no call can begin any more
         self._held = ""
 
     def push(self, text: str) -> str:
         """What can be released now."""
+        if self._passes_all:
+            return text
         self._held += text
-        at = self._held.find(self._opening)
+        if self._only_at_start:
+            start = self._held.lstrip()[: len(self._opening)]
+            self._passes_all = not self._opening.startswith(start)
+            at = len(self._held) if self._passes_all else 0
+        else:
+            at = self._held.find(self._opening)
         if at < 0:
             sizes = range(min(len(self._opening) - 1, len(self._held)), 0, -1)
             overlap = next((size for size in sizes if self._held.endswith(self._opening[:size])), 0)
@@ -91,7 +100,8 @@ class ChatFormat:
     def sendable(self, index: int, text: str) -> str:
         if self.tools is None:
             return text
-        return self._held.setdefault(index, HeldText(self.tools.format.opening)).push(text)
+        form = self.tools.format
+        return self._held.setdefault(index, HeldText(form.opening, form.is_whole_answer)).push(text)
 
     def part(self, index: int, text: str, tokens: Sequence[Token]) -> dict[str, Any]:
         return self._delta(index, {"content": text}, tokens)

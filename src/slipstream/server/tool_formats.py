@@ -29,9 +29,11 @@ class ToolAnswer:
 
 
 class ToolFormat(Protocol):
-    """One family's way to call tools. `opening` is the text that begins a call."""
+    """One family's way to call tools. `opening` is the text that begins a call; `is_whole_answer`: a call has no text
+    beside it."""
 
     opening: str
+    is_whole_answer: bool = False
 
     def grammar(self, tools: Sequence[Tool], must_call: bool, several: bool) -> str | None:
         """What the answer may be, in llguidance's Lark. None: anything."""
@@ -65,6 +67,7 @@ class Llama3Format(ToolFormat):
     """Llama 3: the whole answer is {"name": …, "parameters": …}."""
 
     opening = "{"
+    is_whole_answer = True
 
     def grammar(self, tools: Sequence[Tool], must_call: bool, several: bool) -> str | None:
         if not must_call:

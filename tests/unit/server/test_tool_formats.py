@@ -84,6 +84,45 @@ def test_text_is_held_back_only_where_a_call_may_begin():
     assert held.rest() == "<tool_call>{"
 
 
+CALL = '{"name": "look", "parameters": {"at": 1}}'
+
+
+@pytest.mark.parametrize("template", [HERMES, LLAMA])
+@pytest.mark.parametrize(
+    "text",
+    [
+        CALL,
+        f"\n {CALL} ",
+        f"Sure: {CALL}",
+        f"{CALL} and more",
+        '{"name": "other", "parameters": {}}',
+        "if (x) { return {}; }\n",
+        "{",
+        " \n",
+        "",
+        "é {",
+        f"<tool_call>{CALL.replace('parameters', 'arguments')}</tool_call>",
+        "a <tool_call>{",
+    ],
+)
+def test_a_streamed_answer_is_the_same_as_a_whole_one(template, text):
+    use = tool_use(request(**TOOLS), template)
+    whole = ChatFormat(lambda token: b"", tools=use).whole(0, text, (), "stop")
+    form = ChatFormat(lambda token: b"", tools=use)
+    sent = "".join(form.sendable(0, character) for character in text)
+    ending = form.ending(0, "stop")
+    calls = [call["function"] for call in ending["delta"].get("tool_calls", ())]
+    assert sent + ending["delta"].get("content", "") == (whole["message"]["content"] or "")
+    assert calls == [call["function"] for call in whole["message"].get("tool_calls", ())]
+    assert ending["finish_reason"] == whole["finish_reason"]
+
+
+def test_only_the_beginning_of_an_answer_is_held_back_where_a_call_is_all_of_it():
+    held = HeldText("{", only_at_start=True)
+    assert [held.push(part) for part in (" ", "\n", "int f() ", "{", "}")] == ["", "", " \nint f() ", "{", "}"]
+    assert held.rest() == ""
+
+
 def test_a_streamed_call_comes_with_the_end():
     form = ChatFormat(lambda token: b"", tools=tool_use(request(**TOOLS), HERMES))
     sent = form.sendable(0, 'Hm. <tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>')
