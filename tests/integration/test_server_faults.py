@@ -199,6 +199,7 @@ def test_a_drafter_for_grammars_may_be_named_too(tokenizer):
         ({"max_tokens": 0}, "max_tokens"),
         ({"max_tokens": 10**30}, "max_tokens"),
         ({"max_tokens": MAX_ANSWER + 1}, "max_tokens"),
+        ({"max_completion_tokens": MAX_ANSWER + 1}, "max_completion_tokens"),
         ({"n": 1000}, "n"),
         ({"stop": ["x"] * 17}, "stop"),
         ({"temperature": float("nan")}, "temperature"),

@@ -125,7 +125,8 @@ def _answer_tokens(service: Service, request: AnyRequest) -> int:
     if asked is None:
         return min(request.usual_answer, most)
     if asked > most:
-        raise bad_field("max_tokens", f"max_tokens: {asked} is more than this server allows ({most})")
+        name = "max_tokens" if asked == request.max_tokens else "max_completion_tokens"
+        raise bad_field(name, f"{name}: {asked} is more than this server allows ({most})")
     return asked
 
 
