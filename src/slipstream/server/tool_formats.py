@@ -199,4 +199,5 @@ def _call(text: str, arguments: str, names: Sequence[str]) -> CalledTool | None:
         return None
     if not isinstance(value, dict) or value.get("name") not in names or not isinstance(value.get(arguments), dict):
         return None
-    return CalledTool(value["name"], json.dumps(value[arguments], ensure_ascii=False))
+    written = json.dumps(value[arguments], ensure_ascii=False)
+    return CalledTool(value["name"], written.encode("utf-8", "backslashreplace").decode())  # half characters escaped

@@ -45,6 +45,13 @@ def test_llama_calls_are_the_whole_answer():
     assert (answer.content, answer.calls[0].arguments) == ("", '{"x": 1}')
 
 
+def test_half_a_character_in_arguments_can_be_sent():
+    call = r'{"name": "look", "parameters": {"a\ud83d": ["é\udc00", "\ud83d\ude00"]}}'
+    arguments = Llama3Format().read(call, ["look"]).calls[0].arguments
+    assert arguments.encode().decode() == r'{"a\ud83d": ["é\udc00", "😀"]}'
+    assert json.loads(arguments) == json.loads(call)["parameters"]
+
+
 def test_the_choice_decides_what_may_be_called():
     assert tool_use(request(), HERMES) is None
     assert tool_use(request(**TOOLS, tool_choice="none"), HERMES) is None
