@@ -423,6 +423,16 @@ def test_a_reader_that_stops_reading_holds_nobody_up_and_is_given_up(server):
         assert eventually(lambda: server.num_active == 0)
 
 
+@pytest.mark.parametrize("body", [{"prompt": "Hi", "n": 4}, {"prompt": ["Hi"] * 4}, {"prompt": ["a", "b"], "n": 2}])
+def test_more_answers_than_there_can_ever_be_places_are_refused_for_good(tokenizer, body):
+    with served(fake_engine(tokenizer), tokenizer, max_streams=2, max_queue=1) as server:
+        status, answer = post(server, body | {"max_tokens": 2}, "/v1/completions")
+        assert status == 400
+        assert "4 answers; this server takes 3 at most" in answer["error"]["message"]
+        status, answer = post(server, {"prompt": "Hi", "n": 3, "max_tokens": 2}, "/v1/completions")
+        assert (status, len(answer["choices"])) == (200, 3)
+
+
 def test_keys_share_the_server_fairly(tokenizer):
     """A key with many requests does not delay another key's single one behind all of them."""
     keys = ("key-number-one", "key-number-two")

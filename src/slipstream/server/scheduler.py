@@ -132,9 +132,13 @@ class Scheduler:
         self._thread.start()
 
     def submit(self, calls: Sequence[AnswerCall], key: str) -> list[Job]:
-        """Queues the answers of one request. Raises Refusal: 429 if the queue is full, 503 while the server stops."""
+        """Queues the answers of one request. Raises Refusal: 429 if the queue is full, 400 if it is too short even when
+        it is empty, 503 while the server stops."""
         if self.is_draining:
             raise Refusal(503, "the server is shutting down", code="shutting_down", headers={"Retry-After": "5"})
+        if len(calls) > (most := self._max_queue + self.max_streams):
+            message = f"the request asks for {len(calls)} answers; this server takes {most} at most (its --max-streams "
+            raise Refusal(400, message + "and --max-queue): ask for fewer choices or prompts")
         free = self.max_streams - len(self._running)
         if len(self._queue) + len(calls) > self._max_queue + max(free, 0):
             headers = {"Retry-After": str(_RETRY_AFTER_S)}
