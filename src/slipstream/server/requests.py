@@ -88,7 +88,7 @@ class Generating(Body):
     ignore_eos: bool | None = None
     cache_prompt: bool | None = Field(
         default=None,
-        description="false: reads the whole prompt, and drafts neither from texts of other requests nor for them.",
+        description="false: no prompt cache; drafts don't use other requests' text, nor later requests this one's.",
     )
     user: Annotated[str, Field(max_length=1000)] | None = Field(None, description="Accepted and not used.")
     response_format: ResponseFormat | None = None

@@ -1,8 +1,8 @@
 """Scheduler: one thread runs the engine's rounds for all requests; requests wait for a place in a fair queue.
 
 The event loop owns the queue and reads finished tokens; the engine's thread does nothing but rounds, and wakes the
-loop once after each. So a client that reads slowly, or not at all, holds up nobody: its tokens wait in its own stream,
-at most as many as its answer may have.
+loop once after each. So a client that reads slowly, or not at all, does not delay others: its tokens wait in its own
+stream, at most as many as its answer may have.
 """
 
 from __future__ import annotations
