@@ -345,7 +345,7 @@ SHORT = settings(max_examples=25, deadline=None, suppress_health_check=list(Heal
 
 @pytest.mark.parametrize("mode", schemathesis.GenerationMode)
 def test_the_openapi_document_describes_the_server(server, mode):
-    """A short run; docs/server.md has the command of a long one."""
+    """A short run; CONTRIBUTING.md has the command of a long one."""
     for found in schemathesis.openapi.from_url(f"{server.url}/openapi.json").get_all_operations():
         operation = found.ok()
         if operation.method != "post" and mode is schemathesis.GenerationMode.NEGATIVE:
