@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import dataclasses
 import math
+import re
+from pathlib import Path
 
 import pytest
 
+from slipstream.cli.serve import OWN
 from slipstream.errors import UsageError
 from slipstream.server.settings import ServeOptions
 
@@ -13,6 +17,18 @@ from slipstream.server.settings import ServeOptions
 def test_a_limit_is_a_finite_number(name, seconds):
     with pytest.raises(UsageError, match=f"{name} is {seconds}"):
         ServeOptions(**{name: seconds})
+
+
+def shown(default: object) -> str:
+    words = {"()": "none", "None": "none", "False": "off"}
+    text = f"{default:g}" if isinstance(default, float) else str(default)
+    return words.get(text, f"`{text}`")
+
+
+def test_the_documentation_has_every_option_with_its_default():
+    rows = re.findall(r"^\| `(--[a-z-]+)` \| (.*?) \|", Path("docs/server.md").read_text("utf-8"), re.MULTILINE)
+    options = dataclasses.fields(ServeOptions)
+    assert rows == [(OWN[option.name].flags.split()[0], shown(option.default)) for option in options]
 
 
 @pytest.mark.parametrize(
