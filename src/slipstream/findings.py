@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
 from slipstream.errors import ModelError
@@ -35,6 +35,9 @@ class Finding:
         """The finding in one line: what its rule looks for."""
         return RULES[self.id].title if self.id in RULES else self.cause
 
+    def with_evidence(self, evidence: str) -> Finding:
+        return replace(self, evidence=_shortened(evidence))
+
     def to_dict(self) -> dict[str, str]:
         return asdict(self)
 
@@ -53,7 +56,7 @@ class Rule:
     def topic(self) -> str:
         return self.id.split("-", 1)[0]
 
-    def finding(self, evidence: str, severity: Severity | None = None, **values: object) -> Finding:
+    def finding(self, evidence: str = "", severity: Severity | None = None, **values: object) -> Finding:
         """A finding with the rule's texts. `severity` overrides the rule's severity, for engines where it is more or
         less serious.
         """

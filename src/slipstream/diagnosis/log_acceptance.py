@@ -59,7 +59,7 @@ def acceptance_in(text: str) -> Iterator[Located]:
     found, length = acceptance(text), tokens_per_step(text)
     if found is None and length and 1 <= length[0] < _ONE_PER_STEP:  # earlier SGLang prints no rate
         counts = f" ({length[0]:g} tokens per step)"
-        yield length[1], lambda evidence: NEAR_ZERO.finding(evidence, rate="Almost none", counts=counts, causes=_CAUSES)
+        yield Located(length[1], NEAR_ZERO.finding(rate="Almost none", counts=counts, causes=_CAUSES))
     if found is None or found.hit is None or (found.drafted is not None and found.drafted < _ENOUGH_DRAFTED):
         return
     has_long_drafts = length is not None and length[0] >= _MANY_PER_STEP
@@ -67,9 +67,8 @@ def acceptance_in(text: str) -> Iterator[Located]:
         return
     kind = NEAR_ZERO if found.rate < NEAR_ZERO_RATE and not has_long_drafts else LOW
     counts = f" ({found.accepted:,} of {found.drafted:,})" if found.drafted else ""
-    rate = f"{found.rate:.1%}"
     causes = _CAUSES if found.rate else _CAUSES_OF_ZERO
-    yield found.hit, lambda evidence: kind.finding(evidence, rate=rate, counts=counts, causes=causes)
+    yield Located(found.hit, kind.finding(rate=f"{found.rate:.1%}", counts=counts, causes=causes))
 
 
 _RUNNING = re.compile(r"Running: (?P<running>\d+) reqs|#running-req: (?P<running_2>\d+)")
@@ -88,5 +87,4 @@ def many_requests_in(text: str) -> Iterator[Located]:
     loads = sorted(int(hit.groups["running"] or hit.groups["running_2"]) for hit in lines)
     running = loads[len(loads) // 2] if loads else 0
     if running >= _MANY_REQUESTS:
-        rate = f"{found.rate:.1%}"
-        yield found.hit, lambda evidence: MANY_AT_ONCE.finding(evidence, running=running, rate=rate)
+        yield Located(found.hit, MANY_AT_ONCE.finding(running=running, rate=f"{found.rate:.1%}"))

@@ -39,4 +39,4 @@ def full_cache_in(text: str) -> Iterator[Located]:
         return
     count = found[-1].groups["running"] or found[-1].groups["running_2"]
     running, share = f" by {count} requests" if count else "", shares[-1]
-    yield found[-1], lambda evidence: CACHE_FULL.finding(evidence, share=share, running=running)
+    yield Located(found[-1], CACHE_FULL.finding(share=share, running=running))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import partial
 
 from slipstream.diagnosis.log_figures import number
 from slipstream.findings import rule
@@ -67,11 +66,11 @@ def one_by_one_in(text: str) -> Iterator[Located]:
         if one_by_one(forwards, tokens, counters.get("accepted"), counters.get("rounds")):
             known = [f"{counters[kind]} {kind}" for kind in ("drafted", "accepted", "rounds") if kind in counters]
             detail = f" ({', '.join(known)})"
-            yield hit, partial(ONE_BY_ONE.finding, forwards=forwards, tokens=tokens, detail=detail)
+            yield Located(hit, ONE_BY_ONE.finding(forwards=forwards, tokens=tokens, detail=detail))
             return
         if forwards >= tokens > 0 and not {"accepted", "rounds"} & set(counters):
             observed = f"The target ran {forwards} times for {tokens} tokens, although {drafting} tokens were drafted"
-            yield hit, partial(MAYBE_ONE_BY_ONE.finding, observed=observed)
+            yield Located(hit, MAYBE_ONE_BY_ONE.finding(observed=observed))
             return
 
 

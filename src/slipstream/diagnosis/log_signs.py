@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import partial
 
 from slipstream.diagnosis.log_unknown import LONGEST
 from slipstream.findings import rule
@@ -105,7 +104,7 @@ def refused_requests(text: str, begin: int) -> list[Located]:
     hit, status = answers[-1]
     meaning, fix = _REFUSALS[status]
     kinds = " or ".join(sorted({status for _, status in answers}))
-    return [(hit, partial(ALL_REFUSED.finding, count=len(answers), status=kinds, meaning=meaning, fix=fix))]
+    return [Located(hit, ALL_REFUSED.finding(count=len(answers), status=kinds, meaning=meaning, fix=fix))]
 
 
 def _answer(at: int, line: str) -> tuple[Hit, str] | None:
@@ -120,7 +119,7 @@ def without_failure(text: str, verbose: str) -> list[Located]:
         return []
     lines = list(_lines(text)) or [(0, "")]
     if _has_line(text, _START):
-        return [(Hit(*lines[-1], {}), NOT_READY.finding)]
+        return [Located(Hit(*lines[-1], {}), NOT_READY.finding())]
     return [_no_sign(lines, verbose)]
 
 
@@ -130,7 +129,7 @@ def _no_sign(lines: list[tuple[int, str]], verbose: str) -> Located:
     at, line = (warnings or lines)[-1]
     warned = "A warning that no rule knows is quoted." if warnings else "The last line with words is quoted."
     more = f"Start it again with {verbose}. " if verbose else ""
-    return Hit(at, line, {}), partial(NO_SIGN.finding, warned=warned, verbose=more)
+    return Located(Hit(at, line, {}), NO_SIGN.finding(warned=warned, verbose=more))
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:

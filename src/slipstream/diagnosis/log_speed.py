@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 
 from slipstream.diagnosis.log_figures import NUMBER, number
@@ -87,7 +86,7 @@ def slow_as_a_cpu(text: str) -> Iterator[Located]:
         if rate * size_gb < CPU_BANDWIDTH_GB if size_gb else rate < CPU_TOKENS_PER_S:
             read = f", or {rate * size_gb:.0f} GB/s read from {size_gb:.1f} GB of weights" if size_gb else ""
             verb = "is" if read and timing.is_sure else "may be"
-            yield timing.hit, partial(SLOW_AS_A_CPU.finding, speed=timing.text, bandwidth=read, verb=verb)
+            yield Located(timing.hit, SLOW_AS_A_CPU.finding(speed=timing.text, bandwidth=read, verb=verb))
             return
 
 
@@ -170,13 +169,14 @@ def slower_in(text: str) -> Iterator[Located]:
     plain, speculative = slower.said(slower.plain), slower.said(slower.speculative)
     loop = verify_loop(text)
     if loop is None:
-        yield slower.hit, partial(SLOWER.finding, plain=plain, speculative=speculative, how_much=slower.how_much)
+        made = SLOWER.finding(plain=plain, speculative=speculative, how_much=slower.how_much)
+        yield Located(slower.hit, made)
         return
     observed = (
         f"Measured with speculation: {speculative}; with plain decoding: {plain} "
         f"({slower.how_much} slower); and the code calls the target inside a loop over the drafted tokens"
     )
-    yield loop, partial(MAYBE_ONE_BY_ONE.finding, observed=observed)
+    yield Located(loop, MAYBE_ONE_BY_ONE.finding(observed=observed))
 
 
 def _slower_pair(text: str) -> SpeedPair | None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 
 from slipstream.diagnosis.log_signs import shows_work
 from slipstream.diagnosis.log_unknown import LONGEST
@@ -59,7 +58,7 @@ def unfinished_start(text: str, run: LastRun, engines: list[EngineFolder]) -> It
         ]
         if reached and not _may_work_as_library(text[run.begin :], engine):
             at, _, stage = max(reached, key=lambda found: (found[0], len(found[1])))
-            yield Hit(at, line_at(text, at), {}), _maker(engine.name, stage, text)
+            yield Located(Hit(at, line_at(text, at), {}), _unfinished(engine.name, stage, text))
             return
 
 
@@ -81,13 +80,11 @@ def _waiting_at_the_end(text: str) -> Iterator[Located]:
         return
     repeated = f" ({times} times the same line)" if times > 1 else ""
     stage = f"waiting{repeated}" if waits else "connecting the processes of the GPUs"
-    yield (
-        Hit(text.rfind(last), last, {}),
-        partial(UNFINISHED.finding, engine="The engine", stage=stage, meaning=_WAITS_MEANING, fix=_WAITS_FIX),
-    )
+    finding = UNFINISHED.finding(engine="The engine", stage=stage, meaning=_WAITS_MEANING, fix=_WAITS_FIX)
+    yield Located(Hit(text.rfind(last), last, {}), finding)
 
 
-def _maker(engine: str, stage: Stage, text: str) -> Callable[[str], Finding]:
+def _unfinished(engine: str, stage: Stage, text: str) -> Finding:
     steps, meaning = list(stage.steps), stage.meaning
     eager = [step for step in steps if "--enforce-eager" in step]
     if eager and first_hit(text, _IS_EAGER, None):
@@ -96,4 +93,4 @@ def _maker(engine: str, stage: Stage, text: str) -> Callable[[str], Finding]:
     if "method='ngram'" in text or '"method": "ngram"' in text:
         meaning += " N-gram drafting loads no weights: start once without it to see whether it causes the hang."
     fix = "Try, in this order: " + "; ".join(steps) + "." if steps else "Start it again, and read the end of its log."
-    return lambda evidence: UNFINISHED.finding(evidence, engine=engine, stage=stage.name, meaning=meaning, fix=fix)
+    return UNFINISHED.finding(engine=engine, stage=stage.name, meaning=meaning, fix=fix)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import partial
 
 from slipstream.findings import rule
 from slipstream.parsing.documents import output_blocks
@@ -284,7 +283,7 @@ class _Reader:
 def unknown(error: ErrorLine, engine: str, num_known: int, verbose: str) -> Located:
     """The finding that quotes it. `verbose`: a setting that makes the engine print more, or nothing."""
     more = f"Start it again with {verbose}, and read the lines before the error. " if verbose else ""
-    return Hit(error.at, error.line, {}), partial(UNKNOWN.finding, count=num_known, engine=engine, verbose=more)
+    return Located(Hit(error.at, error.line, {}), UNKNOWN.finding(count=num_known, engine=engine, verbose=more))
 
 
 def is_survived(text: str, at: int) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import partial
 from itertools import islice
 
 from slipstream.diagnosis.log_figures import NUMBER, number
@@ -36,4 +35,5 @@ def vocabulary_sizes_in(text: str) -> Iterator[Located]:
             who = "draft" if hit.groups["who"].lower() in ("draft", "assistant") else "target"
             found.setdefault(who, (hit, number(hit.groups["size"])))
     if len(found) == 2 and abs(found["draft"][1] - found["target"][1]) > _PADDING:
-        yield found["draft"][0], partial(SIZES.finding, target=found["target"][1], draft=found["draft"][1])
+        (draft, draft_size), (_, target_size) = found["draft"], found["target"]
+        yield Located(draft, SIZES.finding(target=target_size, draft=draft_size))

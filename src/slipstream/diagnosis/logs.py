@@ -7,7 +7,7 @@ shows the engine ready or at work; what slows counts if it is anywhere in the ru
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
@@ -150,13 +150,13 @@ class _Judgement:
     @cached_property
     def failures(self) -> list[Finding]:
         located = list(self._known_failures(self.run.worked))
-        if not any(_blocks(made) for made in located):
+        if not any(one.blocks for one in located):
             if speaks_of_earlier(self.log.text, self.run.worked):
                 located = list(self._known_failures(max(self.run.begin, self.run.worked - _BEFORE_END)))
-        elif all(make("").id in self._general for _, make in located if make("").severity == "blocks"):
+        elif all(one.finding.id in self._general for one in located if one.blocks):
             located = self._with_cause_before(located)
-        overtaken = [made for made in located if _blocks(made) and self._is_overtaken(made)]
-        located = [made for made in located if made not in overtaken]
+        overtaken = [one for one in located if one.blocks and self._is_overtaken(one)]
+        located = [one for one in located if one not in overtaken]
         found = _best_explanations(self._told([*located, *self._figures()]), self.patterns)
         if not any(finding.severity == "blocks" for finding in found):
             found += [*self._told(self._unexplained()), *self._context(overtaken)]
@@ -164,7 +164,7 @@ class _Judgement:
 
     def _context(self, overtaken: list[Located]) -> list[Finding]:
         """What precise rules know of lines before the end, as notes."""
-        precise = self._told([made for made in overtaken if made[1]("").id not in self._general])
+        precise = self._told([one for one in overtaken if one.finding.id not in self._general])
         return [replace(one, severity="note", cause=f"{_BEFORE_THE_ERROR} {one.cause}") for one in precise]
 
     def findings(self) -> list[Finding]:
@@ -185,7 +185,7 @@ class _Judgement:
     def _with_cause_before(self, located: list[Located]) -> list[Located]:
         """With what a precise rule explains shortly before the last answer: one process answers while another ends."""
         before = list(self._known_failures(max(self.run.begin, self.run.worked - _SHORTLY)))
-        return before if any(_blocks(made) and made[1]("").id not in self._general for made in before) else located
+        return before if any(one.blocks and one.finding.id not in self._general for one in before) else located
 
     @cached_property
     def _errors(self) -> list[ErrorLine]:
@@ -198,8 +198,8 @@ class _Judgement:
         A line that is no error itself is not the cause of a later exception. What a general rule is about is not, if
         it is of an earlier failure, or tells less than another line of this one.
         """
-        hit, make = located
-        if make("").id not in self._general:
+        hit = located.hit
+        if located.finding.id not in self._general:
             is_error = _is_code(self.log.text, hit) or kind_of(hit.line) is not None or is_exception(hit.line)
             return not is_error and any(error.is_exception and error.at > hit.at for error in self._errors)
         most = most_telling(self._errors)
@@ -210,17 +210,19 @@ class _Judgement:
 
     def _told(self, located: list[Located]) -> list[Finding]:
         """In the order of the log, with line numbers."""
-        in_order = sorted(located, key=lambda pair: pair[0].at)
-        quoted = [(_exception_of(self.log.text, hit), make) for hit, make in in_order]
-        return [make(f"line {self.log.line_number(hit.at)}: {quote(hit.line)}") for hit, make in quoted]
+        in_order = sorted(located, key=lambda one: one.hit.at)
+        return [one.finding.with_evidence(self._quoted(_exception_of(self.log.text, one.hit))) for one in in_order]
+
+    def _quoted(self, hit: Hit) -> str:
+        return f"line {self.log.line_number(hit.at)}: {quote(hit.line)}"
 
     def _known_failures(self, failed_after: int) -> Iterator[Located]:
         """What blocks is looked for from `failed_after` on, the rest in the whole run."""
         for pattern in self.patterns:
             start = failed_after if pattern.rule.severity == "blocks" else self.run.begin
-            hit = next(self._hits(pattern, start), None)
+            hit = self._first(pattern, start)
             if hit and self._has_company(pattern):
-                yield hit, self._maker(pattern, hit)
+                yield Located(hit, self._explained(pattern, hit))
 
     def _has_company(self, pattern: Pattern) -> bool:
         """Whether the rest of the log allows the rule."""
@@ -232,10 +234,10 @@ class _Judgement:
                 return False
         return not (pattern.unless and first_hit(self.log.text, pattern.unless, None))
 
-    def _hits(self, pattern: Pattern, start: int) -> Iterator[Hit]:
-        """The first fitting line of each piece, the first in the log before others."""
+    def _first(self, pattern: Pattern, start: int) -> Hit | None:
+        """The first fitting line of any piece."""
         found = (self._first_fitting(pattern, piece, start) for piece in pattern.pieces)
-        yield from sorted((hit for hit in found if hit), key=lambda hit: hit.at)
+        return min((hit for hit in found if hit), key=lambda hit: hit.at, default=None)
 
     def _first_fitting(self, pattern: Pattern, piece: str, start: int) -> Hit | None:
         """A line of code that a traceback shows, or one that repeats an earlier error, is only taken where no better
@@ -271,16 +273,12 @@ class _Judgement:
         before = self.log.text[max(self.run.begin, at - _TRACEBACK) : at]
         return before[max(before.rfind("Traceback (most recent call last)"), 0) :]
 
-    def _maker(self, pattern: Pattern, hit: Hit) -> Callable[[str], Finding]:
+    def _explained(self, pattern: Pattern, hit: Hit) -> Finding:
         groups, doubt = _values(hit), self._doubt(pattern, hit)
-
-        def make(evidence: str) -> Finding:
-            finding = pattern.rule.finding(evidence, None, **groups)
-            if fix := self._fix_here(pattern):
-                finding = replace(finding, fix=fix.format(**groups))
-            return replace(finding, cause=f"{doubt} If so: {finding.cause}") if doubt else finding
-
-        return make
+        finding = pattern.rule.finding("", None, **groups)
+        if fix := self._fix_here(pattern):
+            finding = replace(finding, fix=fix.format(**groups))
+        return replace(finding, cause=f"{doubt} If so: {finding.cause}") if doubt else finding
 
     def _fix_here(self, pattern: Pattern) -> str | None:
         """What to do on the platform or with the engine that the log shows, where that differs."""
@@ -301,10 +299,8 @@ class _Judgement:
         title = next(one.facts.title for one in self.engines if one.log and pattern in one.log.patterns)
         return f"The log does not name its engine; this may be {title}."
 
-    def _figures(self) -> Iterator[Located]:
-        for hit, make in slow_runs(self.log.text):
-            if hit.at >= self.run.begin:
-                yield hit, make
+    def _figures(self) -> list[Located]:
+        return [one for one in slow_runs(self.log.text) if one.hit.at >= self.run.begin]
 
     def _unexplained(self) -> list[Located]:
         errors = self._errors
@@ -347,10 +343,6 @@ def _exception_of(text: str, hit: Hit) -> Hit:
         return hit
     found = _RAISED.search(text, hit.at, hit.at + _TRACEBACK)
     return Hit(found.start(), line_at(text, found.start()), hit.groups) if found else hit
-
-
-def _blocks(located: Located) -> bool:
-    return located[1]("").severity == "blocks"
 
 
 def _is_no_failure(line: str) -> bool:

@@ -7,7 +7,7 @@ Time is linear in the size of the log: `str.find` scans it once per text, and pa
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from slipstream.findings import Finding
@@ -40,7 +40,16 @@ class Hit:
     groups: dict[str, str]
 
 
-Located = tuple[Hit, Callable[[str], Finding]]  # the place in the log, and a function from evidence to finding
+@dataclass(frozen=True, slots=True)
+class Located:
+    """A finding whose evidence is not filled in yet, and the line of the log it is about."""
+
+    hit: Hit
+    finding: Finding
+
+    @property
+    def blocks(self) -> bool:
+        return self.finding.severity == "blocks"
 
 
 def hits(
