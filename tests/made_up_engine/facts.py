@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 from slipstream.engines.facts import EngineFacts
 from slipstream.findings import Finding
-from slipstream.model_files.quantisation import YES
 from slipstream.predict.memory import MB, EngineMemory
 from slipstream.vocabularies.comparison import Pair
 from slipstream.vocabularies.rules import unchecked
@@ -20,7 +19,7 @@ FACTS = EngineFacts(
     aliases=("invented",),
     weights="folder",
     memory=EngineMemory("layers", 123 * MB, 0, 512, 32),
-    quantisations={"none": YES},
+    quantisations={"none": ""},
     best_weights="the unquantised model",
     check_vocabulary=check_vocabulary,
 )

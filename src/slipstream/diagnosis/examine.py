@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from slipstream.catalogue.named_models import check_names
 from slipstream.core.sampling import Sampling
@@ -22,6 +22,7 @@ from slipstream.load_checks import check_model
 from slipstream.model_files import weights
 from slipstream.model_files.head_checks import NOT_A_TARGET, check_head, is_head
 from slipstream.model_files.model_facts import ModelFacts, describe
+from slipstream.model_files.quantisation import Role
 from slipstream.model_files.tensor_probe import SOUND
 from slipstream.model_files.weight_files import NOT_HERE
 from slipstream.parsing.log_reading import read_log
@@ -37,7 +38,6 @@ from slipstream.vocabularies import checks as vocabulary
 from slipstream.vocabularies.rules import TRANSLATE
 
 READ_FAILED = "log-tensor-read"
-Role = Literal["target", "draft"]
 Say = Callable[[str], None]
 
 

@@ -4,18 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from slipstream.diagnosis.quantisation_checks import check_quantisation
+from slipstream.engines import folders
 from slipstream.engines.facts import EngineFacts
-from slipstream.findings import Finding
-from slipstream.model_files import quantisation
+from slipstream.findings import Finding, rule
 from slipstream.model_files.model_facts import ModelFacts, describe
-from slipstream.model_files.quantisation import Role
+from slipstream.model_files.quantisation import Role, check_capability, label
 from slipstream.predict.gpus import Gpu
 from slipstream.predict.machine import Machine
 from slipstream.predict.packages import Packages
 from slipstream.vocabularies import checks as vocabulary
 
 OWN = "slipstream"
+METHOD = rule(
+    "weights-quantisation",
+    "blocks",
+    "The engine does not support this quantisation",
+    "{engine} can't load {method} weights as a {role}. It supports {taken}.",
+    "For {engine} use {instead}, or run this model with {others}.",
+)
+LIMITED = rule(
+    "weights-quantisation-limited",
+    "slows",
+    "The engine supports this quantisation only in part",
+    "{note}.",
+    "It may work unchanged; {instead} works best with {engine}.",
+)
 
 
 def check_support(facts: ModelFacts, role: Role, engine: EngineFacts, gpus: Sequence[Gpu]) -> list[Finding]:
@@ -24,8 +37,37 @@ def check_support(facts: ModelFacts, role: Role, engine: EngineFacts, gpus: Sequ
     for gpu in gpus:
         if gpu.compute_capability:
             major, minor = divmod(round(gpu.compute_capability * 10), 10)
-            found += quantisation.check_capability(facts, (major, minor))
+            found += check_capability(facts, (major, minor))
     return found
+
+
+def check_quantisation(facts: ModelFacts, engine: EngineFacts, role: Role) -> list[Finding]:
+    """Whether an engine supports the model's quantisation. Empty if it does, or if the method is unknown."""
+    method = facts.quantisation
+    if method is None:
+        return []
+    seen, limit = f"{role} {facts.name}: {label(facts)}", engine.quantisations.get(method)
+    if limit:
+        note = limit.format(format=method.lower())
+        return [LIMITED.finding(seen, note=note, instead=engine.best_weights, engine=engine.title)]
+    if limit is not None:
+        return []
+    others = [folder.facts.title for folder in folders() if method in folder.facts.quantisations]
+    return [
+        METHOD.finding(
+            seen,
+            engine=engine.title,
+            method=_shown(method),
+            role=role,
+            taken=", ".join(map(_shown, engine.quantisations)),
+            instead=engine.best_weights,
+            others=" or ".join(others) or "the engine that it was made for",
+        )
+    ]
+
+
+def _shown(method: str) -> str:
+    return "unquantised" if method == "none" else method
 
 
 def check_models(target: str | None, draft: str | None, engine: EngineFacts, gpus: Sequence[Gpu]) -> list[Finding]:

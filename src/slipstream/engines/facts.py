@@ -8,7 +8,6 @@ from typing import Literal
 
 from slipstream.engines.container_image import EngineImage
 from slipstream.findings import Finding
-from slipstream.model_files.quantisation import Support
 from slipstream.predict.memory import EngineMemory
 from slipstream.vocabularies.comparison import Pair
 
@@ -19,7 +18,7 @@ class EngineFacts:
     title: str  # in texts
     weights: Literal["gguf", "folder"]  # what it reads first of all
     memory: EngineMemory
-    quantisations: Mapping[str, Support]  # a method that is not listed is not supported
+    quantisations: Mapping[str, str]  # method: what limits it, "" if nothing does; one that is missing is not supported
     best_weights: str  # what to get for it instead of weights that it can't load
     check_vocabulary: Callable[[Pair], Iterator[Finding]]  # what its own start-up check finds, and what it overlooks
     aliases: tuple[str, ...] = ()

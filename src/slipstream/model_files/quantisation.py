@@ -1,29 +1,15 @@
-"""Quantisations: how well an engine supports one, and which GPU a method needs."""
+"""Quantisations: their names, and which GPU a method needs."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from slipstream.findings import Finding, rule
 from slipstream.model_files.model_facts import ModelFacts
 
 Role = Literal["target", "draft"]
-Level = Literal["yes", "limited", "no"]
 Capability = tuple[int, int]
 
-
-@dataclass(frozen=True, slots=True)
-class Support:
-    """How well an engine supports a method; `note` describes the limits."""
-
-    target: Level
-    draft: Level
-    note: str = ""
-
-
-YES = Support("yes", "yes")
-NO = Support("no", "no")
 
 # Minimum compute capability of an NVIDIA GPU, from vLLM's table of supported hardware.
 LEAST_CAPABILITY: dict[str, Capability] = {

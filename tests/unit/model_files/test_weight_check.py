@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from slipstream.diagnosis import quantisation_checks
+from slipstream.diagnosis import support_checks
 from slipstream.engines import find_folder
 from slipstream.errors import ModelNotFoundError, UsageError
 from slipstream.findings import Finding
@@ -220,7 +220,7 @@ REFUSED = {
 
 
 def check_quantisation(facts: ModelFacts, engine: str, role: Role) -> list[Finding]:
-    return quantisation_checks.check_quantisation(facts, find_folder(engine).facts, role)
+    return support_checks.check_quantisation(facts, find_folder(engine).facts, role)
 
 
 @pytest.mark.parametrize("engine", TAKEN)

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from slipstream.engines.container_image import EngineImage
 from slipstream.engines.facts import EngineFacts
 from slipstream.findings import Finding
-from slipstream.model_files.quantisation import YES
 from slipstream.predict.memory import MB, EngineMemory
 from slipstream.vocabularies.comparison import Pair
 from slipstream.vocabularies.notes import named
@@ -72,7 +71,7 @@ FACTS = EngineFacts(
     aliases=("llama.cpp", "llamacpp", "llama_server", "llama-cpp-python"),
     weights="gguf",
     memory=EngineMemory("layers", 450 * MB, 0, 512, 512, offloads=True),
-    quantisations={"GGUF": YES},
+    quantisations={"GGUF": ""},
     best_weights="a GGUF of the model (or convert the unquantised checkpoint: python convert_hf_to_gguf.py FOLDER "
     "--outfile model.gguf)",
     check_vocabulary=check_vocabulary,

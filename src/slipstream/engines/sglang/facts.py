@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from slipstream.engines.container_image import EngineImage
 from slipstream.engines.facts import EngineFacts
 from slipstream.findings import Finding
-from slipstream.model_files.quantisation import YES, Support
 from slipstream.predict.memory import MB, EngineMemory
 from slipstream.vocabularies.comparison import Pair
 from slipstream.vocabularies.rules import TOKENS, exact_differences, listed, unequal_sizes
 
-_LIMITED = Support("limited", "limited", "needs --load-format {format}; supports fewer architectures, slower")
+_LIMITED = "needs --load-format {format}; supports fewer architectures, slower"
 
 
 def check_vocabulary(pair: Pair) -> Iterator[Finding]:
@@ -45,7 +44,7 @@ FACTS = EngineFacts(
         vendors=("nvidia", "amd"),
     ),
     quantisations={
-        **dict.fromkeys(("none", "AWQ", "GPTQ", "FP8", "compressed-tensors", "MXFP4"), YES),
+        **dict.fromkeys(("none", "AWQ", "GPTQ", "FP8", "compressed-tensors", "MXFP4"), ""),
         **dict.fromkeys(("GGUF", "bitsandbytes"), _LIMITED),
     },
     best_weights="an AWQ, GPTQ or FP8 checkpoint of the model, or the unquantised one",

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from slipstream.drafters import TranslateOptions
 from slipstream.engines.facts import EngineFacts
 from slipstream.findings import Finding
-from slipstream.model_files.quantisation import YES, Support
 from slipstream.predict.own_memory import OWN_ENGINE
 from slipstream.vocabularies.comparison import Pair
 from slipstream.vocabularies.rules import TRANSLATE, differences
@@ -30,10 +29,7 @@ FACTS = EngineFacts(
     title=OWN_ENGINE.title,
     weights="folder",
     memory=OWN_ENGINE.memory,
-    quantisations={
-        "none": Support("yes", "yes", "float32, bfloat16 and float16 safetensors"),
-        **dict.fromkeys(("GGUF", "AWQ", "GPTQ", "compressed-tensors"), YES),
-    },
+    quantisations=dict.fromkeys(("none", "GGUF", "AWQ", "GPTQ", "compressed-tensors"), ""),
     best_weights="the unquantised safetensors, a GGUF, or an AWQ or GPTQ checkpoint of the model",
     check_vocabulary=check_vocabulary,
     also_gguf=True,

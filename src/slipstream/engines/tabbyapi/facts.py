@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from slipstream.engines.facts import EngineFacts
 from slipstream.findings import Finding
-from slipstream.model_files.quantisation import Support
 from slipstream.predict.memory import MB, EngineMemory
 from slipstream.vocabularies.comparison import Pair
 from slipstream.vocabularies.rules import OUT_OF_RANGE, unchecked
@@ -31,10 +30,10 @@ FACTS = EngineFacts(
         "layers", 500 * MB, 0, 2048, 32, keeps_windows=False, needs_gpu=True, vendors=("nvidia", "amd")
     ),
     quantisations={
-        "none": Support("yes", "yes", "as float16 safetensors"),
-        "EXL2": Support("limited", "limited", _EXLLAMA_V2),
-        "EXL3": Support("yes", "yes", "ExLlamaV3 only; target and draft must be for the same version"),
-        "GPTQ": Support("limited", "limited", f"{_EXLLAMA_V2}, with 4 bits"),
+        "none": "",  # float16 safetensors
+        "EXL2": _EXLLAMA_V2,
+        "EXL3": "",  # ExLlamaV3 only
+        "GPTQ": f"{_EXLLAMA_V2}, with 4 bits",
     },
     best_weights="an EXL3 version of the model, or its float16 safetensors",
     check_vocabulary=check_vocabulary,

@@ -6,12 +6,9 @@ from collections.abc import Iterator
 
 from slipstream.engines.facts import EngineFacts
 from slipstream.findings import Finding
-from slipstream.model_files.quantisation import YES, Support
 from slipstream.predict.memory import MB, EngineMemory
 from slipstream.vocabularies.comparison import Pair
 from slipstream.vocabularies.rules import unchecked, unequal_sizes
-
-_DEQUANTISED = Support("limited", "limited", "transformers dequantises GGUF weights when it loads them (gguf_file=)")
 
 
 def check_vocabulary(pair: Pair) -> Iterator[Finding]:
@@ -34,8 +31,8 @@ FACTS = EngineFacts(
     weights="folder",
     memory=EngineMemory("layers", 600 * MB, 0, 2048, 32, keeps_latent=False, offloads=True),
     quantisations={
-        **dict.fromkeys(("none", "AWQ", "GPTQ", "FP8", "bitsandbytes", "compressed-tensors", "MXFP4"), YES),
-        "GGUF": _DEQUANTISED,
+        **dict.fromkeys(("none", "AWQ", "GPTQ", "FP8", "bitsandbytes", "compressed-tensors", "MXFP4"), ""),
+        "GGUF": "transformers dequantises GGUF weights when it loads them (gguf_file=)",
     },
     best_weights="an AWQ, GPTQ or bitsandbytes checkpoint of the model, or the unquantised one",
     check_vocabulary=check_vocabulary,

@@ -7,14 +7,12 @@ from collections.abc import Iterator
 from slipstream.engines.container_image import EngineImage, Package
 from slipstream.engines.facts import EngineFacts
 from slipstream.findings import Finding
-from slipstream.model_files.quantisation import Support
 from slipstream.predict.memory import MB, EngineMemory
 from slipstream.vocabularies.comparison import Pair
 from slipstream.vocabularies.rules import unchecked, unequal_sizes
 
 # The version that vLLM 0.32.0 asks for. It is compiled when it is installed; without --no-deps it could replace torch.
 _ARCTIC_INFERENCE = Package("arctic-inference==0.1.1", "python3 -c 'import arctic_inference'", 1800, "--no-deps")
-_OWN_METHOD = Support("yes", "yes", "the draft's method is read from its own config.json, independent of the target's")
 
 
 def check_vocabulary(pair: Pair) -> Iterator[Finding]:
@@ -39,9 +37,8 @@ FACTS = EngineFacts(
     memory=EngineMemory(
         "tensor", 900 * MB, 900 * MB, 4096, 256, usable=0.9, kv_types=("f16", "q8"), vendors=("nvidia", "amd")
     ),
-    quantisations=dict.fromkeys(
-        ("none", "AWQ", "GPTQ", "FP8", "bitsandbytes", "compressed-tensors", "MXFP4"), _OWN_METHOD
-    ),
+    # The draft's method is read from its own config.json, independent of the target's.
+    quantisations=dict.fromkeys(("none", "AWQ", "GPTQ", "FP8", "bitsandbytes", "compressed-tensors", "MXFP4"), ""),
     best_weights="an AWQ, GPTQ or FP8 checkpoint of the model, or the unquantised one",
     check_vocabulary=check_vocabulary,
     least_capability=7.0,
