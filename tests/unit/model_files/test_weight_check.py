@@ -11,10 +11,12 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+import tiny_fp8
 from slipstream.diagnosis import support_checks
 from slipstream.engines import find_folder
 from slipstream.errors import ModelNotFoundError, UsageError
 from slipstream.findings import Finding
+from slipstream.load_checks import check_model
 from slipstream.model_files.model_facts import ModelFacts
 from slipstream.model_files.quantisation import (
     LEAST_CAPABILITY,
@@ -206,7 +208,7 @@ TAKEN = {
     "llama.cpp": {"GGUF"},
     "ollama": {"GGUF"},
     "exllama": {"none", "EXL3"},
-    "slipstream": {"none", "GGUF", "AWQ", "GPTQ", "compressed-tensors"},
+    "slipstream": {"none", "GGUF", "AWQ", "GPTQ", "FP8", "compressed-tensors"},
 }
 REFUSED = {
     "vllm": {"EXL2", "EXL3", "hqq"},
@@ -215,7 +217,7 @@ REFUSED = {
     "llama.cpp": {"none", "AWQ", "GPTQ", "FP8", "EXL2", "bitsandbytes"},
     "ollama": {"AWQ", "none"},
     "exllama": {"GGUF", "AWQ", "FP8"},
-    "slipstream": {"FP8", "EXL2", "EXL3", "bitsandbytes"},
+    "slipstream": {"EXL2", "EXL3", "bitsandbytes"},
 }
 
 
@@ -233,6 +235,12 @@ def test_what_engines_take(engine: str, role: Role) -> None:
         assert (finding.id, finding.severity) == ("weights-quantisation", "blocks")
         assert role in finding.evidence and find_folder(engine).facts.title in finding.fix
     assert check_quantisation(facts_with(None), engine, role) == []
+
+
+@pytest.mark.parametrize("name", tiny_fp8.CASES)
+def test_the_doctor_takes_what_slipstream_reads_in_fp8(name: str, tmp_path: Path) -> None:
+    folder = tiny_fp8.save_fp8(name, tmp_path)[0]
+    assert check_model(folder) == [] == check_quantisation(describe(folder), "slipstream", "target")
 
 
 def test_limited_support_slows() -> None:
