@@ -34,7 +34,7 @@ LIMITED = rule(
 def check_support(facts: ModelFacts, role: Role, engine: EngineFacts, gpus: Sequence[Gpu]) -> list[Finding]:
     """Whether the engine takes these weights in this role, and the GPUs have what they need."""
     found = check_quantisation(facts, engine, role)
-    for gpu in gpus:
+    for gpu in () if engine.has_own_kernels else gpus:
         if gpu.compute_capability:
             major, minor = divmod(round(gpu.compute_capability * 10), 10)
             found += check_capability(facts, (major, minor))

@@ -26,6 +26,7 @@ class EngineFacts:
     finds_models: bool = True  # takes the hub's names, or those of its own store
     has_our_names: bool = False  # built-in models and Ollama's, by the names that Slipstream has for them
     least_capability: float = 0.0  # compute capability of the oldest NVIDIA GPU
+    has_own_kernels: bool = False  # for quantised weights: it does not need the GPUs that vLLM's kernels need
     uses_torch: bool = False
     uses_llama_cpp_python: bool = False
     image: EngineImage | None = None  # None: no manifests for containers

@@ -25,6 +25,7 @@ from slipstream.model_files.quantisation import (
     label,
 )
 from slipstream.model_files.weights import check_weights, describe, load_one_tensor
+from slipstream.predict.gpus import Gpu
 from unit.models import model_files
 
 LLAMA_70B = {
@@ -241,6 +242,15 @@ def test_what_engines_take(engine: str, role: Role) -> None:
 def test_the_doctor_takes_what_slipstream_reads_in_fp8(name: str, tmp_path: Path) -> None:
     folder = tiny_fp8.save_fp8(name, tmp_path)[0]
     assert check_model(folder) == [] == check_quantisation(describe(folder), "slipstream", "target")
+
+
+@pytest.mark.parametrize("engine", ["llama-server", "ollama", "slipstream", "tabbyapi", "vllm"])
+def test_an_old_gpu_blocks_only_the_kernels_that_need_a_newer_one(engine: str) -> None:
+    facts, old = find_folder(engine).facts, Gpu("A GPU", "nvidia", 8 << 30, 8 << 30, 6.1, 300e9, None)
+    for method in facts.quantisations:
+        found = support_checks.check_support(facts_with(method), "target", facts, [old])
+        is_blocked = engine == "vllm" and method in LEAST_CAPABILITY
+        assert [f.id for f in found if f.severity == "blocks"] == ["weights-capability"] * is_blocked
 
 
 def test_limited_support_slows() -> None:

@@ -75,6 +75,7 @@ FACTS = EngineFacts(
     best_weights="a GGUF of the model (or convert the unquantised checkpoint: python convert_hf_to_gguf.py FOLDER "
     "--outfile model.gguf)",
     check_vocabulary=check_vocabulary,
+    has_own_kernels=True,
     least_capability=5.0,
     uses_llama_cpp_python=True,
     image=EngineImage(

@@ -13,5 +13,6 @@ FACTS = EngineFacts(
     quantisations=LLAMA_CPP.quantisations,
     best_weights="a GGUF of the model (ollama pull NAME, or FROM ./model.gguf in a Modelfile)",
     check_vocabulary=LLAMA_CPP.check_vocabulary,
+    has_own_kernels=LLAMA_CPP.has_own_kernels,
     least_capability=5.0,
 )

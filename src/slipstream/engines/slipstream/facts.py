@@ -34,6 +34,7 @@ FACTS = EngineFacts(
     check_vocabulary=check_vocabulary,
     also_gguf=True,
     has_our_names=True,
+    has_own_kernels=True,
     uses_torch=True,
     uses_llama_cpp_python=True,
 )

@@ -37,6 +37,7 @@ FACTS = EngineFacts(
     },
     best_weights="an EXL3 version of the model, or its float16 safetensors",
     check_vocabulary=check_vocabulary,
+    has_own_kernels=True,
     least_capability=6.0,
     uses_torch=True,
 )
