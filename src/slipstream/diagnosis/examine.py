@@ -131,7 +131,8 @@ def examine(case: Case, say: Say = lambda line: None) -> Diagnosis:
     if case.target and case.draft and len(result.facts) < 2:
         result.findings = _with_names(result.findings, check_names(case.target, case.draft))
     if are_sound:  # else all that follows from damaged files would be found too
-        result.findings += _check_pair(result, say)
+        result.findings += _check_draft(result, say)
+        result.findings += _check_fit(result)
     result.findings += _check_config(result, say) + _check_log(result, say)
     result.findings += _cleared_files(result)
     return result
@@ -160,15 +161,6 @@ def _check_files(case: Case, role: Role, spec: str) -> list[Finding]:
     return weights.check_weights(spec)
 
 
-def _check_pair(result: Diagnosis, say: Say) -> list[Finding]:
-    case = result.case
-    if case.target and case.draft and len(result.facts) == 2:
-        say("comparing draft and target")
-        result.findings += _check_draft(result, case.target, case.draft)
-        result.checked.append("the head with its target" if result.facts["draft"].draft_head else "both vocabularies")
-    return _check_fit(result)
-
-
 def _check_model(result: Diagnosis, role: Role, spec: str, in_files: list[Finding]) -> list[Finding]:
     """Whether this engine on this machine supports a model. `in_files` was found in its files."""
     try:
@@ -188,11 +180,17 @@ def _head_line(facts: ModelFacts) -> str:
     return f"{facts.name} is a draft head ({facts.draft_head}){f' for {facts.made_for}' if facts.made_for else ''}"
 
 
-def _check_draft(result: Diagnosis, target: str, draft: str) -> list[Finding]:
+def _check_draft(result: Diagnosis, say: Say) -> list[Finding]:
     """Whether the draft belongs to the target. A head has no vocabulary of its own to compare."""
+    case = result.case
+    if not (case.target and case.draft and len(result.facts) == 2):
+        return []
+    say("comparing draft and target")
     if result.facts["draft"].draft_head:
-        return check_head(draft, target, result.case.context)
-    return vocabulary.check_specs(target, draft, find_folder(result.case.engine).facts)
+        result.checked.append("the head with its target")
+        return check_head(case.draft, case.target, case.context)
+    result.checked.append("both vocabularies")
+    return vocabulary.check_specs(case.target, case.draft, find_folder(case.engine).facts)
 
 
 def _check_fit(result: Diagnosis) -> list[Finding]:
