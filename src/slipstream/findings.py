@@ -100,5 +100,15 @@ def worst_first(findings: Iterable[Finding]) -> list[Finding]:
     return sorted(dict.fromkeys(findings), key=lambda f: SEVERITIES.index(f.severity))
 
 
+def blocking(findings: Iterable[Finding]) -> list[Finding]:
+    return [finding for finding in findings if finding.severity == "blocks"]
+
+
 def blocks(findings: Iterable[Finding]) -> bool:
-    return any(f.severity == "blocks" for f in findings)
+    return bool(blocking(findings))
+
+
+def refuse(findings: Iterable[Finding]) -> None:
+    """Raises BlockedError with the findings that block, if there are any."""
+    if found := blocking(findings):
+        raise BlockedError(found)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from slipstream.backends import AUTO, BACKENDS, choose_backend
 from slipstream.errors import CapacityError, ModelError, UnsupportedModelError, UsageError
-from slipstream.findings import BlockedError, Finding, blocks, rule
+from slipstream.findings import Finding, blocks, refuse, rule
 from slipstream.host import IGNORE_MEMORY, ignores_memory
 from slipstream.model_files.local_models import local_place
 from slipstream.model_files.model_facts import describe
@@ -138,7 +138,4 @@ def refuse_damaged(spec: str | Path) -> None:
     if str(spec) in BUILTIN_NAMES:
         return
     is_file = str(spec).endswith(".safetensors")
-    found = _check_named((local_place(spec) if is_file else locate(spec)).path)
-    blocking = [finding for finding in found if finding.severity == "blocks"]
-    if blocking:
-        raise BlockedError(blocking)
+    refuse(_check_named((local_place(spec) if is_file else locate(spec)).path))

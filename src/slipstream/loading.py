@@ -19,7 +19,7 @@ from slipstream.core.turn import TURN
 from slipstream.drafters import OWN, DraftSources, ModelBackedDrafter, make_drafter, names, parse_drafter
 from slipstream.drafters.head.drafter import HeadDrafter
 from slipstream.errors import CapacityError, DamagedModelError, SlipstreamError, UnsupportedModelError, UsageError
-from slipstream.findings import BlockedError
+from slipstream.findings import BlockedError, refuse
 from slipstream.load_checks import ModelToLoad, refuse_damaged, refuse_too_large
 from slipstream.model_files.head_checks import check_head, is_head
 from slipstream.model_files.weights import finding_of
@@ -191,9 +191,7 @@ def _attach_head(target: LoadedModel, spec: str | Path) -> HeadModel:
             f"{place.name} is a draft head, which reads hidden states of the target; {target.model.info.backend} does "
             "not give them: use --backend torch, or another drafter"
         )
-    blocking = [finding for finding in check_head(spec) if finding.severity == "blocks"]
-    if blocking:
-        raise BlockedError(blocking)
+    refuse(check_head(spec))
     checkpoint = open_head(place.path, place.name)
     with TURN.taken():
         return target.model.attach_head(checkpoint)

@@ -16,6 +16,7 @@ from typing import Any
 from slipstream.cache import cache_folder, cache_path
 from slipstream.catalogue.families import recognise
 from slipstream.errors import ModelError, SlipstreamError
+from slipstream.findings import blocking
 from slipstream.models.builtin import BUILTINS
 from slipstream.models.files import expand_home
 from slipstream.models.spec import HUB_SPEC
@@ -166,9 +167,8 @@ def read_candidate(spec: str, path: Path) -> FoundModel:
     found = FoundModel(spec, path)
     try:
         findings = check_weights(path) if path.is_dir() else check_files(path)
-        problem = next((f for f in findings if f.severity == "blocks"), None)
-        if problem:
-            return replace(found, problem=problem.evidence)
+        if problems := blocking(findings):
+            return replace(found, problem=problems[0].evidence)
         facts = describe(path)
         if facts.draft_head:
             made_for = facts.made_for or "a target that it does not name"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from slipstream.catalogue.families import Family, recognise
 from slipstream.catalogue.model_scan import FoundModel, candidate, find
-from slipstream.findings import RULES, Finding
+from slipstream.findings import RULES, Finding, blocking
 from slipstream.models.vocabulary import is_filler
 from slipstream.predict.forecast import forecast
 from slipstream.predict.machine import Machine
@@ -79,9 +79,8 @@ def _judged(target: FoundModel, other: FoundModel, judge: PairJudge) -> Ranked:
     if context and 0 < limit < context:
         return Ranked(other, None, f"context too short: trained for {limit:,} tokens, the workload has {context:,}")
     found = judge.check(target, other)
-    blocking = next((finding for finding in found if finding.severity == "blocks"), None)
-    if blocking:
-        return Ranked(other, None, _rejection(target, other, blocking))
+    if problems := blocking(found):
+        return Ranked(other, None, _rejection(target, other, problems[0]))
     is_translated = any(finding.id == TRANSLATE.id for finding in found)
     expected = forecast(judge.machine, ours, theirs, judge.engine, Need.of(ours, context), is_translated)
     if expected.prediction is None:

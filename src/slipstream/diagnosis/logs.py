@@ -29,7 +29,7 @@ from slipstream.diagnosis.log_unknown import (
     unknown,
 )
 from slipstream.engines import EngineFolder, find_folder, folders
-from slipstream.findings import Finding
+from slipstream.findings import Finding, blocks
 from slipstream.parsing.failure_files import read_failures
 from slipstream.parsing.log_index import SignIndex
 from slipstream.parsing.log_patterns import Pattern, StartLog
@@ -158,7 +158,7 @@ class _Judgement:
         overtaken = [one for one in located if one.blocks and self._is_overtaken(one)]
         located = [one for one in located if one not in overtaken]
         found = _best_explanations(self._told([*located, *self._figures()]), self.patterns)
-        if not any(finding.severity == "blocks" for finding in found):
+        if not blocks(found):
             found += [*self._told(self._unexplained()), *self._context(overtaken)]
         return found
 
@@ -398,7 +398,7 @@ def _best_explanations(findings: list[Finding], patterns: list[Pattern]) -> list
     findings = [finding for finding in findings if finding.id not in replaced]
     general = {pattern.rule.id for pattern in patterns if pattern.general}
     precise = [finding for finding in findings if finding.id not in general]
-    if any(finding.severity == "blocks" for finding in precise):
+    if blocks(precise):
         return precise
     quoted = {finding.evidence for finding in precise}
     weak = [finding for finding in findings if finding.id in general and finding.evidence not in quoted]

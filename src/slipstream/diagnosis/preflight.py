@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slipstream.engines import find_folder
-from slipstream.findings import BlockedError
+from slipstream.findings import BlockedError, refuse
 from slipstream.model_files.head_checks import check_head
 from slipstream.vocabularies import checks as vocabulary
 from slipstream.vocabularies.rules import TRANSLATE
@@ -21,6 +21,4 @@ def refuse_other_vocabulary(target: str, draft: str, drafter: str | None) -> Non
 
 def refuse_other_target(target: str, head: str) -> None:
     """Raises BlockedError for a head that can't draft for this target, or that is damaged."""
-    blocking = [finding for finding in check_head(head, target) if finding.severity == "blocks"]
-    if blocking:
-        raise BlockedError(blocking)
+    refuse(check_head(head, target))

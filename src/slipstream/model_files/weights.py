@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from slipstream.errors import ModelError, ModelNotFoundError, UnsupportedModelError
-from slipstream.findings import BlockedError, Finding, blocks, rule
+from slipstream.findings import Finding, blocks, refuse, rule
 from slipstream.model_files.head_checks import check_head
 from slipstream.model_files.local_models import local_place
 from slipstream.model_files.model_facts import ModelFacts, describe
@@ -106,9 +106,7 @@ def check_files(path: Path) -> list[Finding]:
 
 def refuse_incomplete(path: Path) -> None:
     """Raises BlockedError for files that are not whole. Pickled weights may be, though not every engine reads them."""
-    blocking = [f for f in check_files(path) if f.severity == "blocks" and f.id != PICKLED.id]
-    if blocking:
-        raise BlockedError(blocking)
+    refuse(finding for finding in check_files(path) if finding.id != PICKLED.id)
 
 
 def finding_of(error: ModelError) -> Finding:

@@ -22,7 +22,7 @@ from slipstream.engines.ports import free_port
 from slipstream.engines.readiness import Explain
 from slipstream.engines.session import Running, require_speculation, running
 from slipstream.errors import EngineError, EngineRequestError, SilentFallbackError
-from slipstream.findings import BlockedError, Finding, worst_first
+from slipstream.findings import Finding, refuse, worst_first
 from slipstream.tasks.reporter import Reporter
 
 _COLOURS = "red, blue, green, gold, grey, pink, "
@@ -56,9 +56,7 @@ def check_first(engine: ExternalEngine, settings: EngineSettings) -> list[Findin
         batch=settings.streams or 1,
     )
     findings = worst_first([*examine(case).findings, *_check_configuration(engine, settings)])
-    blocking = [f for f in findings if f.severity == "blocks"]
-    if blocking:
-        raise BlockedError(blocking)
+    refuse(findings)
     return findings
 
 

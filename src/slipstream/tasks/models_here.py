@@ -10,7 +10,7 @@ from typing import Any
 from slipstream.cache import cache_path
 from slipstream.catalogue.model_scan import FoundModel, find
 from slipstream.errors import ModelNotFoundError, UsageError
-from slipstream.findings import BlockedError, Finding
+from slipstream.findings import BlockedError, Finding, blocking
 from slipstream.model_files.local_models import local_place
 from slipstream.model_files.model_facts import ModelFacts, describe
 from slipstream.model_files.quantisation import label
@@ -135,8 +135,7 @@ def show_model(spec: str) -> ModelDetails:
     files = _files(path)
     if not files and not path.exists():
         raise ModelNotFoundError(f"{spec} is not on this machine: there is nothing at {path}.")
-    findings = check_weights(path) if path.is_dir() else check_files(path)
-    problems = [finding for finding in findings if finding.severity == "blocks"]
+    problems = blocking(check_weights(path) if path.is_dir() else check_files(path))
     if not files:
         raise BlockedError(problems)
     return ModelDetails(spec, store, path, describe(spec), files, problems)

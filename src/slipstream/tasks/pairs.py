@@ -14,7 +14,7 @@ from slipstream.diagnosis.support_checks import OWN, check_models, own_packages,
 from slipstream.engines import find_folder
 from slipstream.engines.facts import EngineFacts
 from slipstream.errors import SlipstreamError, UsageError
-from slipstream.findings import Finding
+from slipstream.findings import Finding, blocking
 from slipstream.measurement.results import ALL_KINDS
 from slipstream.measurement.runner import BenchSettings
 from slipstream.predict.machine import Machine, inspect
@@ -125,7 +125,7 @@ def judge_of(machine: Machine, engine: EngineFacts, context: int | None = None) 
 
     def check(target: FoundModel, draft: FoundModel) -> list[Finding]:
         of_pair = check_models(str(target.path), str(draft.path), engine, machine.gpus)
-        return [*(f for f in of_machine if f.severity == "blocks"), *of_pair]
+        return [*blocking(of_machine), *of_pair]
 
     return PairJudge(machine, engine, check, context)
 

@@ -13,7 +13,7 @@ from slipstream.diagnosis.support_checks import check_models, own_packages, usua
 from slipstream.engines import find_folder
 from slipstream.engines.facts import EngineFacts
 from slipstream.errors import UsageError
-from slipstream.findings import Finding, blocks
+from slipstream.findings import Finding, blocking, blocks
 from slipstream.model_files.model_facts import describe
 from slipstream.model_files.weights import check_weights
 from slipstream.predict.forecast import forecast
@@ -81,13 +81,13 @@ def plan(options: PlanOptions) -> PlanResult:
     if machine is None:
         room = MemoryRoom(_stated_gpus(options.gpus))
         made = plan_memory(target, draft, need, room, engine, options.nodes)
-        return PlanResult(made, target, draft, [*notes, *more, *made.notes], [*_blocking(found), *check(made)])
+        return PlanResult(made, target, draft, [*notes, *more, *made.notes], [*blocking(found), *check(made)])
     found += machine_checks.check(machine, engine, own_packages(machine, engine))
     is_translated = any(finding.id == TRANSLATE.id for finding in found)
     expected = forecast(machine, target, draft, engine, need, is_translated)
     made = expected.memory
     notes = [*_where(machine, made), *notes, *more, *made.notes]
-    findings = [*_blocking(found), *expected.findings]
+    findings = [*blocking(found), *expected.findings]
     return PlanResult(made, target, draft, notes, findings, None if blocks(findings) else expected.prediction)
 
 
@@ -96,10 +96,6 @@ def _check_files(options: PlanOptions, engine: EngineFacts, gpus: Sequence[Gpu])
     specs = [spec for spec in (options.target, options.draft) if spec]
     broken = [finding for spec in specs for finding in check_weights(spec)]
     return broken if blocks(broken) else [*broken, *check_models(options.target, options.draft, engine, gpus)]
-
-
-def _blocking(findings: list[Finding]) -> list[Finding]:
-    return [finding for finding in findings if finding.severity == "blocks"]
 
 
 def split_settings(made: MemoryPlacement) -> dict[str, str]:
