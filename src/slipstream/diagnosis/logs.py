@@ -254,15 +254,14 @@ class _Judgement:
         return first
 
     def _fits(self, pattern: Pattern, hit: Hit) -> bool:
-        if pattern.place.phase not in ("any", *self.run.phases(hit.at)):
+        if pattern.phase not in ("any", *self.run.phases(hit.at)):
             return False
         if pattern.rule.severity == "blocks" and (_is_no_failure(hit.line) or is_survived(self.log.text, hit.at)):
             return False
         return self._has_frames(pattern, hit) or self._may_have_frames(pattern, hit)
 
     def _has_frames(self, pattern: Pattern, hit: Hit) -> bool:
-        frames = pattern.place.frames
-        return not frames or any(frame in self._traceback(hit.at) for frame in frames)
+        return not pattern.frames or any(frame in self._traceback(hit.at) for frame in pattern.frames)
 
     def _may_have_frames(self, pattern: Pattern, hit: Hit) -> bool:
         """Of a line alone, what the user says of the engine decides, if it is a failure of that engine."""
@@ -292,7 +291,7 @@ class _Judgement:
     def _doubt(self, pattern: Pattern, hit: Hit) -> str:
         """A sentence with "may" where the log does not show that it is from the engine that the rule is about."""
         if not self._has_frames(pattern, hit):
-            frames = " or ".join(pattern.place.frames)
+            frames = " or ".join(pattern.frames)
             return f"The log has no traceback, so this may come from {frames} or from another program."
         if self.is_certain or pattern in ANY_ENGINE:
             return ""

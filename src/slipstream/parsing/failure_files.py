@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from slipstream.findings import rule
-from slipstream.parsing.log_patterns import LinePlace, Pattern
+from slipstream.parsing.log_patterns import Pattern
 
 _KEYS = {
     *("severity", "title", "cause", "fix", "texts", "matches", "only_with", "unless", "ended_by", "instead_of"),
@@ -57,7 +57,8 @@ def _pattern(rule_id: str, values: Mapping[str, Any]) -> Pattern:
         matches=re.compile(matches, re.MULTILINE) if matches else None,
         only_with=tuple(values.get("only_with", ())),
         instead_of=tuple(values.get("instead_of", ())),
-        place=LinePlace(values.get("phase", "any"), tuple(values.get("frames", ()))),
+        phase=values.get("phase", "any"),
+        frames=tuple(values.get("frames", ())),
         general=values.get("general", False),
         unless=tuple(values.get("unless", ())),
         ended_by=tuple(values.get("ended_by", ())),

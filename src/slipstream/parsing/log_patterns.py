@@ -12,28 +12,16 @@ Phase = Literal["start", "serving", "any"]
 
 
 @dataclass(frozen=True, slots=True)
-class LinePlace:
-    """Where a line stands. `phase`: before the engine is ready, after that, or either. `frames`: texts, one of which
-    must be in the traceback above the line, for a message that other programs print too.
-    """
-
-    phase: Phase = "any"
-    frames: tuple[str, ...] = ()
-
-
-ANYWHERE = LinePlace()
-
-
-@dataclass(frozen=True, slots=True)
 class Pattern:
     """`pieces`: exact texts, one of which is in the line. `matches`: a pattern for the line; its groups fill in the
     rule.
 
     `only_with`: texts elsewhere in the log, one of which is needed too; `unless`: those that show that the line is
     harmless; `ended_by`: those after the line that show that it is over. `instead_of`: less precise rules that this
-    one replaces. `general`: the rule can do little more than repeat the message; any other explanation
-    replaces it. `fix_on`: what to do instead where the log shows a platform or is from an engine; the first that fits
-    counts.
+    one replaces. `phase`: the line is printed before the engine is ready, after that, or either. `frames`: texts, one
+    of which must be in the traceback above the line, for a message that other programs print too. `general`: the rule
+    can do little more than repeat the message; any other explanation replaces it. `fix_on`: what to do instead where
+    the log shows a platform or is from an engine; the first that fits counts.
     """
 
     rule: Rule
@@ -41,7 +29,8 @@ class Pattern:
     matches: re.Pattern[str] | None = None
     only_with: tuple[str, ...] = ()
     instead_of: tuple[str, ...] = ()
-    place: LinePlace = ANYWHERE
+    phase: Phase = "any"
+    frames: tuple[str, ...] = ()
     general: bool = False
     unless: tuple[str, ...] = ()
     ended_by: tuple[str, ...] = ()
