@@ -9,9 +9,9 @@ from itertools import islice
 from slipstream.engines import EngineFolder, find_folder, folders
 from slipstream.errors import UsageError
 from slipstream.findings import Finding, rule
+from slipstream.parsing.config_checks import shorten
 from slipstream.parsing.configuration import RELATED, Configuration
 from slipstream.parsing.log_reading import Log
-from slipstream.parsing.log_scan import quote
 from slipstream.parsing.verify_loops import verify_loop
 
 
@@ -33,7 +33,7 @@ def lint(engine: str, text: str) -> list[Finding]:
     other = guess_engine(text)
     looks = f"It looks like one of {other}" if other else "It is not one of another known engine either"
     fix = f"Check it with --engine {other}." if other else "Check that it is the file or command that the engine gets."
-    return [NOT_RECOGNISED.finding(quote(text.strip().splitlines()[0]), engine=folder.name, looks=looks, fix=fix)]
+    return [NOT_RECOGNISED.finding(shorten(text.strip().splitlines()[0]), engine=folder.name, looks=looks, fix=fix)]
 
 
 _BLOCK = re.compile(r"(?m)^[ \t]*```\w*[ \t]*\n(?P<text>(?:(?![ \t]*```)[^\n]{0,2000}\n){1,200})[ \t]*```")
@@ -74,8 +74,8 @@ def lint_script(text: str) -> list[Finding]:
     """The problems of someone's own decoding loop. Empty if there are none."""
     call = verify_loop(text)
     if call:
-        return [ONE_BY_ONE.finding(f"line {Log(text).line_number(call.at)}: {quote(call.line)}")]
-    return [] if guess_engine(text) else [SCRIPT.finding(quote(text.strip().splitlines()[0]) if text.strip() else "")]
+        return [ONE_BY_ONE.finding(f"line {Log(text).line_number(call.at)}: {shorten(call.line)}")]
+    return [] if guess_engine(text) else [SCRIPT.finding(shorten(text.strip().splitlines()[0]) if text.strip() else "")]
 
 
 def lint_blocks(log: Log, engine: str | None = None) -> list[Finding]:

@@ -30,13 +30,14 @@ from slipstream.diagnosis.log_unknown import (
 )
 from slipstream.engines import EngineFolder, find_folder, folders
 from slipstream.findings import Finding, blocks
+from slipstream.parsing.config_checks import shorten
 from slipstream.parsing.failure_files import read_failures
 from slipstream.parsing.log_index import SignIndex
 from slipstream.parsing.log_patterns import Pattern, StartLog
 from slipstream.parsing.log_platforms import platforms_in
 from slipstream.parsing.log_reading import Log, condensed
 from slipstream.parsing.log_runs import LastRun, last_run
-from slipstream.parsing.log_scan import Hit, Located, first_hit, hits, line_at, quote
+from slipstream.parsing.log_scan import Hit, Located, first_hit, hits, line_at
 
 ANY_ENGINE = read_failures(Path(__file__).with_name("failures"))  # what any engine may print
 _BEFORE_END = 64_000  # characters before the last answer in which the cause of a later end may be
@@ -214,7 +215,7 @@ class _Judgement:
         return [one.finding.with_evidence(self._quoted(_exception_of(self.log.text, one.hit))) for one in in_order]
 
     def _quoted(self, hit: Hit) -> str:
-        return f"line {self.log.line_number(hit.at)}: {quote(hit.line)}"
+        return f"line {self.log.line_number(hit.at)}: {shorten(hit.line)}"
 
     def _known_failures(self, failed_after: int) -> Iterator[Located]:
         """What blocks is looked for from `failed_after` on, the rest in the whole run."""

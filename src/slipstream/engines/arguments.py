@@ -60,14 +60,5 @@ def _check(table: Table, flag: Flag, value: object) -> None:
     chosen = str(value).split(",") if flag.comma else [str(value)]
     if flag.choices and not set(chosen) <= set(flag.choices):
         raise UsageError(f"{where} is {value!r}; expected {', '.join(flag.choices)}")
-    if flag.kind in ("int", "float") and str(value) not in flag.words:
-        number = float(str(value))
-        low, high = flag.at_least, flag.at_most
-        if (low is not None and number < low) or (high is not None and number > high):
-            raise UsageError(f"{where} is {value}; expected {_range(low, high)}")
-
-
-def _range(low: float | None, high: float | None) -> str:
-    if high is None:
-        return f"{low:g} or more"
-    return f"{high:g} or less" if low is None else f"{low:g} to {high:g}"
+    if flag.kind in ("int", "float") and str(value) not in flag.words and not flag.allows(float(str(value))):
+        raise UsageError(f"{where} is {value}; expected {flag.span}")

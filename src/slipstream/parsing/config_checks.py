@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from slipstream.findings import Finding, Severity, rule
 from slipstream.parsing.command_line import Option, Word
-from slipstream.parsing.flag_table import Flag, Table
+from slipstream.parsing.flag_table import Flag, Table, nearest
 
 MAX_EVIDENCE = 200  # characters of a value to quote
 MAX_CHOICES = 16  # choices to list
@@ -160,8 +160,8 @@ def check_value(flag: Flag, value: object, evidence: str, table: Table, *, conve
         severity: Severity | None = "note" if converts and _would_convert(flag, value) else None
         yield TYPE.finding(evidence, severity, name=flag.name, expected=_expected(flag))
         return
-    if flag.kind in ("int", "float") and not _in_range(flag, float(str(value))):
-        yield RANGE.finding(evidence, name=flag.name, expected=_span(flag))
+    if flag.kind in ("int", "float") and not flag.allows(float(str(value))):
+        yield RANGE.finding(evidence, name=flag.name, expected=flag.span)
     if flag.choices:
         yield from _check_choice(flag, str(value), evidence, table)
 
@@ -213,16 +213,6 @@ def typed(flag: Flag, text: str) -> object:
     return text
 
 
-def _in_range(flag: Flag, number: float) -> bool:
-    return (flag.at_least is None or number >= flag.at_least) and (flag.at_most is None or number <= flag.at_most)
-
-
-def _span(flag: Flag) -> str:
-    if flag.at_most is None:
-        return f"{flag.at_least:g} or more"
-    return f"{flag.at_least:g} to {flag.at_most:g}" if flag.at_least is not None else f"at most {flag.at_most:g}"
-
-
 def _expected(flag: Flag) -> str:
     words = f" or {', '.join(flag.words)}" if flag.words else ""
     return _KINDS[flag.kind] + words
@@ -233,7 +223,7 @@ def _check_choice(flag: Flag, value: str, evidence: str, table: Table) -> Iterat
     known = {choice.lower() for choice in flag.choices}
     for item in chosen:
         if item.strip().lower() not in known:
-            near = Table(table.engine, "", "", tuple(Flag(choice) for choice in flag.choices)).nearest(item)
+            near = nearest(item, flag.choices)
             yield CHOICE.finding(
                 evidence,
                 name=flag.name,

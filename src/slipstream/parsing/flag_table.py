@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -31,6 +32,17 @@ class Flag:
     @property
     def names(self) -> tuple[str, ...]:
         return (self.name, *self.aliases)
+
+    def allows(self, number: float) -> bool:
+        """Whether a number is in the flag's range."""
+        return (self.at_least is None or number >= self.at_least) and (self.at_most is None or number <= self.at_most)
+
+    @property
+    def span(self) -> str:
+        """The range in words, of a flag that has one."""
+        if self.at_most is None:
+            return f"{self.at_least:g} or more"
+        return f"{self.at_least:g} to {self.at_most:g}" if self.at_least is not None else f"at most {self.at_most:g}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +86,13 @@ class Table:
         return longer.pop() if len(longer) == 1 else name
 
     def nearest(self, name: str) -> str | None:
-        """The known name most like `name`; None when nothing comes near."""
-        near = difflib.get_close_matches(name, self.names(), n=1, cutoff=_ALIKE)
-        return near[0] if near else None
+        return nearest(name, self.names())
+
+
+def nearest(name: str, known: Sequence[str]) -> str | None:
+    """The known name most like `name`; None when nothing comes near."""
+    near = difflib.get_close_matches(name, known, n=1, cutoff=_ALIKE)
+    return near[0] if near else None
 
 
 def names_in(file: Path) -> frozenset[str]:

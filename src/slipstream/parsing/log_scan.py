@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from slipstream.findings import Finding
 from slipstream.parsing.log_index import SignIndex
 
-MAX_QUOTE = 200  # characters of a line to quote
 _REACH = 500  # characters before and after a hit that a pattern sees
 _MAX_WINDOWS = 20  # windows to check in one line
 _MAX_MISSES = 50_000  # give up after this many lines with the text but without a pattern match
@@ -110,8 +109,3 @@ def _line_around(text: str, at: int) -> tuple[int, int, bool]:
     start = max(text.rfind("\n", first, at), text.rfind("\r", first, at)) + 1 or first
     ends = [end for end in (text.find("\n", at, last), text.find("\r", at, last)) if end >= 0]
     return (start, min(ends), False) if ends else (start, min(len(text), last), last < len(text))
-
-
-def quote(line: str) -> str:
-    line = " ".join(line.split())
-    return line if len(line) <= MAX_QUOTE else line[: MAX_QUOTE - 1] + "…"

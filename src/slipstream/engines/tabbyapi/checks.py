@@ -21,7 +21,7 @@ from slipstream.parsing.config_checks import (
     unknown,
 )
 from slipstream.parsing.configuration import NOT_MINE, SHAPED, FileConfiguration
-from slipstream.parsing.flag_table import Flag, Table
+from slipstream.parsing.flag_table import Table, nearest
 from slipstream.reading import BadYamlError, parse_yaml
 
 SECTION = rule(
@@ -102,8 +102,7 @@ def _check_section(name: str, section: object) -> Iterator[Finding]:
 
 
 def _unknown_section(name: str) -> Finding:
-    known = Table("tabbyapi", "", "", tuple(Flag(section) for section in SECTIONS))
-    right = SECTION_NAMES.get(name) or known.nearest(name)
+    right = SECTION_NAMES.get(name) or nearest(name, tuple(SECTIONS))
     effect = ", so it runs without speculation" if right == "draft_model" else ""
     fix = f"Rename the section to `{right}:`." if right else f"Sections: {', '.join(SECTIONS)}."
     return SECTION.finding(f"{name}:", name=name, effect=effect, fix=fix)
