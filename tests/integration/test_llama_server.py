@@ -324,7 +324,7 @@ def test_an_engine_that_dies_in_mid_benchmark_leaves_its_figures(tiny):
     from slipstream.measurement.load import run_load
     from slipstream.measurement.runner import BenchSettings
     from slipstream.measurement.workload import Prompt
-    from slipstream.tasks.bench_engine import started
+    from slipstream.tasks.engine_comparison import started
 
     mortal = settings(tiny, method="draft-simple", draft=tiny, draft_length=3)
     prompts = [Prompt(f"p{i}", "chat", ("a b a b",), raw=True) for i in range(20)]

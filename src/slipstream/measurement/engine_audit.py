@@ -8,7 +8,6 @@ equally likely to plain decoding; where it does not, or where tokens are sampled
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from slipstream.core.generator import Answer, Generator
@@ -19,7 +18,7 @@ from slipstream.engines.engine_types import TokenCandidate
 from slipstream.errors import EngineError
 from slipstream.measurement.audit import AuditedAnswer, Difference, Outcome, drafted_tokens
 from slipstream.measurement.results import PLAIN
-from slipstream.measurement.runner import Progress
+from slipstream.measurement.runner import Opener, Progress
 from slipstream.measurement.workload import Prompt
 
 # Of log-probabilities: quantised weights and caches in 16 bits move logits by some hundredths between batch shapes.
@@ -28,7 +27,6 @@ TIE = 0.15
 # The gap at a character of plain decoding's answer to the text that the other one has there; None where unknown.
 GapAt = Callable[[Prompt, int, str], float | None]
 Answers = Mapping[tuple[str, int], Answer]
-Opener = AbstractContextManager[Generator]  # an engine that runs inside the block
 
 
 @dataclass(slots=True)
@@ -63,7 +61,7 @@ def audit_engines(
 
     def ask(label: str) -> None:
         answers = answered.setdefault(label, {})
-        with openers[label] as generator:
+        with openers[label]() as generator:
             for key, answer in answer_all(generator, prompts, samplings, limits):
                 answers[key] = answer
                 progress(sum(map(len, answered.values())), total, label)

@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
 from slipstream.core.generator import Generator
 from slipstream.errors import EngineError
 from slipstream.measurement.ratio import ratio
-from slipstream.measurement.runner import BenchSettings, Progress, warm_up
+from slipstream.measurement.runner import BenchSettings, Opener, Progress, warm_up
 from slipstream.measurement.samples import PromptSample
 from slipstream.measurement.workload import Prompt, run_conversation
-
-Opener = Callable[[], AbstractContextManager[Generator]]  # an engine that runs inside the block
 
 
 @dataclass(frozen=True, slots=True)

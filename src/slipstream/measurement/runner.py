@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from slipstream.core.generator import Generator
@@ -29,6 +30,7 @@ class BenchSettings:
     keep_learned: bool = False  # let drafters meet a prompt again
 
 
+Opener = Callable[[], AbstractContextManager[Generator]]  # an engine that runs inside the block
 Progress = Callable[[int, int, str], None]  # samples done, samples in all, what comes next
 
 

@@ -15,7 +15,7 @@ from slipstream.measurement.engine_generator import EngineGenerator
 from slipstream.measurement.results import PLAIN
 from slipstream.tasks.audit_engine import audit_engine
 from slipstream.tasks.bench import default_drafters
-from slipstream.tasks.bench_engine import EngineComparison
+from slipstream.tasks.engine_comparison import EngineComparison
 from slipstream.tasks.models import Models, load_models
 from slipstream.tasks.options import (
     AUDIT_WORKLOAD,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from functools import partial
 
 from slipstream.core.generator import Generator
@@ -15,15 +14,7 @@ from slipstream.errors import UsageError
 from slipstream.measurement.audit import AuditQuestions
 from slipstream.measurement.engine_audit import EngineAudit, GapAt, audit_engines, gap_of_candidates
 from slipstream.measurement.workload import Prompt
-from slipstream.tasks.bench_engine import (
-    EngineComparison,
-    attached,
-    check_all,
-    forces_acceptance,
-    settings_by_label,
-    started,
-)
-from slipstream.tasks.engine_runs import on_free_port
+from slipstream.tasks.engine_comparison import EngineComparison, forces_acceptance, openers
 from slipstream.tasks.reporter import Reporter
 
 _TOP = 5  # candidates that are asked for where texts differ
@@ -36,9 +27,11 @@ def audit_engine(comparison: EngineComparison, questions: AuditQuestions, report
             "--engine-args force the acceptance of drafts, so the text can't be compared: remove that argument"
         )
     samplings = comparable(comparison.choice.find(), questions.samplings, reporter)
-    openers, limits = _openers(comparison, reporter), questions.limits
+    if comparison.running.url and not comparison.running.plain_url:
+        raise UsageError("an audit compares two engines: add --plain-url with the URL of one without speculation")
+    engines, limits = openers(comparison, reporter), questions.limits
     gap_at = partial(_gap_at, limits=limits)
-    audit = audit_engines(openers, questions.prompts, samplings, limits, gap_at, reporter.progress)
+    audit = audit_engines(engines, questions.prompts, samplings, limits, gap_at, reporter.progress)
     for error in audit.errors:
         reporter.say(error)
     return audit
@@ -55,16 +48,6 @@ def comparable(engine: ExternalEngine, samplings: Sequence[Sampling], reporter: 
     if len(greedy) < len(samplings):
         reporter.say(f"{why}: only greedy answers are compared")
     return greedy
-
-
-def _openers(comparison: EngineComparison, reporter: Reporter) -> dict[str, AbstractContextManager[Generator]]:
-    if comparison.running.url:
-        if not comparison.running.plain_url:
-            raise UsageError("an audit compares two engines: add --plain-url with the URL of one without speculation")
-        return {label: attached(comparison, label) for label in comparison.urls()}
-    engine, chosen = comparison.choice.find(), settings_by_label(comparison)
-    check_all(engine, list(chosen.values()))
-    return {label: started(engine, on_free_port(settings), label, reporter) for label, settings in chosen.items()}
 
 
 def _gap_at(generator: Generator, limits: Limits) -> GapAt:

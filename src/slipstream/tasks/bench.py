@@ -22,7 +22,8 @@ from slipstream.measurement.workload import Prompt
 from slipstream.model_files.model_facts import describe
 from slipstream.predict.machine import inspect
 from slipstream.predict.sizes import Sizes
-from slipstream.tasks.bench_engine import EngineComparison, bench_engine
+from slipstream.tasks.bench_engine import bench_engine
+from slipstream.tasks.engine_comparison import EngineComparison
 from slipstream.tasks.models import Models, load_models, load_synthetic
 from slipstream.tasks.options import (
     BENCH_WORKLOAD,

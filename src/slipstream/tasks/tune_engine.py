@@ -15,7 +15,7 @@ from slipstream.errors import SlipstreamError, UsageError
 from slipstream.measurement.tune import OFF, TuneCandidate, TuneResult
 from slipstream.measurement.tune_restarts import RestartTuner
 from slipstream.measurement.workload import Prompt
-from slipstream.tasks.bench_engine import started
+from slipstream.tasks.engine_comparison import started
 from slipstream.tasks.engine_runs import on_free_port
 from slipstream.tasks.engine_settings import as_given, engine_settings, with_method
 from slipstream.tasks.options import EngineChoice, ModelOptions, TuneOptions

@@ -9,7 +9,7 @@ import pytest
 from slipstream.engines import find_engine
 from slipstream.engines.engine_types import PLAIN
 from slipstream.errors import ModelNotFoundError, UsageError
-from slipstream.tasks.bench_engine import label_of
+from slipstream.tasks.engine_comparison import label_of
 from slipstream.tasks.engine_settings import as_given, engine_settings
 from slipstream.tasks.export import export
 from slipstream.tasks.options import EngineChoice, ModelOptions

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 
 import pytest
 
@@ -281,10 +281,8 @@ def test_findings_of_an_engine(gap, outcome):
 
 
 def audited(plain: FixedSpeed, other: FixedSpeed, gap: float | None = 1.0):
-    openers = {g.label: nullcontext(g) for g in (plain, other)}
-    return audit_engines(
-        openers, PROMPTS, [Sampling()], Limits(8), lambda generator: lambda prompt, at, text: gap, lambda *_: None
-    )
+    both, same_gap = openers(plain, other), lambda prompt, at, text: gap
+    return audit_engines(both, PROMPTS, [Sampling()], Limits(8), lambda generator: same_gap, lambda *_: None)
 
 
 def test_an_audit_compares_every_answer_and_asks_plain_decoding_where_texts_differ():

@@ -23,7 +23,7 @@ from slipstream.measurement.synthetic import forced_acceptance
 from slipstream.measurement.table import print_table
 from slipstream.measurement.workload import Prompt
 from slipstream.tasks.audit_engine import audit_engine
-from slipstream.tasks.bench_engine import EngineComparison, forces_acceptance
+from slipstream.tasks.engine_comparison import EngineComparison, forces_acceptance
 from slipstream.tasks.options import EngineChoice, ModelOptions
 from slipstream.tasks.reporter import SILENT
 
