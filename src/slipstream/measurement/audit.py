@@ -60,6 +60,21 @@ class AuditedAnswer:
     difference: Difference | None = None
     num_drafted: int | None = None  # None if the engine does not report it
 
+    @classmethod
+    def of(
+        cls,
+        prompt: Prompt,
+        drafter: str,
+        sampling: Sampling,
+        stats: Stats,
+        outcome: Outcome,
+        difference: Difference | None,
+    ) -> AuditedAnswer:
+        """`stats` are those of the answer that is held against plain decoding's."""
+        num_drafted = stats.num_drafted if stats.drafts_counted else None
+        counts = (stats.num_tokens, stats.num_accepted)
+        return cls(prompt.id, drafter, sampling.temperature, sampling.seed, outcome, *counts, difference, num_drafted)
+
 
 @dataclass(frozen=True, slots=True)
 class AuditQuestions:
@@ -70,7 +85,7 @@ class AuditQuestions:
     limits: Limits
 
 
-GapOf = Callable[[Prompt, Sampling, list[int], int, int], float]
+TokenGap = Callable[[Prompt, Sampling, list[int], int, int], float]
 
 
 def audit(
@@ -78,7 +93,7 @@ def audit(
     others: Sequence[Generator],
     questions: AuditQuestions,
     tolerance: float,
-    gap_of: GapOf | None,
+    gap_of: TokenGap | None,
 ) -> Iterator[AuditedAnswer]:
     """Findings as they come. Only the first turn of a prompt is run. Without `gap_of` any difference is a bug."""
     for prompt, sampling in product(questions.prompts, questions.samplings):
@@ -90,22 +105,8 @@ def audit(
                 common = list(reference.tokens[: difference.position])
                 gap = gap_of(prompt, sampling, common, difference.plain_token, difference.other_token)
                 difference = replace(difference, gap=gap)
-            yield AuditedAnswer(
-                prompt_id=prompt.id,
-                drafter=other.label,
-                temperature=sampling.temperature,
-                seed=sampling.seed,
-                outcome=_outcome(difference, tolerance, sampling),
-                num_tokens=answer.stats.num_tokens,
-                num_accepted=answer.stats.num_accepted,
-                difference=difference,
-                num_drafted=drafted_tokens(answer.stats),
-            )
-
-
-def drafted_tokens(stats: Stats) -> int | None:
-    """None if the engine does not report it."""
-    return stats.num_drafted if stats.drafts_counted else None
+            outcome = _outcome(difference, tolerance, sampling)
+            yield AuditedAnswer.of(prompt, other.label, sampling, answer.stats, outcome, difference)
 
 
 def _first_difference(a: Answer, b: Answer) -> Difference | None:
@@ -138,7 +139,7 @@ def tie_tolerance(info: ModelInfo) -> float:
     return 2 * _LOGIT_NOISE.get(info.dtype, _QUANTISED_NOISE)
 
 
-def logit_gap(model: Model, encode: Callable[[Prompt], list[int]]) -> GapOf:
+def logit_gap(model: Model, encode: Callable[[Prompt], list[int]]) -> TokenGap:
     """Recomputes, row by row as plain decoding does, by how much the plain token led at the place of a difference."""
 
     def gap(prompt: Prompt, sampling: Sampling, common: list[int], plain_token: int, other_token: int) -> float:

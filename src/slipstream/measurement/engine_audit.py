@@ -16,7 +16,7 @@ from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
 from slipstream.engines.engine_types import TokenCandidate
 from slipstream.errors import EngineError
-from slipstream.measurement.audit import AuditedAnswer, Difference, Outcome, drafted_tokens
+from slipstream.measurement.audit import AuditedAnswer, Difference, Outcome
 from slipstream.measurement.results import PLAIN
 from slipstream.measurement.runner import Opener, Progress
 from slipstream.measurement.workload import Prompt
@@ -25,7 +25,7 @@ from slipstream.measurement.workload import Prompt
 TIE = 0.15
 
 # The gap at a character of plain decoding's answer to the text that the other one has there; None where unknown.
-GapAt = Callable[[Prompt, int, str], float | None]
+TextGap = Callable[[Prompt, int, str], float | None]
 Answers = Mapping[tuple[str, int], Answer]
 
 
@@ -33,7 +33,7 @@ Answers = Mapping[tuple[str, int], Answer]
 class EngineAudit:
     """`errors` are what ended engines early; what was compared until then is here all the same."""
 
-    findings: list[AuditedAnswer] = field(default_factory=list)
+    answers: list[AuditedAnswer] = field(default_factory=list)
     complete: bool = True
     errors: list[str] = field(default_factory=list)
 
@@ -43,7 +43,7 @@ def audit_engines(
     prompts: Sequence[Prompt],
     samplings: Sequence[Sampling],
     limits: Limits,
-    gap_of: Callable[[Generator], GapAt],
+    gap_of: Callable[[Generator], TextGap],
     progress: Progress,
 ) -> EngineAudit:
     """One engine after the other, plain decoding last: it is asked how close a choice was where texts differ.
@@ -54,10 +54,10 @@ def audit_engines(
     total = len(prompts) * len(samplings) * len(openers)
     others = [label for label in openers if label != PLAIN]
 
-    def compared(gap_at: GapAt) -> list[AuditedAnswer]:
+    def compared(gap_at: TextGap) -> list[AuditedAnswer]:
         plain = answered.get(PLAIN, {})
         sides = [(label, answered.get(label, {})) for label in others]
-        return [f for label, own in sides for f in compare(plain, own, label, prompts, samplings, gap_at)]
+        return [answer for label, own in sides for answer in compare(plain, own, label, prompts, samplings, gap_at)]
 
     def ask(label: str) -> None:
         answers = answered.setdefault(label, {})
@@ -66,7 +66,7 @@ def audit_engines(
                 answers[key] = answer
                 progress(sum(map(len, answered.values())), total, label)
             if label == PLAIN:
-                audit.findings = compared(gap_of(generator))
+                audit.answers = compared(gap_of(generator))
 
     try:
         for label in (*others, PLAIN):
@@ -77,8 +77,8 @@ def audit_engines(
                 audit.errors.append(f"{label}: {error}")
     except KeyboardInterrupt:
         audit.complete = False
-    if not audit.complete and not audit.findings:  # plain decoding can't be asked any more
-        audit.findings = compared(lambda prompt, at, other: None)
+    if not audit.complete and not audit.answers:  # plain decoding can't be asked any more
+        audit.answers = compared(lambda prompt, at, other: None)
     return audit
 
 
@@ -97,28 +97,19 @@ def compare(
     label: str,
     prompts: Sequence[Prompt],
     samplings: Sequence[Sampling],
-    gap_at: GapAt,
+    gap_at: TextGap,
 ) -> Iterator[AuditedAnswer]:
-    """A finding for each answer that both gave."""
+    """Each answer that both gave."""
     for prompt in prompts:
         for number, sampling in enumerate(samplings):
             key = (prompt.id, number)
             if key in plain and key in other:
                 difference = _difference(prompt, plain[key].text, other[key].text, sampling, gap_at)
-                yield AuditedAnswer(
-                    prompt_id=prompt.id,
-                    drafter=label,
-                    temperature=sampling.temperature,
-                    seed=sampling.seed,
-                    outcome=_outcome(difference),
-                    num_tokens=other[key].stats.num_tokens,
-                    num_accepted=other[key].stats.num_accepted,
-                    difference=difference,
-                    num_drafted=drafted_tokens(other[key].stats),
-                )
+                stats, outcome = other[key].stats, _outcome(difference)
+                yield AuditedAnswer.of(prompt, label, sampling, stats, outcome, difference)
 
 
-def _difference(prompt: Prompt, plain: str, other: str, sampling: Sampling, gap_at: GapAt) -> Difference | None:
+def _difference(prompt: Prompt, plain: str, other: str, sampling: Sampling, gap_at: TextGap) -> Difference | None:
     if plain == other:
         return None
     at = common_prefix_length(plain, other)

@@ -107,7 +107,7 @@ def audit(
         done = audit_engine(comparison, questions, reporter)
         name = comparison.models.name
         facts = {"name": name, "engine": engine.engine}
-        return AuditResult(f"{name} on {engine.engine}", facts, done.findings, done.complete)
+        return AuditResult(f"{name} on {engine.engine}", facts, done.answers, done.complete)
     loaded = load_models(replace(models, drafter=None), machine, reporter)
     info = loaded.target.model.info
     result = AuditResult(f"{info.name}, {info.dtype}, {info.device}", asdict(info))

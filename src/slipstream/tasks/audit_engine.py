@@ -12,7 +12,7 @@ from slipstream.engines.driver import ExternalEngine
 from slipstream.engines.http_generator import HttpGenerator
 from slipstream.errors import UsageError
 from slipstream.measurement.audit import AuditQuestions
-from slipstream.measurement.engine_audit import EngineAudit, GapAt, audit_engines, gap_of_candidates
+from slipstream.measurement.engine_audit import EngineAudit, TextGap, audit_engines, gap_of_candidates
 from slipstream.measurement.workload import Prompt
 from slipstream.tasks.engine_comparison import EngineComparison, forces_acceptance, openers
 from slipstream.tasks.reporter import Reporter
@@ -50,7 +50,7 @@ def comparable(engine: ExternalEngine, samplings: Sequence[Sampling], reporter: 
     return greedy
 
 
-def _gap_at(generator: Generator, limits: Limits) -> GapAt:
+def _gap_at(generator: Generator, limits: Limits) -> TextGap:
     def gap_at(prompt: Prompt, at: int, other: str) -> float | None:
         assert isinstance(generator, HttpGenerator)
         told = generator.candidates(prompt.request(), Sampling(), limits, _TOP)

@@ -287,10 +287,10 @@ def audited(plain: FixedSpeed, other: FixedSpeed, gap: float | None = 1.0):
 
 def test_an_audit_compares_every_answer_and_asks_plain_decoding_where_texts_differ():
     same = audited(FixedSpeed("none", 10), FixedSpeed("ngram", 10))
-    assert same.complete and [f.outcome for f in same.findings] == ["identical"] * len(PROMPTS)
+    assert same.complete and [f.outcome for f in same.answers] == ["identical"] * len(PROMPTS)
     for gap, outcome in ((1.0, "BUG"), (None, "BUG"), (0.01, "tie")):
         other = audited(FixedSpeed("none", 10), FixedSpeed("ngram", 10, text="some"), gap)
-        assert {f.outcome for f in other.findings} == {outcome}
+        assert {f.outcome for f in other.answers} == {outcome}
 
 
 @pytest.mark.parametrize("dies", ["none", "ngram"])
@@ -298,7 +298,7 @@ def test_an_engine_that_dies_in_mid_audit_leaves_what_was_compared(dies):
     found = audited(*(FixedSpeed(label, 10, dies_at=2 if label == dies else None) for label in ("none", "ngram")))
     assert not found.complete
     assert found.errors == [f"{dies}: the engine ended with status 137"]
-    assert [f.outcome for f in found.findings] == ["identical"]
+    assert [f.outcome for f in found.answers] == ["identical"]
 
 
 def test_an_audit_that_is_left_before_plain_decoding_claims_nothing():
@@ -307,4 +307,4 @@ def test_an_audit_that_is_left_before_plain_decoding_claims_nothing():
             raise KeyboardInterrupt
 
     found = audited(FixedSpeed("none", 10), Left("ngram", 10))
-    assert not found.complete and found.findings == []
+    assert not found.complete and found.answers == []
