@@ -48,10 +48,18 @@ class Accepted:
     hit: Hit | None = None  # the line to quote
 
 
-# Each with the text to look for. vLLM: `Accepted: 25 tokens, Drafted: 3652 tokens`, earlier `Number of accepted tokens:
+Table = tuple[tuple[str, re.Pattern[str]], ...]
+
+
+def _table(*rows: tuple[str, str]) -> Table:
+    """Each pattern with the text to look for."""
+    return tuple((piece, re.compile(pattern, re.MULTILINE)) for piece, pattern in rows)
+
+
+# vLLM: `Accepted: 25 tokens, Drafted: 3652 tokens`, earlier `Number of accepted tokens:
 # 1735, Number of draft tokens: 2648`; llama.cpp: `draft acceptance rate = 0.57576 ( 171 accepted / 297 generated)`,
 # llama-speculative `n_drafted = 912 / n_accept = 313` on two lines; TabbyAPI: `Draft: 40 / 64 tokens accepted`.
-_COUNTS = (
+_COUNTS = _table(
     ("SpecDecoding metrics", r"Accepted: (?P<accepted>\d[\d,]*) tokens, Drafted: (?P<drafted>\d[\d,]*) tokens"),
     (
         "draft acceptance",
@@ -61,7 +69,7 @@ _COUNTS = (
 )
 # llama-server's answers, on one line or on several.
 _JSON_COUNTS = re.compile(r'"draft_n":\s*(?P<drafted>\d+),\s*"draft_n_accepted":\s*(?P<accepted>\d+)')
-_TOTALS = (  # counted from the start: the last line has them all
+_TOTALS = _table(  # counted from the start: the last line has them all
     (
         "Number of draft tokens:",
         r"Number of accepted tokens: (?P<accepted>\d[\d,]*), Number of draft tokens: (?P<drafted>\d[\d,]*)",
@@ -78,7 +86,7 @@ _TOTALS = (  # counted from the start: the last line has them all
 )
 # SGLang: `accept len: 2.1, accept rate: 0.4`; vLLM: `Avg Draft acceptance rate: 62.5%`; llama-speculative: `accept =
 # 34.320%`.
-_RATES = (
+_RATES = _table(
     (
         "cceptance",
         r"(?i)(?<!position )\bacceptance[ _]rate\s*[:=]\s*(?P<rate>\d*\.?\d+)(?![\d.]*\s*[-–])\s*(?P<percent>%?)",
@@ -86,13 +94,13 @@ _RATES = (
     ("accept rate:", r"accept rate: (?P<rate>[\d.]+)(?P<percent>)"),
     ("accept  ", r"^accept +=\s*(?P<rate>[\d.]+)(?P<percent>%)"),
 )
-_LENGTHS = (
+_LENGTHS = _table(
     ("ean acceptance length", r"ean acceptance length\s*[:=]\s*(?P<length>\d+(?:\.\d+)?)"),
     ("mean len =", r"mean len =\s*(?P<length>\d+(?:\.\d+)?)"),
     ("accept len:", r"accept len: (?P<length>\d+(?:\.\d+)?)"),
 )
 # A speed of generation. Prompts are read faster, and are named so.
-_SPEEDS = (
+_SPEEDS = _table(
     ("tokens per second", r"(?<!prompt )\beval time =.{0,80}?(?P<speed>[\d,.]+) tokens per second"),
     ("eval rate:", r"(?<!prompt )eval rate:\s+(?P<speed>[\d,.]+) tokens/s"),
     ("Generate: ", r"Generate: (?P<speed>[\d,.]+) T/s"),
@@ -103,68 +111,59 @@ _SPEEDS = (
     ("predicted_per_second", r'"predicted_per_second":\s*(?P<speed>[\d.]+)'),
     ("Output generated in", r"Output generated in .{0,30}\((?P<speed>[\d,.]+) tokens/s"),
 )
-_LAYERS = (("offloaded ", r"offloaded (?P<layers>\d+)/(?P<all>\d+) layers to GPU"),)
-_KV_BYTES = (
+_LAYERS = _table(("offloaded ", r"offloaded (?P<layers>\d+)/(?P<all>\d+) layers to GPU"))
+_KV_BYTES = _table(
     ("KV self size", r"KV self size\s+= +(?P<size>[\d,.]+) (?P<unit>[MG]i?B)"),
     ("kv self size", r"kv self size\s+= +(?P<size>[\d,.]+) (?P<unit>[MG]i?B)"),
     ("llama_kv_cache", r"llama_kv_cache\w*:\s+size =\s*(?P<size>[\d,.]+) (?P<unit>[MG]i?B)"),
     ("KV cache memory:", r"Available KV cache memory: (?P<size>[\d,.]+) (?P<unit>[MG]i?B)"),
     ("KV Cache is allocated", r"K size: (?P<size>[\d,.]+) (?P<unit>GB), V size: (?P<more>[\d.]+)"),
 )
-_KV_TOKENS = (
+_KV_TOKENS = _table(
     ("GPU KV cache size:", r"GPU KV cache size: (?P<tokens>[\d,]+) tokens"),
     ("KV Cache is allocated", r"#tokens: (?P<tokens>[\d,]+)"),
 )
-_PATTERNS = {
-    source: re.compile(source, re.MULTILINE)
-    for table in (_COUNTS, _TOTALS, _RATES, _LENGTHS, _SPEEDS, _LAYERS, _KV_BYTES, _KV_TOKENS)
-    for _, source in table
-}
-Table = tuple[tuple[str, str], ...]
 
 
 def figures(log: Log) -> list[Figure]:
     """The figures of a log, each with its line. Empty if it has none."""
-    text = log.text
-    found = [*_acceptance_figures(text), *_speed_figures(text), *_memory_figures(text)]
-    return [Figure(name, value, shown, log.line_number(hit.at), of) for name, value, shown, hit, of in found]
+    return [*_acceptance_figures(log), *_speed_figures(log), *_memory_figures(log)]
 
 
-_Found = tuple[FigureName, float, str, Hit, float | None]
-
-
-def _acceptance_figures(text: str) -> Iterator[_Found]:
-    accepted = acceptance(text)
+def _acceptance_figures(log: Log) -> Iterator[Figure]:
+    accepted = acceptance(log.text)
     if accepted and accepted.hit:
         counts = f" ({accepted.accepted:,} of {accepted.drafted:,} drafted tokens)" if accepted.drafted else ""
-        yield "acceptance", accepted.rate, f"{accepted.rate:.1%} accepted{counts}", accepted.hit, accepted.drafted
-    if hit := _last(text, _LENGTHS):
-        length = number(hit.groups["length"])
-        yield "tokens_per_step", length, f"{length:g} tokens per step", hit, None
+        shown = f"{accepted.rate:.1%} accepted{counts}"
+        yield Figure("acceptance", accepted.rate, shown, log.line_number(accepted.hit.at), accepted.drafted)
+    if length := tokens_per_step(log.text):
+        tokens, hit = length
+        yield Figure("tokens_per_step", tokens, f"{tokens:g} tokens per step", log.line_number(hit.at))
 
 
-def _speed_figures(text: str) -> Iterator[_Found]:
-    if hit := _last(text, _SPEEDS):
+def _speed_figures(log: Log) -> Iterator[Figure]:
+    if hit := _last(log.text, _SPEEDS):
         speed = number(hit.groups["speed"])
-        yield "tokens_per_s", speed, f"{speed:.1f} tokens/s", hit, None
+        yield Figure("tokens_per_s", speed, f"{speed:.1f} tokens/s", log.line_number(hit.at))
 
 
-def _memory_figures(text: str) -> Iterator[_Found]:
-    if hit := _last(text, _LAYERS):
+def _memory_figures(log: Log) -> Iterator[Figure]:
+    if hit := _last(log.text, _LAYERS):
         layers, whole = (number(hit.groups[name]) for name in ("layers", "all"))
-        yield "gpu_layers", layers, f"{layers:g} of {whole:g} layers on the GPU", hit, whole
-    if hit := _last(text, _KV_BYTES):
+        shown = f"{layers:g} of {whole:g} layers on the GPU"
+        yield Figure("gpu_layers", layers, shown, log.line_number(hit.at), whole)
+    if hit := _last(log.text, _KV_BYTES):
         size = (number(hit.groups["size"]) + number(hit.groups.get("more", ""))) * _UNITS[hit.groups["unit"]]
-        yield "kv_bytes", size, f"KV cache of {size / 1e9:.2f} GB", hit, None
-    if hit := _last(text, _KV_TOKENS):
+        yield Figure("kv_bytes", size, f"KV cache of {size / 1e9:.2f} GB", log.line_number(hit.at))
+    if hit := _last(log.text, _KV_TOKENS):
         tokens = number(hit.groups["tokens"])
-        yield "kv_tokens", tokens, f"KV cache for {tokens:,.0f} tokens", hit, None
+        yield Figure("kv_tokens", tokens, f"KV cache for {tokens:,.0f} tokens", log.line_number(hit.at))
 
 
 def acceptance(text: str) -> Accepted | None:
     """How many drafted tokens were accepted: by counts where the log has them. None if it says nothing of it."""
-    for piece, source in _COUNTS:
-        if counted := list(_from_the_end(text, piece, source)):
+    for piece, pattern in _COUNTS:
+        if counted := list(_from_the_end(text, piece, pattern)):
             return _summed(counted)
     if answers := [
         Hit(found.start("accepted"), line_at(text, found.start("accepted")), found.groupdict())
@@ -195,13 +194,13 @@ def _summed(counted: list[Hit]) -> Accepted | None:
 
 def _last(text: str, table: Table) -> Hit | None:
     """The last line that one of the patterns matches."""
-    found = [hit for piece, source in table if (hit := next(_from_the_end(text, piece, source), None))]
+    found = [hit for piece, pattern in table if (hit := next(_from_the_end(text, piece, pattern), None))]
     return max(found, key=lambda hit: hit.at, default=None)
 
 
-def _from_the_end(text: str, piece: str, source: str) -> Iterator[Hit]:
+def _from_the_end(text: str, piece: str, pattern: re.Pattern[str]) -> Iterator[Hit]:
     """The lines with `piece` that the pattern matches, the last one first; at most _MAX_LINES are looked at."""
-    pattern, end = _PATTERNS[source], len(text)
+    end = len(text)
     for _ in range(_MAX_LINES):
         at = text.rfind(piece, 0, end)
         if at < 0:
