@@ -18,6 +18,7 @@ from slipstream.measurement.results import (
     BenchResult,
     BenchVerdict,
     Run,
+    VerdictWord,
 )
 from slipstream.measurement.runner import BenchSettings
 from slipstream.measurement.summary import Yardstick, summarise
@@ -65,7 +66,7 @@ def _verdict(runs: Sequence[Run]) -> BenchVerdict:
     if not judged or all(run.verdict.word == NOT_COMPARED for run in judged):
         return BenchVerdict(NOT_COMPARED, "nothing was compared with plain decoding")
     words = {run.verdict.word for run in judged}
-    order = ("broken", "pays", "does not pay", "no difference", NOTHING_DRAFTED, NOT_COMPARED)
+    order: tuple[VerdictWord, ...] = ("broken", "pays", "does not pay", "no difference", NOTHING_DRAFTED, NOT_COMPARED)
     word = next(word for word in order if word in words)
     return BenchVerdict(word, "; ".join(_judgement(run) for run in judged))
 

@@ -16,12 +16,12 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 
 from slipstream.measurement.charts import NUM_STYLES, Line, LineChart, Point, Scale
-from slipstream.measurement.results import ALL_KINDS, NOTHING_DRAFTED, PLAIN, text_comparison
+from slipstream.measurement.results import ALL_KINDS, NOTHING_DRAFTED, PLAIN, VerdictWord, text_comparison
 from slipstream.writing import write_result
 
 Plain = Mapping[str, Any]  # a dataclass of results.py as plain data
 
-HEADLINES = {
+HEADLINES: dict[VerdictWord, str] = {
     "pays": "Speculation pays",
     "does not pay": "Speculation does not pay",
     "no difference": "No difference within noise",
@@ -30,7 +30,7 @@ HEADLINES = {
     "not compared": "Not compared with plain decoding",
     "broken": "Broken: the text is not the same",
 }
-TONES = {"pays": "good", "broken": "bad", "does not pay": "poor", NOTHING_DRAFTED: "poor"}
+TONES: dict[VerdictWord, str] = {"pays": "good", "broken": "bad", "does not pay": "poor", NOTHING_DRAFTED: "poor"}
 SAME_TEXT = {
     "yes": ("yes", "to plain decoding, on every prompt"),
     "no": ("no", "a run differs from plain decoding"),

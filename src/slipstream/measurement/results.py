@@ -18,7 +18,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from slipstream.errors import UsageError
 from slipstream.reading import MAX_DATA_BYTES, read_given
@@ -26,8 +26,9 @@ from slipstream.reading import MAX_DATA_BYTES, read_given
 SCHEMA = "slipstream.bench/1"
 PLAIN = "none"  # the drafter of plain decoding
 ALL_KINDS = "all"
-NOT_COMPARED = "not compared"  # the verdict where plain decoding was not measured
-NOTHING_DRAFTED = "nothing drafted"  # the verdict where the drafter proposed nothing that was scored
+VerdictWord = Literal["pays", "does not pay", "no difference", "nothing drafted", "not compared", "baseline", "broken"]
+NOT_COMPARED: Final = "not compared"  # the verdict where plain decoding was not measured
+NOTHING_DRAFTED: Final = "nothing drafted"  # the verdict where the drafter proposed nothing that was scored
 NOTHING_SHOWN = "nothing was drafted: nothing was shown"
 NO_COUNTERS = "the engine reports no counters: whether it drafts is not known"
 
@@ -65,9 +66,7 @@ class RowCost:
 
 @dataclass(frozen=True, slots=True)
 class BenchVerdict:
-    """`word` is one of: pays, does not pay, no difference, nothing drafted, not compared, baseline, broken."""
-
-    word: str
+    word: VerdictWord
     why: str
 
 

@@ -20,10 +20,11 @@ from slipstream.measurement.results import (
     PLAIN,
     BenchResult,
     Run,
+    VerdictWord,
     text_comparison,
 )
 
-_COLOURS = {
+_COLOURS: dict[VerdictWord, str] = {
     "pays": "green",
     "does not pay": "red",
     "broken": "bold red",

@@ -15,6 +15,7 @@ from slipstream.measurement.results import (
     BenchVerdict,
     RowCost,
     Run,
+    VerdictWord,
 )
 
 _NOISE = 0.02  # the smallest gain that a quiet machine can measure
@@ -34,11 +35,12 @@ def judge(run: Run, cost_by_rows: Sequence[RowCost], reading_forwards: int = 0) 
         return run
     if _is_one_by_one(run, reading_forwards):
         return replace(run, verdict=BenchVerdict("broken", _ONE_BY_ONE.format(run=run)))
-    why = _why(run, cost_by_rows)
-    return replace(run, verdict=BenchVerdict(_word(run), f"{why}; {_FORCED}" if run.same_text is None else why))
+    word = _word(run)
+    why = _why(run, word, cost_by_rows)
+    return replace(run, verdict=BenchVerdict(word, f"{why}; {_FORCED}" if run.same_text is None else why))
 
 
-def _word(run: Run) -> str:
+def _word(run: Run) -> VerdictWord:
     if run.same_text is False:
         return "broken"
     if run.drafted is False:
@@ -56,30 +58,30 @@ def _is_one_by_one(run: Run, reading_forwards: int) -> bool:
     return is_evidence and run.target_forwards - reading_forwards >= run.num_tokens
 
 
-def _why(run: Run, cost_by_rows: Sequence[RowCost]) -> str:
+def _why(run: Run, word: VerdictWord, cost_by_rows: Sequence[RowCost]) -> str:
     if run.same_text is False:
         return "the text differs from plain decoding: slipstream audit shows where and why"
     if run.drafted is None:
         return NO_COUNTERS
     if not run.drafted:
         return f"{NOTHING_SHOWN}; the drafter proposed nothing, or the policy found that drafting does not pay off"
-    if _word(run) == "pays":
+    if word == "pays":
         return (
             f"{run.mean_accepted_length:.2f} tokens per step, {run.acceptance_rate:.0%} of drafted tokens accepted, "
             f"{run.draft_share:.0%} of the time spent drafting"
         )
-    if _word(run) == "no difference" and run.speedup.value >= 1.1:
+    if word == "no difference" and run.speedup.value >= 1.1:
         return (
             f"probably faster, but the prompts vary too much to be sure (measured: {run.num_prompts}): measure more "
             "prompts"
         )
     causes = _causes(run, cost_by_rows)
-    return "; ".join(causes) if causes else _balance(run)
+    return "; ".join(causes) if causes else _balance(run, word)
 
 
-def _balance(run: Run) -> str:
+def _balance(run: Run, word: VerdictWord) -> str:
     """What a step gives and takes, if no single cause stands out."""
-    if _word(run) != "does not pay":
+    if word != "does not pay":
         return "the gain is about as large as the cost"
     took = ratio(run.mean_accepted_length, run.speedup.value)
     return f"a step gives {run.mean_accepted_length:.2f} tokens and takes {took:.1f}x as long as a plain one"
