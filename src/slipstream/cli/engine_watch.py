@@ -18,6 +18,8 @@ def watch(running: Running) -> None:
     """Shows figures until Ctrl-C. Raises EngineError with the engine's last lines if it exits by itself."""
     from rich.console import Console
 
+    from slipstream.engines.process import indented
+
     console = Console(stderr=True, highlight=False, markup=False, emoji=False)
     try:
         before, then, shown = read(running), time.monotonic(), ""
@@ -33,7 +35,7 @@ def watch(running: Running) -> None:
     except KeyboardInterrupt:
         console.print("\nstopping it")
         return
-    said = "\n".join(f"  {line}" for line in running.process.last_lines())
+    said = indented(running.process.last_lines())
     raise EngineError(f"{running.engine.name} exited by itself (status {running.process.exit_code}):\n{said}")
 
 

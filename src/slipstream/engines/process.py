@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -128,6 +129,11 @@ def tail(log: Path, count: int) -> list[str]:
         return file.read().decode(errors="replace").rstrip("\n").splitlines()[-count:]
 
 
+def indented(lines: Iterable[str]) -> str:
+    """Lines of a log, as they stand below what is said of it."""
+    return "\n".join(f"  {line}" for line in lines)
+
+
 def _environment(plan: StartPlan) -> dict[str, str]:
     return os.environ | dict(plan.env) | dict(plan.secret_env)
 
@@ -158,5 +164,4 @@ def run_to_end(command: tuple[str, ...], plan: StartPlan, folder: Path, limit_s:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise EngineStartError(f"{shown} failed: {error}") from error
     if done.returncode:
-        said = "\n".join(f"  {line}" for line in tail(log, 5))
-        raise EngineStartError(f"{shown} ended with status {done.returncode}:\n{said}")
+        raise EngineStartError(f"{shown} ended with status {done.returncode}:\n{indented(tail(log, 5))}")

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from slipstream.engines.client import Client
-from slipstream.engines.process import EngineProcess
+from slipstream.engines.process import EngineProcess, indented
 from slipstream.errors import EngineStartError
 from slipstream.parsing.log_patterns import StartLog
 
@@ -46,8 +46,7 @@ def wait_until_ready(
 
 
 def _failed(process: EngineProcess, what: str, explain: Explain) -> EngineStartError:
-    lines = process.last_lines()
-    said = "\n".join(f"  {line}" for line in lines) if lines else "  (nothing)"
+    said = indented(process.last_lines() or ["(nothing)"])
     why = "\n".join(explain(process.log.read_text(errors="replace")))
     message = f"the engine {what}. Its last lines ({process.log}):\n{said}"
     return EngineStartError(f"{message}\n{why}" if why else message)

@@ -19,6 +19,7 @@ from slipstream.engines.driver import ExternalEngine
 from slipstream.engines.engine_types import EngineSettings
 from slipstream.engines.http_generator import HttpGenerator
 from slipstream.engines.ports import free_port
+from slipstream.engines.process import indented
 from slipstream.engines.readiness import Explain
 from slipstream.engines.session import Running, require_speculation, running
 from slipstream.errors import EngineError, EngineRequestError, SilentFallbackError
@@ -143,7 +144,7 @@ def _died(ended: Running, error: EngineRequestError, explained: Explain) -> Engi
     status = ended.process.exit_code
     if status is None:
         return error
-    said = "\n".join(f"  {line}" for line in ended.process.last_lines(8))
+    said = indented(ended.process.last_lines(8))
     why = "\n".join(explained(ended.process.log.read_text(errors="replace")))
     message = f"{ended.engine.name} exited with status {status} during a request. Its last lines:\n{said}"
     return EngineRequestError(f"{message}\n{why}".rstrip(), error.status, error.partial_text)
