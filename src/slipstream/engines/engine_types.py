@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -139,6 +140,11 @@ class Speculation:
             accepted_by_position=by_position,
             num_tokens=None if self.num_tokens is None else self.num_tokens - (before.num_tokens or 0),
         )
+
+
+def accepted_by_position(histogram: Sequence[int]) -> tuple[int, ...]:
+    """`Speculation.accepted_by_position` of a histogram: rounds by the number of accepted tokens, none first."""
+    return tuple(itertools.accumulate(reversed(histogram[1:])))[::-1]
 
 
 @dataclass(frozen=True, slots=True)

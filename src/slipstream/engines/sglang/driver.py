@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import uuid
 from collections.abc import Mapping
@@ -22,6 +21,7 @@ from slipstream.engines.engine_types import (
     Speculation,
     SpeculationState,
     StartPlan,
+    accepted_by_position,
 )
 from slipstream.engines.openai_api import openai_request, read_openai_event
 from slipstream.engines.sglang.flags import FLAGS
@@ -133,13 +133,11 @@ def _add_speculation(line: CommandLine, way: SglangMethod, settings: EngineSetti
 
 
 def _speculation_of(told: Mapping[str, Any]) -> Speculation:
-    """Its histogram counts rounds by the number of accepted tokens; index 0 is none."""
-    histogram = told.get("spec_correct_drafts_histogram") or [0]
     return Speculation(
         num_drafted=told.get("spec_num_proposed_drafts") or 0,
         num_accepted=told.get("spec_num_correct_drafts") or 0,
         num_drafts=told.get("spec_verify_ct"),
-        accepted_by_position=tuple(itertools.accumulate(reversed(histogram[1:])))[::-1],
+        accepted_by_position=accepted_by_position(told.get("spec_correct_drafts_histogram") or ()),
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import shlex
 import shutil
@@ -25,6 +24,7 @@ from slipstream.engines.engine_types import (
     Speculation,
     SpeculationState,
     StartPlan,
+    accepted_by_position,
 )
 from slipstream.engines.metrics import Metrics
 from slipstream.engines.openai_api import openai_request, read_openai_event
@@ -247,12 +247,10 @@ def counted(metrics: Metrics) -> Speculation | None:
 
 
 def _speculation_of(told: Mapping[str, Any]) -> Speculation:
-    """The counters of one answer. Its histogram counts rounds by the number of accepted tokens."""
-    rounds_accepting = told.get("acceptance_histogram") or [0]
-    at_least = list(itertools.accumulate(reversed(rounds_accepting[1:])))[::-1]
+    """The counters of one answer."""
     return Speculation(
         num_drafted=told.get("num_draft_tokens", 0),
         num_accepted=told.get("num_accepted_draft_tokens", 0),
         num_drafts=told.get("num_spec_steps"),
-        accepted_by_position=tuple(at_least),
+        accepted_by_position=accepted_by_position(told.get("acceptance_histogram") or ()),
     )
