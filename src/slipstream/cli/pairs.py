@@ -75,10 +75,8 @@ def _show_groups(result: ModelGroups) -> None:
             "No models were found. Download one (slipstream pull, ollama pull) or name a folder with --search."
         )
     for members in result.groups.values():
-        first, together = (
-            members[0],
-            "these work together" if len(members) > 1 else ("no other model here has this vocabulary"),
-        )
+        first = members[0]
+        together = "these work together" if len(members) > 1 else "no other model here has this vocabulary"
         console.print(f"{first.family or 'unknown family'}, {first.num_tokens:,} tokens: {together}", style="bold")
         for member in members:
             console.print(f"  {member.spec}  {_size(member)}")
