@@ -73,6 +73,8 @@ def _print(result: PlanResult) -> None:
     from rich import box
     from rich.table import Table
 
+    from slipstream.tasks.plan import split_settings
+
     made, main, helper = result.memory, result.target, result.draft
     console = result_console()
     title = (
@@ -89,7 +91,7 @@ def _print(result: PlanResult) -> None:
     console.print(f"longest context: {_context(made.max_context)}")
     if helper:
         console.print(f"without the draft: {_context(made.max_context_without_draft)}")
-    for name, value in result.to_dict()["split"].items():
+    for name, value in split_settings(made).items():
         console.print(f"{SPLIT_OPTIONS[name]} {value}", markup=False)
     if result.prediction:
         expected = result.prediction
