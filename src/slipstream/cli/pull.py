@@ -9,10 +9,11 @@ from typing import Annotated
 import typer
 
 from slipstream.cli import options as opt
+from slipstream.tasks.options import DEFAULT_MODEL
 
 
 def pull(
-    model: Annotated[str, typer.Argument(help=opt.MODEL_HELP)] = "smollm2-135m",
+    model: Annotated[str, typer.Argument(help=opt.MODEL_HELP)] = DEFAULT_MODEL,
     as_json: opt.Json = False,
 ) -> None:
     """Fetch a model, or say where it is already.

@@ -10,13 +10,14 @@ import typer
 
 from slipstream.cli import options as opt
 from slipstream.findings import BlockedError
+from slipstream.tasks.options import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from slipstream.tasks.models_here import ModelDetails
 
 
 def show(
-    model: Annotated[str, typer.Argument(help=opt.MODEL_HELP)] = "smollm2-135m",
+    model: Annotated[str, typer.Argument(help=opt.MODEL_HELP)] = DEFAULT_MODEL,
     as_json: opt.Json = False,
 ) -> None:
     """Show what a model's files say: its shape, vocabulary, context and quantisation, and where they are.
