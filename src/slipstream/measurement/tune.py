@@ -243,7 +243,7 @@ class Tuner:
         for prompt in self._prompts:
             began = self._clock()
             progress(share(), f"replaying {len(scores)} candidates: {prompt.kind}")
-            answer = self._plain().answer(prompt.request(), self._sampling, self._limits)
+            answer = self._generator(OFF).answer(prompt.request(), self._sampling, self._limits)
             if len(answer.tokens) > 1:
                 self._replay_all(scores, prompt, answer)
             now = self._clock()
@@ -295,9 +295,6 @@ class Tuner:
                 generator.forget_learned()
         self._num_asked += 1
         return self._prompts[turn]
-
-    def _plain(self) -> Generator:
-        return self._generator(OFF)
 
     def _generator(self, candidate: TuneCandidate) -> Generator:
         if candidate not in self._generators:
