@@ -24,7 +24,7 @@ from slipstream.engines.engine_types import (
     SpeculationState,
     StartPlan,
 )
-from slipstream.engines.llama_server.flags import FLAGS
+from slipstream.engines.llama_server.flags import DEFAULT_NGRAM_SIZE_N, FLAGS
 from slipstream.engines.llama_server.logs import START
 from slipstream.engines.metrics import Metrics
 from slipstream.engines.openai_api import openai_request, read_openai_event
@@ -40,7 +40,6 @@ _INSTALL = "pip install 'slipstream[llama-server]', or put llama.cpp's llama-ser
 _SECRET_VARIABLES = {"--api-key": "LLAMA_API_KEY", "--hf-token": "HF_TOKEN", "-hft": "HF_TOKEN"}
 _SLOT_CONTEXT = "divided among the streams, so it is the context of one times their number"
 _SHARED_CONTEXT = "without --parallel the server's slots share one cache, and each may use all of it"
-_NGRAM_SIZE = 12  # the server's default of size-n
 _HUB_NAME = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(:(?P<tag>[^@:\s]+))?(@(?P<revision>\S+))?")
 
 
@@ -212,7 +211,8 @@ def _length_flags(kind: str, length: int) -> list[tuple[str, int, str]]:
         case "ngram-mod":  # drafts shorter than n-min are discarded, and its default is larger than short lengths
             return [("--spec-ngram-mod-n-max", length, why), ("--spec-ngram-mod-n-min", 1, "keeps short drafts")]
         case "ngram-simple":
-            size = ("--spec-ngram-simple-size-n", min(length, _NGRAM_SIZE), "a larger one than size-m never drafts")
+            size_n = min(length, DEFAULT_NGRAM_SIZE_N)
+            size = ("--spec-ngram-simple-size-n", size_n, "a larger one than size-m never drafts")
             return [("--spec-ngram-simple-size-m", length, why), size]
         case "ngram-cache":
             return []
