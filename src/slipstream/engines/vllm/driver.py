@@ -91,7 +91,6 @@ class Vllm(ExternalEngine):
         extras: dict[str, Any] = {
             "return_token_ids": True,
             "ignore_eos": limits.ignore_eos,
-            "top_p": sampling.top_p,
             "top_k": sampling.top_k,
             "min_p": sampling.min_p,
             "repetition_penalty": sampling.repetition_penalty,
