@@ -40,7 +40,7 @@ _TIME = re.compile(
     r"(?i)(?P<form>[\w. ]{0,40}(?:latency|duration|elapsed|took|tpot|time)[^\d\n:=]{0,24}?)[:=]?\s+"
     rf"(?P<time>{NUMBER}) ?(?P<unit>ms|s|sec|seconds)\b"
 )
-NOT_GENERATION = re.compile(
+_NOT_GENERATION = re.compile(
     r"(?i)prompt|encoded|prefill|input|request|req/s|first|ttft|expect|estimate|should|load|warm|compil|captur|speed-?up|"
     r"profil|start|accept|draft"
 )
@@ -142,7 +142,7 @@ def _measured(line: str) -> Iterator[_Measured]:
         return
     for rank, pattern in ((1, _THROUGHPUT), (2, _TIME)):
         found = pattern.search(line)
-        if found and not NOT_GENERATION.search(line):
+        if found and not _NOT_GENERATION.search(line):
             unit = "tokens/s" if rank == 1 else found["unit"]
             yield _Measured(rank, found["form"].strip().lower(), unit, number(found["rate" if rank == 1 else "time"]))
             return
