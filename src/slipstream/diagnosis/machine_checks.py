@@ -136,12 +136,12 @@ def _llama_cpp_findings(llama_cpp: InstalledPackage | None, gpu: Gpu) -> list[Fi
     return [LLAMA_CPP_CPU_BUILD.finding(evidence, flags=CMAKE_FLAGS.get(gpu.vendor, "-DGGML_VULKAN=on"))]
 
 
-def _capability_findings(gpu: Gpu, engine: EngineFacts | None) -> list[Finding]:
+def _capability_findings(gpu: Gpu, engine: EngineFacts) -> list[Finding]:
     has = gpu.compute_capability
     if has is None:
         return []
     evidence = f"{gpu.name}: compute capability {has}"
-    if engine and has < engine.least_capability:
+    if has < engine.least_capability:
         return [CAPABILITY.finding(evidence, engine=engine.title, needed=engine.least_capability)]
     if has < 8.0:
         return [NO_BF16.finding(evidence)]
