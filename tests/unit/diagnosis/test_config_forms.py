@@ -162,6 +162,8 @@ print(big.generate(ids, assistant_model=small%s))
         ("Qwen/Qwen2.5-0.5B", "", ["vocabulary-by-name-differs"]),
         ("Qwen/Qwen2.5-0.5B", ", tokenizer=a, assistant_tokenizer=b", []),
         ("meta-llama/Llama-3.2-1B-Instruct", ", num_beams=4", ["config-speculation-off"]),
+        ("meta-llama/Llama-3.2-1B-Instruct", ", num_beams=1", []),
+        ("meta-llama/Llama-3.2-1B-Instruct", ", num_beams=args.beams", []),
         ("meta-llama/Llama-3.2-1B-Instruct", ", num_beams=", ["config-syntax"]),
     ],
 )
@@ -169,6 +171,12 @@ def test_scripts_of_transformers(draft, settings, expected):
     text = TRANSFORMERS % (draft, settings)
     assert guess_engine(text, "run.py") == "transformers"
     assert ids("transformers", text) == expected
+
+
+def test_transformers_without_a_draft_may_search_with_beams() -> None:
+    script = "from transformers import pipeline\nmodel.generate(ids, assistant_model={}, num_beams=4)\n"
+    assert ids("transformers", script.format("small")) == ["config-speculation-off"]
+    assert ids("transformers", script.format("None")) == []
 
 
 def test_names_in_a_configuration_can_tell_different_vocabularies():

@@ -37,11 +37,12 @@ def _named(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 def _check_call(call: ast.Call, names: dict[str, str]) -> Iterator[Finding]:
-    given = {word.arg: word.value for word in call.keywords if word.arg}
+    given = {word.arg: word.value for word in call.keywords if word.arg and not _is_none(word.value)}
     if not any(name in given for name in _DRAFTS):
         return
     evidence = f"line {call.lineno}: {shorten(ast.unparse(call))}"
-    if "num_beams" in given and ast.unparse(given["num_beams"]) not in ("1", "None"):
+    beams = given.get("num_beams")
+    if isinstance(beams, ast.Constant) and isinstance(beams.value, int) and beams.value > 1:
         why, fix = "generate() does not draft with beam search: it warns, and goes on without", "Set num_beams=1"
         yield SPECULATION_OFF.finding(evidence, engine="transformers", why=why, fix=fix)
     with_both = all(name in given for name in _TOKENIZERS)
@@ -51,6 +52,10 @@ def _check_call(call: ast.Call, names: dict[str, str]) -> Iterator[Finding]:
     elif "assistant_model" not in given and "assistant_tokenizer" in given:
         why = "there is no assistant_model"
         yield NO_EFFECT.finding(evidence, name="assistant_tokenizer", why=why, fix="Add assistant_model=")
+
+
+def _is_none(value: ast.expr) -> bool:
+    return isinstance(value, ast.Constant) and value.value is None
 
 
 def _likeness(text: str, file_name: str) -> float:
