@@ -60,6 +60,15 @@ def _words(settings: dict[Any, Any], lines: dict[str, int]) -> Iterator[Word]:
             continue
         yield Word(_flag(str(key)), line)
         if isinstance(value, dict):
-            yield Word(json.dumps(value), line)
+            yield Word(json.dumps(_for_json(value)), line)
         elif value is not True:
             yield from (Word(str(part), line) for part in (value if isinstance(value, list) else [value]))
+
+
+def _for_json(value: Any) -> Any:
+    """With YAML's dates, sets and binary data as text, keys too."""
+    if isinstance(value, dict):
+        return {str(key): _for_json(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_for_json(one) for one in value]
+    return value if value is None or isinstance(value, str | int | float) else str(value)

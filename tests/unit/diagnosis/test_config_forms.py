@@ -138,6 +138,8 @@ mem-fraction-static: 0.8
         ("vllm", VLLM_YAML.replace("16k", "long"), ["config-type"], "line 3: --max-model-len long"),
         ("vllm", VLLM_YAML.replace("ngram", "ngrams"), ["config-choice"], '"method": "ngrams"'),
         ("vllm", VLLM_YAML.replace("  method", "\tmethod"), ["config-syntax"], "# for serve"),
+        ("vllm", VLLM_YAML.replace("ngram", "2026-01-01"), ["config-choice"], '"method": "2026-01-01"'),
+        ("vllm", VLLM_YAML.replace("method", "2026-01-01"), ["config-unknown-key", "config-missing"], ""),
         ("sglang", SGLANG_YAML, ["config-speculation-off"], "line 2: --speculative-draft-model-path"),
     ],
 )
