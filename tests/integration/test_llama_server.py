@@ -321,7 +321,7 @@ def test_bench_attached_to_engines_that_run(tiny, prompt_file):
 
 def test_an_engine_that_dies_in_mid_benchmark_leaves_its_figures(tiny):
     """The engine is killed after its first answers: the message has its end and last lines, the samples stay."""
-    from slipstream.measurement.load import run_load
+    from slipstream.measurement.load_test import run_load
     from slipstream.measurement.runner import BenchSettings
     from slipstream.measurement.workload import Prompt
     from slipstream.tasks.engine_comparison import started

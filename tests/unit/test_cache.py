@@ -11,7 +11,7 @@ import pytest
 
 from slipstream.cache import cache_folder, cache_path, private_folder, read_private
 from slipstream.catalogue import model_scan
-from slipstream.engines.state import detached_engines
+from slipstream.engines.detached import detached_engines
 from slipstream.errors import ModelNotFoundError, SlipstreamError
 from slipstream.models.spec import locate
 

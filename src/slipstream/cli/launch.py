@@ -16,7 +16,7 @@ from slipstream.errors import UsageError
 from slipstream.tasks.options import EngineChoice, LaunchOptions, ModelOptions, RunningEngineOptions, startable
 
 if TYPE_CHECKING:
-    from slipstream.engines.state import Detached
+    from slipstream.engines.detached import Detached
 
 PANEL = "Detached engines"
 

@@ -10,8 +10,8 @@ from typing import Any
 from slipstream.engines.secrets import redacted_text
 from slipstream.errors import EngineError
 from slipstream.measurement.kept import written_first
-from slipstream.measurement.load import run_load
-from slipstream.measurement.load_result import load_result
+from slipstream.measurement.load_test import run_load
+from slipstream.measurement.load_test_result import load_result
 from slipstream.measurement.results import BenchResult
 from slipstream.measurement.runner import BenchSettings, Opener
 from slipstream.measurement.workload import Prompt

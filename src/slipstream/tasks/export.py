@@ -12,7 +12,7 @@ from slipstream.engines.engine_types import PLAIN, EngineSettings, StartPlan
 from slipstream.engines.manifests import check_format, write_manifest
 from slipstream.engines.secrets import HIDDEN, redacted, without_secrets
 from slipstream.tasks.engine_settings import engine_settings
-from slipstream.tasks.export_models import manifest_models
+from slipstream.tasks.manifest_models import manifest_models
 from slipstream.tasks.options import EngineChoice, ExportOptions, ModelOptions, as_models, startable
 from slipstream.writing import commented
 

@@ -13,12 +13,12 @@ from slipstream.core.generator import Answer
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
 from slipstream.engines import find_folder
+from slipstream.engines.detached import Detached, detached_engines, forget, remember
 from slipstream.engines.driver import ExternalEngine
 from slipstream.engines.engine_types import PLAIN, EngineSettings
 from slipstream.engines.process import stop_detached
 from slipstream.engines.secrets import redacted
 from slipstream.engines.session import Running
-from slipstream.engines.state import Detached, detached_engines, forget, remember
 from slipstream.errors import SilentFallbackError
 from slipstream.findings import BlockedError
 from slipstream.measurement.results import NO_COUNTERS

@@ -18,7 +18,7 @@ from slipstream.engines import find_engine
 from slipstream.engines.engine_types import EngineSettings
 from slipstream.engines.manifests import write_manifest
 from slipstream.errors import UsageError
-from slipstream.tasks.export_models import manifest_models
+from slipstream.tasks.manifest_models import manifest_models
 
 KUBERNETES = "1.35"
 FORMS = ("kubernetes", "compose")

@@ -15,8 +15,8 @@ from slipstream.core.stream import Limits
 from slipstream.engines.engine_types import TokenCandidate
 from slipstream.errors import EngineError, EngineRequestError, EngineStartError
 from slipstream.measurement.engine_audit import answer_all, audit_engines, compare, gap_of_candidates
-from slipstream.measurement.load import run_load
-from slipstream.measurement.load_result import load_result
+from slipstream.measurement.load_test import run_load
+from slipstream.measurement.load_test_result import load_result
 from slipstream.measurement.runner import BenchSettings
 from slipstream.measurement.table import print_table
 from slipstream.measurement.tune import OFF, TuneCandidate

@@ -19,8 +19,8 @@ from slipstream.core.stats import Stats
 from slipstream.measurement import table
 from slipstream.measurement.audit import AuditedAnswer
 from slipstream.measurement.kept import written_first
-from slipstream.measurement.load import LoadRun
-from slipstream.measurement.load_result import load_result
+from slipstream.measurement.load_test import LoadRun
+from slipstream.measurement.load_test_result import load_result
 from slipstream.measurement.report import render
 from slipstream.measurement.results import NO_COUNTERS, BenchResult
 from slipstream.measurement.runner import BenchSettings
@@ -33,8 +33,8 @@ from slipstream.tasks.audit import AuditResult
 
 NOTHING = "nothing was drafted: nothing was shown"
 COUNTING = [
-    "load",
-    "load_result",
+    "load_test",
+    "load_test_result",
     "measure",
     "row_cost",
     "samples",

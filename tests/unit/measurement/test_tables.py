@@ -12,8 +12,8 @@ import pytest
 from slipstream.cli.tune import _print as print_tuned
 from slipstream.core.generator import Answer
 from slipstream.core.stats import Stats
-from slipstream.measurement.load import LoadRun
-from slipstream.measurement.load_result import load_result
+from slipstream.measurement.load_test import LoadRun
+from slipstream.measurement.load_test_result import load_result
 from slipstream.measurement.runner import BenchSettings
 from slipstream.measurement.samples import PromptSample
 from slipstream.measurement.table import print_table

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slipstream.engines.state import Detached
+from slipstream.engines.detached import Detached
 from slipstream.errors import UsageError
 from slipstream.tasks import launch
 

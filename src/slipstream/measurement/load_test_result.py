@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from slipstream.measurement.load import LoadRun
+from slipstream.measurement.load_test import LoadRun
 from slipstream.measurement.machine import describe_machine
 from slipstream.measurement.results import (
     ALL_KINDS,

@@ -10,7 +10,7 @@ import pytest
 from slipstream.errors import UsageError
 from slipstream.model_files import local_models
 from slipstream.tasks.export import export
-from slipstream.tasks.export_models import model_source, named_bytes
+from slipstream.tasks.manifest_models import model_source, named_bytes
 from slipstream.tasks.options import ExportOptions
 
 

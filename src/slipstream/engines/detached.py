@@ -1,4 +1,4 @@
-"""State: detached engines, recorded in the cache so that they can be listed and stopped later."""
+"""Detached engines, recorded in the cache so that they can be listed and stopped later."""
 
 from __future__ import annotations
 
