@@ -17,13 +17,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from slipstream.errors import UsageError
-from slipstream.measurement.results import PLAIN, Interval
+from slipstream.measurement.results import PLAIN, Interval, PlainData
 
 SMALLEST_CHANGE = 0.05  # share of the median before; two quiet runs on one machine differ by 3 to 4 %
 _EXPLAINING = ("mean_accepted_length", "acceptance_rate")
 
 Outcome = Literal["regression", "improvement", "note"]
-Plain = Mapping[str, Any]  # a dataclass of results.py as plain data
 _Key = tuple[str, str]  # drafter, kind
 
 
@@ -97,11 +96,11 @@ def _damage_reported() -> Iterator[None]:
         raise UsageError(f"a result has a missing or wrong field: {type(error).__name__}: {error}") from error
 
 
-def _by_key(result: Mapping[str, Any]) -> dict[_Key, Plain]:
+def _by_key(result: Mapping[str, Any]) -> dict[_Key, PlainData]:
     return {(run["drafter"], run["kind"]): run for run in result["runs"]}
 
 
-def _compare_runs(key: _Key, before: Plain, after: Plain | None) -> list[Change]:
+def _compare_runs(key: _Key, before: PlainData, after: PlainData | None) -> list[Change]:
     if after is None:
         return [Change(*key, "run", "regression", None, None, "missing from the second result")]
     changes: list[Change] = []
@@ -125,7 +124,7 @@ def _compare_runs(key: _Key, before: Plain, after: Plain | None) -> list[Change]
     return changes
 
 
-def _figures(run: Plain) -> dict[str, Interval]:
+def _figures(run: PlainData) -> dict[str, Interval]:
     """The compared figures of a run, outer figures first: what a user notices, then what explains it."""
     figures = {"tokens_per_s": _interval(run["tokens_per_s_interval"])}
     if run["drafter"] == PLAIN:
@@ -137,7 +136,7 @@ def _figures(run: Plain) -> dict[str, Interval]:
     }
 
 
-def _interval(data: Plain) -> Interval:
+def _interval(data: PlainData) -> Interval:
     return Interval(float(data["value"]), float(data["low"]), float(data["high"]))
 
 
@@ -176,12 +175,12 @@ def _count(number: int, word: str) -> str:
     return f"{number} {word}{'' if number == 1 else 's'}" if number else ""
 
 
-def _without_slipstream(versions: Plain) -> dict[str, Any]:
+def _without_slipstream(versions: PlainData) -> dict[str, Any]:
     """Slipstream's own version is left out: comparing versions is the purpose."""
     return {name: version for name, version in versions.items() if name != "slipstream"}
 
 
-def _differences(what: str, before: Plain, after: Plain, names: tuple[str, ...] = ()) -> list[str]:
+def _differences(what: str, before: PlainData, after: PlainData, names: tuple[str, ...] = ()) -> list[str]:
     wanted = names or tuple(dict.fromkeys([*before, *after]))
     return [
         f"{what} {name} differs: {before.get(name)!r} and {after.get(name)!r}"

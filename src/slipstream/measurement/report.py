@@ -16,10 +16,8 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 
 from slipstream.measurement.charts import NUM_STYLES, Line, LineChart, Point, Scale
-from slipstream.measurement.results import ALL_KINDS, NOTHING_DRAFTED, PLAIN, VerdictWord, text_comparison
+from slipstream.measurement.results import ALL_KINDS, NOTHING_DRAFTED, PLAIN, PlainData, VerdictWord, text_comparison
 from slipstream.writing import write_result
-
-Plain = Mapping[str, Any]  # a dataclass of results.py as plain data
 
 HEADLINES: dict[VerdictWord, str] = {
     "pays": "Speculation pays",
@@ -66,7 +64,7 @@ def render(result: Mapping[str, Any]) -> str:
 
 def view(result: Mapping[str, Any]) -> dict[str, Any]:
     """What the template shows. A chart without data is empty or None."""
-    runs: Sequence[Plain] = [{"drafted": None} | run for run in result["runs"]]  # older results lack the field
+    runs: Sequence[PlainData] = [{"drafted": None} | run for run in result["runs"]]  # older results lack the field
     word, copy_speed = result["verdict"]["word"], result["machine"]["copy_gb_per_s"]
     shown = [run for run in runs if run["drafter"] != PLAIN] or runs
     kind, summaries = _summaries(runs)
@@ -99,20 +97,20 @@ def view(result: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _styles(runs: Sequence[Plain]) -> dict[str, str]:
+def _styles(runs: Sequence[PlainData]) -> dict[str, str]:
     """A class for each drafter, in the order of the result."""
     drafters = [name for name in dict.fromkeys(run["drafter"] for run in runs) if name != PLAIN]
     return {PLAIN: "plain"} | {name: f"s{i % NUM_STYLES}" for i, name in enumerate(drafters)}
 
 
-def _summaries(runs: Sequence[Plain]) -> tuple[str, list[Plain]]:
+def _summaries(runs: Sequence[PlainData]) -> tuple[str, list[PlainData]]:
     """One run a drafter, all of the same kind: `all`, or the kind that most drafters ran."""
     kinds = [run["kind"] for run in runs]
     kind = ALL_KINDS if ALL_KINDS in kinds else max(kinds, key=kinds.count, default=ALL_KINDS)
     return kind, [run for run in runs if run["kind"] == kind]
 
 
-def _top(summaries: Sequence[Plain], word: str) -> Plain | None:
+def _top(summaries: Sequence[PlainData], word: str) -> PlainData | None:
     """The run that the verdict speaks of: of those with its word, the fastest."""
     others = [run for run in summaries if run["drafter"] != PLAIN and run["drafted"] is not False]
     drafted = [run for run in others if _finite(run["speedup"]["value"])]
@@ -120,13 +118,13 @@ def _top(summaries: Sequence[Plain], word: str) -> Plain | None:
     return max(chosen, key=lambda run: float(run["speedup"]["value"]), default=None)
 
 
-def _speedup_scale(speedups: Sequence[Plain]) -> Scale:
+def _speedup_scale(speedups: Sequence[PlainData]) -> Scale:
     """Wide intervals are cut off, so that the bars stay readable."""
     best, highest = (max((s[part] for s in speedups if _finite(s[part])), default=0.0) for part in ("value", "high"))
     return Scale(max(1.2, min(highest, 2 * best)))
 
 
-def _acceptance(summaries: Sequence[Plain], styles: Mapping[str, str]) -> LineChart | None:
+def _acceptance(summaries: Sequence[PlainData], styles: Mapping[str, str]) -> LineChart | None:
     lines = [
         Line(run["drafter"], [Point(i, y, f"{y:.0%}") for i, y in enumerate(shares, 1)], styles[run["drafter"]])
         for run in summaries
@@ -138,7 +136,7 @@ def _acceptance(summaries: Sequence[Plain], styles: Mapping[str, str]) -> LineCh
     return LineChart("Acceptance by position", caption, lines, "position in the draft", "{:.0%}".format, y_top=1.0)
 
 
-def _length(found: Sequence[Plain], styles: Mapping[str, str]) -> LineChart | None:
+def _length(found: Sequence[PlainData], styles: Mapping[str, str]) -> LineChart | None:
     points: dict[str, list[Point]] = {}
     for at in sorted(found, key=lambda at: int(at["length"])):
         if _finite(at["speedup"]):
@@ -153,7 +151,7 @@ def _length(found: Sequence[Plain], styles: Mapping[str, str]) -> LineChart | No
     return LineChart("Speed-up by draft length", caption, lines, "draft length", "{:.3g}×".format, y_top=1.2)
 
 
-def _cost(costs: Sequence[Plain]) -> LineChart | None:
+def _cost(costs: Sequence[PlainData]) -> LineChart | None:
     costs = [cost for cost in costs if cost["rows"] > 0 and _finite(cost["over_one"])]
     if not costs:
         return None
@@ -212,7 +210,7 @@ def _seconds(value: Any) -> str:
     return f"{value:.2f} s" if value >= 1 else f"{value * 1000:.3g} ms"
 
 
-def _range(interval: Plain) -> str:
+def _range(interval: PlainData) -> str:
     """Empty where there was one measurement only, since it has no spread."""
     low, high = interval["low"], interval["high"]
     return f"{low:.2f}–{high:.2f}" if _finite(low, high) and high > low else ""

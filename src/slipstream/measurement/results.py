@@ -26,6 +26,7 @@ from slipstream.reading import MAX_DATA_BYTES, read_given
 SCHEMA = "slipstream.bench/1"
 PLAIN = "none"  # the drafter of plain decoding
 ALL_KINDS = "all"
+PlainData = Mapping[str, Any]  # of one of the dataclasses below
 VerdictWord = Literal["pays", "does not pay", "no difference", "nothing drafted", "not compared", "baseline", "broken"]
 NOT_COMPARED: Final = "not compared"  # the verdict where plain decoding was not measured
 NOTHING_DRAFTED: Final = "nothing drafted"  # the verdict where the drafter proposed nothing that was scored
