@@ -24,7 +24,7 @@ class Stated:
 
 
 def sizes_from(stated: Stated, name: str) -> tuple[Sizes, list[str]]:
-    """The sizes, and a line for each assumption. Raises UsageError for an unknown name or a size that can't be."""
+    """The sizes, and a line for each assumption. Raises UsageError for an unknown name or an impossible size."""
     if not 0 < stated.weights_gb <= MAX_WEIGHTS_GB:  # false for nan too
         raise UsageError(
             f"the weights of the {name} are {stated.weights_gb} GB; expected more than 0 and at most {MAX_WEIGHTS_GB:,}"

@@ -139,7 +139,7 @@ def examine(case: Case, say: Say = lambda line: None) -> Diagnosis:
 
 
 def _with_names(found: list[Finding], by_name: list[Finding]) -> list[Finding]:
-    """What names say is more than that the models are not here."""
+    """Puts findings from the models' names first, and makes "the model is not here" a note beside them."""
     if not by_name:
         return found
     return [*by_name, *(replace(f, severity="note") if f.id == NOT_HERE.id else f for f in found)]

@@ -1,4 +1,4 @@
-"""Signs of an engine at work. A log without any, and without a known failure, gets no all-clear."""
+"""Signs of an engine at work. A log with neither such a line nor a known failure is not reported as healthy."""
 
 from __future__ import annotations
 

@@ -155,14 +155,15 @@ def _model_gb(text: str) -> float:
 # -- slower than plain ------------------------------------------------------------------------------------------------
 
 _SLOWER = 0.95  # of the plain speed: less difference may be noise
-_SLOWER_NAMED = 0.98  # where both lines name what was measured: who posts 59 against 61 tokens/s has looked twice
+_SLOWER_NAMED = 0.98  # where both lines name what was measured: a smaller difference counts there
 _MAX_MEASURED = 20  # speeds that someone measured and compares; a server's log has more
 _FIGURES = re.compile(r"[\d.,]+|\s+")  # and spaces before them
 _HEADING_REACH, _LONGEST_HEADING = 600, 80  # characters
 
 
 def slower_in(text: str) -> Iterator[Located]:
-    """A speed with speculation that is below the plain one. With a loop that verifies one by one, that is suspected."""
+    """A speed with speculation that is below the plain one. If the text has a loop that verifies one by one, it may be
+    the cause."""
     slower = _slower_pair(text)
     if slower is None:
         return
@@ -222,7 +223,7 @@ def _parts(hit: Hit) -> Iterator[Hit]:
 
 
 def _slower_by_heading(text: str, found: list[tuple[Hit, float]]) -> SpeedPair | None:
-    """The same from two lines of the same form, of which lines above tell what was measured: "7b:" and "spec 7b"."""
+    """From two lines of the same form below headings that name what was measured: "7b:" and "spec 7b"."""
     plain: dict[str, float] = {}
     for hit, speed in found:
         form, heading = _FIGURES.sub("0", _said(hit)), _heading(text, hit.at)

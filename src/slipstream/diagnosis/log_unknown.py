@@ -21,8 +21,8 @@ UNKNOWN = rule(
 TAIL = 256_000  # characters at the end of a log in which the error is looked for: some 2,000 lines, so that the
 # tracebacks of all worker processes fit
 LONGEST = 1_000  # characters of a line that are looked at
-_SOON = 8  # lines after an error in which a program says how it works on: some libraries report one failure thrice
-CALM_LINES = 10  # so many lines without an error show that the program went on after it
+_SOON = 8  # lines after an error in which a program may say how it continues: some libraries report a failure thrice
+CALM_LINES = 10  # this many lines without an error show that the program continued after it
 
 
 class Kind(IntEnum):
@@ -71,14 +71,14 @@ _HARMLESS = re.compile(
     r"\bwarn(?:ings\.warn)?\(|of pinned memory|[Uu]nable to register cu\w+ factory|"
     r"computation_placer already registered"
 )
-# It goes on without what failed.
+# Words of a line about a failure that does not end the program.
 _MILD = re.compile(
     r"(?i)\b(?:instead|retry(?:ing)?|ignored?|unavailable|forcing off|fall(?:ing|s)? back|fallback|by default|"
     r"default(?:ing)? to|disabl(?:ed|ing)|skipp(?:ed|ing)|failed to fit params|failed to find a memory slot|is normal|"
     r"sub-?optimal|deprecated|optional|will be set|anyway|please set|can yield|may (?:not|be|cause|result|affect|lead)|"
     r"might|will use|using default|trying port|truncating|treating as|defaulting|reducing|not applied|turn off)\b"
 )
-# After this line it works on without what failed.
+# A line that says how the program continues without what failed.
 RECOVERS = re.compile(
     r"(?i)\b(?:retrying (?:with|without|using)|trying again (?:with|without)|fall(?:ing|s)? back to|"
     r"(?:continuing|going on|proceeding) without)\b"

@@ -194,10 +194,10 @@ class _Judgement:
         return last_errors(self.log.text, self.run.worked)
 
     def _is_overtaken(self, located: Located) -> bool:
-        """Whether something that blocks does not explain how the log ends.
+        """Whether a blocking finding does not explain how the log ends.
 
-        A line that is no error itself is not the cause of a later exception. What a general rule is about is not, if
-        it is of an earlier failure, or tells less than another line of this one.
+        A line that is no error itself does not cause a later exception. A general rule does not explain the end if its
+        line belongs to an earlier failure, or says less about the cause than another line of the last failure.
         """
         hit = located.hit
         if located.finding.id not in self._general:
@@ -265,7 +265,7 @@ class _Judgement:
         return not pattern.frames or any(frame in self._traceback(hit.at) for frame in pattern.frames)
 
     def _may_have_frames(self, pattern: Pattern, hit: Hit) -> bool:
-        """Of a line alone, what the user says of the engine decides, if it is a failure of that engine."""
+        """Without a traceback above the line, a rule of an engine applies if the user named that engine."""
         return self.engine is not None and pattern not in ANY_ENGINE and 'File "' not in self._traceback(hit.at)
 
     def _traceback(self, at: int) -> str:
@@ -311,7 +311,7 @@ class _Judgement:
         return [] if errors else list(unfinished_start(self.log.text, self.run, self.engines))
 
     def _not_about_known(self, errors: list[ErrorLine]) -> list[ErrorLine]:
-        """Errors that no rule is about. Next to one that only slows the engine, they are those that end it."""
+        """Errors that no rule explains. If a rule explains some of them, only those that end the program."""
         rest = [error for error in errors if not any(self._is_about(pattern, error) for pattern in self.patterns)]
         return rest if len(rest) == len(errors) else [error for error in rest if error.is_fatal]
 

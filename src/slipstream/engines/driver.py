@@ -1,6 +1,6 @@
-"""ExternalEngine: a program with its own decoding loop, controlled by its command line and over HTTP. One file each.
+"""ExternalEngine: a program with its own decoding loop, controlled by its command line and over HTTP. A folder each.
 
-An engine file says how to start the engine (`plan`), how to follow its start (`readiness`), how to send requests
+A driver says how to start the engine (`plan`), how to follow its start (`readiness`), how to send requests
 (`request`, `read_event`), and how to read its speculation (`speculation_state`, `read_speculation`). Processes, sockets
 and timing are the same for all engines, in `process`, `readiness`, `client` and `http_generator`.
 """
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class ExternalEngine(Protocol):
-    """What a driver states and does. What has a value here is so for most engines."""
+    """What a driver provides. Attributes with a value here are defaults."""
 
     name: str
     version: str  # that its flags and formats were checked against
@@ -48,7 +48,8 @@ class ExternalEngine(Protocol):
     """
     readiness: StartLog
     takes: tuple[str, ...] = ()  # which of the settings in OPTIONAL it has
-    default_drafter: str = "ngram"  # where none is named, and no draft model: an engine that lacks it decodes plainly
+    default_drafter: str = "ngram"
+    """Used if neither a drafter nor a draft model is given; an engine without it decodes plainly."""
     combines: bool = False  # whether several methods can be used at once
     hints: Mapping[str, str] = {}  # by Slipstream drafter: what to do instead, where the engine has nothing like it
     secret_flags: tuple[str, ...] = ()  # with secrets that can be passed without the command line; `plan` does so

@@ -59,8 +59,8 @@ class EngineSettings:
 class Method:
     """A speculation method of an engine. `like` are the Slipstream drafters that do about the same.
 
-    `missing`: why the engine, as it is, can't run it, although it has the name. `needs_arguments`: flags of the engine
-    that the user has to pass on, since they have no like here.
+    `missing`: why the engine lists the method but can't run it. `needs_arguments`: engine flags that the user has to
+    pass with --engine-args, because Slipstream has no option for them.
     """
 
     name: str

@@ -19,7 +19,7 @@ class EngineFacts:
     weights: Literal["gguf", "folder"]  # what it reads first of all
     memory: EngineMemory
     quantisations: Mapping[str, str]  # method: what limits it, "" if nothing does; one that is missing is not supported
-    best_weights: str  # what to get for it instead of weights that it can't load
+    best_weights: str  # what to use if the engine can't load the given weights
     check_vocabulary: Callable[[Pair], Iterator[Finding]]  # what its own start-up check finds, and what it overlooks
     aliases: tuple[str, ...] = ()
     also_gguf: bool = False  # reads GGUF files too, if `weights` are folders

@@ -8,8 +8,8 @@ from slipstream.measurement.results import Interval
 
 _SHARE = 0.95
 _RESAMPLES = 2000
-_ENOUGH = 6  # samples; with fewer the bootstrap promises more than it knows
-_ONE_SAMPLE = 0.1  # the width of a single sample, each way: what such machines are good for
+_ENOUGH = 6  # samples; with fewer, bootstrap intervals are too narrow
+_ONE_SAMPLE = 0.1  # half the width for a single sample, as a share: how far such machines vary
 _FEW_SAMPLES = 0.05  # the least width of a few, each way, however close they lie
 
 

@@ -13,7 +13,8 @@ from slipstream.parsing.command_line import ShellError, Word, read_shell
 from slipstream.parsing.config_checks import SYNTAX, shorten
 from slipstream.parsing.flag_table import Table
 
-# Likeness: no; its settings in another form; the program, the form, the file's name say it. Flags alone are below 1.
+# How strongly a text looks like an engine's configuration: not at all; its settings in another form; its program is
+# started; its file format; its file name. Flags alone score below 1.
 NOT_MINE, RELATED, STARTED, SHAPED, NAMED = 0.0, 1.0, 2.0, 3.0, 4.0
 
 

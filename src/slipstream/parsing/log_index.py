@@ -37,7 +37,7 @@ _FIRST, _LAST = 2_000, 10_000  # places of a sign that are kept: a failure is at
 
 
 class SignIndex:
-    """`find` is `str.find` for texts that have a sign; of a sign that is everywhere, not all places are kept."""
+    """`find` works like `str.find`. Of a sign that occurs very often, only the first and the last places are kept."""
 
     def __init__(self, text: str) -> None:
         self._text = text

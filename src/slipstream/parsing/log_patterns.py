@@ -54,9 +54,9 @@ class StartLog:
     path: str = "/health"  # answers 200 when the engine is ready
     stages: tuple[Stage, ...] = ()
     marks: tuple[str, ...] = ()  # texts that show that a log is this engine's
-    begins: tuple[str, ...] = ()  # texts that are in the log once a start, near its beginning
-    library: tuple[str, ...] = ()  # the same where a program uses the engine as a library, without a server
-    library_ready: tuple[str, ...] = ()  # texts that are among the last of such a start, which ends without a word
+    begins: tuple[str, ...] = ()  # texts that each start prints once, near its beginning
+    library: tuple[str, ...] = ()  # the same, where a program uses the engine as a library
+    library_ready: tuple[str, ...] = ()  # texts near the end of such a start: no line says that it is ready
     ready: tuple[str, ...] = ()  # texts that show that it was ready
     idle: tuple[str, ...] = ()  # texts that it prints after each request, failed ones too, and when it is ready first
     verbose: str = ""  # a setting that makes it print more

@@ -31,9 +31,10 @@ BUFFERED_BYTES = 24  # bytes per number of a row's hidden state: several copies,
 TIGHT_SHARE = 0.05  # share of a device that should stay free; less is a tight fit
 
 AS_STORED = "as stored"
-# Codes of 5 and 6 bits are held in 8. Measured: 1.00 for a file of Q4_1 and Q8_0, 1.13 for Q4_K_M.
+# Bytes in memory over those of the file. Codes of 5 and 6 bits take 8 bits on a CPU: 1.00 was measured for a file of
+# Q4_1 and Q8_0, 1.13 for Q4_K_M.
 CODES_SHARE = 1.15
-# On a GPU in 6. Measured: 1.04 for Q4_K_M.
+# On a GPU they take 6 bits: 1.04 was measured for Q4_K_M.
 GPU_CODES_SHARE = 1.06
 
 Split = Literal["layers", "tensor", "none"]
@@ -55,7 +56,7 @@ class EngineMemory:
     keeps_codes: bool = False  # in main memory, quantised weights stay about as they are stored
     gpu_keeps_codes: bool = False  # the same on a GPU
     cpu_number_bytes: float | None = None  # bytes per number of a KV cache of floats in main memory, if not 2
-    q8_number_bytes: float | None = None  # of one in 8 bits, if not as llama.cpp has it
+    q8_number_bytes: float | None = None  # bytes per number of an 8-bit KV cache, if not as in llama.cpp
     in_main: int = 300 * MB  # Python or a server, libraries: where it runs on the CPU
     keeps_windows: bool = True  # its cache forgets what is outside a sliding window
     keeps_latent: bool = True  # its cache keeps the compressed form of MLA
@@ -94,7 +95,7 @@ class Need:
 
     @classmethod
     def of(cls, target: Sizes, context: int | None, kv: KvType = "f16", batch: int = 1) -> Need:
-        """`context` None: assumed, at most the target's own. Raises UsageError for one that can't be."""
+        """`context` None: an assumed length, at most the target's own. Raises UsageError for a length out of range."""
         if context is None:
             return cls(min(ASSUMED_CONTEXT, target.context_length or ASSUMED_CONTEXT), kv, True, batch)
         if not 1 <= context <= MAX_CONTEXT:

@@ -14,8 +14,8 @@ from slipstream.predict.machine import Machine
 from slipstream.predict.memory import MB, EngineMemory
 from slipstream.predict.sizes import Sizes
 
-# If they are not quantised, 2 bytes per weight on a GPU (bf16), 4 on the CPU; there the cache is float32 too. Its cache
-# keeps what is outside a window.
+# Weights that are not quantised take 2 bytes on a GPU (bf16) and 4 on the CPU, where the cache is float32 too. The
+# cache keeps what is outside a window.
 TORCH = EngineMemory(
     "none", 600 * MB, 200 * MB, 512, 32, kv_types=("f16", "q8"), weight_bytes=2.0, cpu_weight_bytes=4.0,
     keeps_codes=True, gpu_keeps_codes=True, cpu_number_bytes=4.0, q8_number_bytes=1.25, keeps_windows=False,

@@ -48,7 +48,7 @@ class AuditResult:
 
     @property
     def drafted_nothing(self) -> list[str]:
-        """Drafters that drafted nothing in any answer: of them nothing was shown."""
+        """Drafters that drafted nothing in any answer, so that the audit shows nothing about them."""
         by_drafter: dict[str, list[int | None]] = {}
         for answer in self.answers:
             by_drafter.setdefault(answer.drafter, []).append(answer.num_drafted)

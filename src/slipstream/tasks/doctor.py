@@ -25,8 +25,8 @@ def doctor(
 ) -> Diagnosis:
     """Says before the first token whether a target, a draft, an engine and this machine work together.
 
-    `running.url` is an engine that runs: does it really speculate? Bad files are findings; raises UsageError for
-    options that can't be, EngineRequestError for an engine that can't be asked.
+    `running.url` is an engine that runs: does it really speculate? Bad files are findings. Raises UsageError for
+    invalid options, and EngineRequestError for an engine that does not answer.
     """
     engine = options.engine
     found = _check_running(engine, running.url, running.key()) if running.url else []

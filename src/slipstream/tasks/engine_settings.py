@@ -103,7 +103,7 @@ def with_method(
 
 
 def _p_min(options: str, drafter: str, method: Method) -> float | None:
-    """Options of Slipstream's own drafters that the engine has no like of are left out, and said."""
+    """Leaves out options of Slipstream's own drafters that the engine does not have, with a warning."""
     found = _P_MIN.fullmatch(options)
     if found and method.takes_p_min:
         return float(found[1])
