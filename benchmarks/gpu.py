@@ -42,8 +42,8 @@ from slipstream.loading import LoadedModel, freeze_loaded
 from slipstream.measurement.row_cost import measure_row_cost
 from slipstream.measurement.synthetic import forced_acceptance
 from slipstream.models.checkpoint import RawTensor
-from slipstream.models.head_config import HeadConfig, default_feature_layers
-from slipstream.models.head_layouts import head_tensors
+from slipstream.models.draft_heads.config import HeadConfig, default_feature_layers
+from slipstream.models.draft_heads.layouts import head_tensors
 from slipstream.models.shapes import RandomCheckpoint
 from slipstream.policy import make_policy
 

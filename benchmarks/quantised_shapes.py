@@ -12,7 +12,7 @@ import torch
 
 from slipstream.backends.torch.cuda import fp8, quantised_ops
 from slipstream.backends.torch.cuda.quantised_layout import CodedPart, pack_part
-from slipstream.models.gguf_blocks import BLOCK_KINDS, BlockKind
+from slipstream.models.gguf.blocks import BLOCK_KINDS, BlockKind
 from slipstream.models.quantised import Fp8Tensor, QuantFormat, QuantisedRows, QuantisedTensor
 from slipstream.models.shapes import RandomCheckpoint
 

@@ -9,9 +9,9 @@ import torch
 from torch.nn import functional
 
 from slipstream.models.checkpoint import RawTensor
-from slipstream.models.head_config import HeadConfig
-from slipstream.models.head_files import HeadCheckpoint
-from slipstream.models.head_layouts import head_tensors
+from slipstream.models.draft_heads.config import HeadConfig
+from slipstream.models.draft_heads.files import HeadCheckpoint
+from slipstream.models.draft_heads.layouts import head_tensors
 
 
 def to_torch(raw: RawTensor) -> torch.Tensor:

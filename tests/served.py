@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from slipstream.core.engine import Engine
-from slipstream.models.tokenizer import Tokenizer
+from slipstream.models.text.tokenizer import Tokenizer
 from slipstream.server.keys import read_keys
 from slipstream.server.run import address, bind, make_server, make_service
 from slipstream.server.service import Service

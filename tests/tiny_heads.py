@@ -14,9 +14,9 @@ from safetensors.torch import save_file
 from head_oracle import to_torch
 from slipstream.models.checkpoint import RawTensor
 from slipstream.models.config import DecoderConfig
-from slipstream.models.head_config import HeadConfig
-from slipstream.models.head_export import HeadNotes, save_head
-from slipstream.models.head_layouts import head_tensors
+from slipstream.models.draft_heads.config import HeadConfig
+from slipstream.models.draft_heads.export import HeadNotes, save_head
+from slipstream.models.draft_heads.layouts import head_tensors
 
 TARGET = DecoderConfig(
     architecture="llama", vocab_size=48, hidden_size=16, intermediate_size=24, num_layers=8, num_heads=2,

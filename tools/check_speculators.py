@@ -24,12 +24,12 @@ import torch
 from head_oracle import HeadOracle
 from slipstream.models.checkpoint import RawTensor
 from slipstream.models.config import DecoderConfig
-from slipstream.models.head_config import HeadConfig
-from slipstream.models.head_export import save_head
-from slipstream.models.head_files import open_head
-from slipstream.models.head_layouts import head_tensors
+from slipstream.models.draft_heads.config import HeadConfig
+from slipstream.models.draft_heads.export import save_head
+from slipstream.models.draft_heads.files import open_head
+from slipstream.models.draft_heads.layouts import head_tensors
+from slipstream.models.hf.checkpoint import stored_tensors
 from slipstream.models.rope import Llama3Scaling, llama3_divisors
-from slipstream.models.safetensors import stored_tensors
 
 STEPS = 4
 LENGTHS = (1, 2, 9, 33, 65)  # of the texts before the draft

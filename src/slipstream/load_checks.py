@@ -18,15 +18,15 @@ from slipstream.model_files.local_models import local_place
 from slipstream.model_files.model_facts import describe
 from slipstream.model_files.weight_files import without_advice
 from slipstream.model_files.weights import check_files, finding_of
-from slipstream.models.builtin import BUILTIN_NAMES
-from slipstream.models.spec import locate
+from slipstream.models.sources.builtin import BUILTIN_NAMES
+from slipstream.models.sources.spec import locate
 from slipstream.predict.memory import MemoryRoom, Need, check, plan
 from slipstream.predict.own_memory import own_engine
 from slipstream.predict.sizes import KvType, Sizes
 
 if TYPE_CHECKING:
     from slipstream.backends import BackendOptions
-    from slipstream.models.tokenizer import Tokenizer
+    from slipstream.models.text.tokenizer import Tokenizer
 
 log = logging.getLogger("slipstream")
 _KV_TYPES: dict[str, KvType] = {"q8_0": "q8", "q4_0": "q4"}  # llama.cpp's names

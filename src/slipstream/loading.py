@@ -23,10 +23,10 @@ from slipstream.findings import BlockedError, refuse
 from slipstream.load_checks import ModelToLoad, refuse_damaged, refuse_too_large
 from slipstream.model_files.head_checks import check_head, is_head
 from slipstream.model_files.weights import finding_of
-from slipstream.models.builtin import builtin_head
-from slipstream.models.head_files import HeadCheckpoint, open_head
-from slipstream.models.spec import locate
-from slipstream.models.tokenizer import Tokenizer, same_vocabulary
+from slipstream.models.draft_heads.files import HeadCheckpoint, open_head
+from slipstream.models.sources.builtin import builtin_head
+from slipstream.models.sources.spec import locate
+from slipstream.models.text.tokenizer import Tokenizer, same_vocabulary
 from slipstream.plugins import missing_part
 from slipstream.policy import AutoPolicy, make_policy
 from slipstream.policy.rehearsal import rehearse

@@ -22,7 +22,7 @@ from slipstream.core.engine import Engine
 from slipstream.core.protocols import ScoreRequest
 from slipstream.core.tree import DraftTree
 from slipstream.models import open_checkpoint
-from slipstream.models.tokenizer import Tokenizer
+from slipstream.models.text.tokenizer import Tokenizer
 from slipstream.policy import make_policy
 
 ANSWER = "Monday, Tuesday, Wednesday: <b>bold</b> & <img src=x onerror=alert(1)>\n" * 3

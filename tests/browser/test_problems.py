@@ -14,7 +14,7 @@ import pytest
 
 from browser.conftest import ANSWER, OpenPage, paced_engine, remember, send, shoot, wait_for_answer
 from served import Served, eventually, served
-from slipstream.models.tokenizer import Tokenizer
+from slipstream.models.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.real_model
 

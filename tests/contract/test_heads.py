@@ -21,9 +21,9 @@ from slipstream.core.tree import ROOT, DraftTree
 from slipstream.drafters.head.choices import HeadChoices
 from slipstream.drafters.head.drafter import HeadDrafter, HeadOptions
 from slipstream.models import open_checkpoint
-from slipstream.models.head_config import HeadConfig
-from slipstream.models.head_export import save_head
-from slipstream.models.head_files import HeadCheckpoint, open_head
+from slipstream.models.draft_heads.config import HeadConfig
+from slipstream.models.draft_heads.export import save_head
+from slipstream.models.draft_heads.files import HeadCheckpoint, open_head
 from slipstream.policy import make_policy
 from tiny_heads import random_ids, random_tensors
 

@@ -10,7 +10,7 @@ import small_models
 from slipstream.backends.llamacpp.load import load_model
 from slipstream.backends.llamacpp.model import LlamaCppModel
 from slipstream.backends.llamacpp.options import LlamaCppOptions
-from slipstream.models.gguf_file import open_gguf_file
+from slipstream.models.gguf.file import open_gguf_file
 from unit.models import model_files
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3")

@@ -11,7 +11,7 @@ from fuzz.request import Bounds
 from fuzz.torch_worlds import reading
 from fuzz.world import World
 from slipstream.drafters import DraftSources
-from slipstream.models.gguf_file import open_gguf_file
+from slipstream.models.gguf.file import open_gguf_file
 
 _SPECS = (
     "same:ngram",

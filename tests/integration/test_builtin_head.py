@@ -6,8 +6,8 @@ import pytest
 
 import slipstream
 from slipstream.backends.torch.cpu.weights import NativeLinear
-from slipstream.models.builtin import builtin_head
-from slipstream.models.head_files import check_finite, open_head
+from slipstream.models.draft_heads.files import check_finite, open_head
+from slipstream.models.sources.builtin import builtin_head
 
 pytestmark = pytest.mark.real_model
 MAX_BYTES = 16_000_000

@@ -23,7 +23,7 @@ import typer
 from slipstream.cli import app
 from slipstream.engines.ports import free_port
 from slipstream.models import open_checkpoint
-from slipstream.models.export import export_folder
+from slipstream.models.export.folder import export_folder
 from unit.measurement import test_regression
 from unit.models.model_files import write_gguf
 

@@ -24,8 +24,8 @@ from slipstream.core.tree import EMPTY_TREE, ROOT, DraftTree
 from slipstream.errors import CapacityError, ContextFullError, UsageError
 from slipstream.findings import BlockedError
 from slipstream.measurement.audit import tie_tolerance
-from slipstream.models.gguf_file import open_gguf_file
-from slipstream.models.tokenizer import Tokenizer
+from slipstream.models.gguf.file import open_gguf_file
+from slipstream.models.text.tokenizer import Tokenizer
 from slipstream.policy import AutoPolicy
 
 pytestmark = [pytest.mark.llamacpp, pytest.mark.real_model]

@@ -28,7 +28,7 @@ from slipstream.core.team import DrafterTeam
 from slipstream.drafters.grammar import GrammarDrafter
 from slipstream.drafters.suffix import SuffixDrafter
 from slipstream.models import open_checkpoint
-from slipstream.models.tokenizer import Tokenizer
+from slipstream.models.text.tokenizer import Tokenizer
 from slipstream.policy import make_policy
 from slipstream.server.answers import ChatFormat
 from slipstream.server.scheduler import Job

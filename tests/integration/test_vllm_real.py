@@ -30,7 +30,7 @@ from slipstream.engines.vllm.driver import ENGINE, RAY_ENV, ray_head, ray_worker
 from slipstream.engines.vllm.flags import FLAGS
 from slipstream.engines.vllm.methods import EXPORTED
 from slipstream.models import open_checkpoint
-from slipstream.models.export import export_folder
+from slipstream.models.export.folder import export_folder
 
 PYTHON = os.environ.get("SLIPSTREAM_VLLM_PYTHON")
 VLLM = str(Path(PYTHON).parent / "vllm") if PYTHON else shutil.which("vllm")

@@ -13,7 +13,7 @@ from slipstream.cache import cache_folder, cache_path, private_folder, read_priv
 from slipstream.catalogue import model_scan
 from slipstream.engines.detached import detached_engines
 from slipstream.errors import ModelNotFoundError, SlipstreamError
-from slipstream.models.spec import locate
+from slipstream.models.sources.spec import locate
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from slipstream.backends.torch.options import TorchOptions
     from slipstream.core.protocols import Model
     from slipstream.models.checkpoint import Checkpoint
-    from slipstream.models.gguf import GgufCheckpoint
-    from slipstream.models.gguf_file import GgufFile
-    from slipstream.models.tokenizer import Tokenizer
+    from slipstream.models.gguf.checkpoint import GgufCheckpoint
+    from slipstream.models.gguf.file import GgufFile
+    from slipstream.models.text.tokenizer import Tokenizer
 
     BackendOptions = TorchOptions | LlamaCppOptions
 
@@ -138,7 +138,7 @@ def _llamacpp_options(machine: MachineOptions) -> LlamaCppOptions:
 def _open_gguf(spec: str | Path) -> GgufFile:
     from slipstream.backends.llamacpp.library import library
     from slipstream.backends.llamacpp.trial import refuse_unloadable
-    from slipstream.models.gguf_file import open_gguf_file
+    from slipstream.models.gguf.file import open_gguf_file
 
     library()  # report a missing extra before the file is read
     file = open_gguf_file(spec)
@@ -188,8 +188,8 @@ def choose_backend(
         if wanted not in BACKENDS:
             raise UsageError(f"unknown backend {wanted!r}; expected {AUTO}, {', '.join(BACKENDS)}")
         return BackendChoice(wanted, "as requested", was_open=False)
-    from slipstream.models.builtin import BUILTIN_NAMES
-    from slipstream.models.spec import locate
+    from slipstream.models.sources.builtin import BUILTIN_NAMES
+    from slipstream.models.sources.spec import locate
 
     if str(spec) in BUILTIN_NAMES:
         return BackendChoice("torch", "there the built-in model gives the same text on every machine", was_open=False)
@@ -255,7 +255,7 @@ def _torch_runs_codes(path: Path) -> bool:
 def _opened(path: Path) -> GgufCheckpoint | None:
     """A GGUF file as the torch backend opens it; None if it can't run it. Raises DamagedModelError."""
     from slipstream.errors import UnsupportedModelError
-    from slipstream.models.gguf import open_gguf
+    from slipstream.models.gguf.checkpoint import open_gguf
 
     try:
         return open_gguf(path, path.stem)

@@ -17,10 +17,10 @@ from slipstream.cache import cache_folder, cache_path
 from slipstream.catalogue.families import recognise
 from slipstream.errors import ModelError, SlipstreamError
 from slipstream.findings import blocking
-from slipstream.models.builtin import BUILTINS
 from slipstream.models.files import expand_home
-from slipstream.models.spec import HUB_SPEC
-from slipstream.models.vocabulary import is_filler
+from slipstream.models.sources.builtin import BUILTINS
+from slipstream.models.sources.spec import HUB_SPEC
+from slipstream.models.text.vocabulary import is_filler
 from slipstream.predict.sizes import Sizes
 from slipstream.vocabularies.token_strings import fingerprint, token_strings
 from slipstream.writing import write_whole
@@ -123,7 +123,7 @@ def _built_in() -> Iterator[tuple[str, Path]]:
 
 
 def _in_ollama() -> Iterator[tuple[str, Path]]:
-    from slipstream.models.ollama import find_ollama_model, installed_models
+    from slipstream.models.sources.ollama import find_ollama_model, installed_models
 
     for name in installed_models():
         try:

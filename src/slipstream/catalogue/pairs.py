@@ -11,7 +11,7 @@ from pathlib import Path
 from slipstream.catalogue.families import Family, recognise
 from slipstream.catalogue.model_scan import FoundModel, candidate, find
 from slipstream.findings import RULES, Finding, blocking
-from slipstream.models.vocabulary import is_filler
+from slipstream.models.text.vocabulary import is_filler
 from slipstream.predict.forecast import forecast
 from slipstream.predict.machine import Machine
 from slipstream.predict.memory import MemoryUser, Need

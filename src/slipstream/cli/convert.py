@@ -32,8 +32,8 @@ def convert(
       slipstream convert model.gguf model --dtype fp32
     """
     from slipstream.models import open_checkpoint
-    from slipstream.models.export import export_folder
-    from slipstream.models.export_weights import STORED_AS
+    from slipstream.models.export.folder import export_folder
+    from slipstream.models.export.weights import STORED_AS
 
     kind = next((name for name in STORED_AS if name == dtype), None)
     if kind is None:

@@ -77,7 +77,7 @@ def generate(
 
 
 def _read_prompt(prompt: str | None) -> str:
-    from slipstream.models.plain_text import check_text
+    from slipstream.models.text.plain_text import check_text
 
     if prompt in (None, "-"):
         if sys.stdin.isatty():

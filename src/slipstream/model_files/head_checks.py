@@ -12,9 +12,15 @@ from slipstream.model_files.local_models import local_place
 from slipstream.model_files.model_facts import ModelFacts, describe
 from slipstream.model_files.weight_files import MISSING, TRUNCATED
 from slipstream.model_files.weights_safetensors import check_file
-from slipstream.models.head_config import HeadConfig
-from slipstream.models.head_files import HeadCheckpoint, id_map_problem, nonfinite_tensor, read_head, target_problems
-from slipstream.models.head_kinds import kind_in_folder
+from slipstream.models.draft_heads.config import HeadConfig
+from slipstream.models.draft_heads.files import (
+    HeadCheckpoint,
+    id_map_problem,
+    nonfinite_tensor,
+    read_head,
+    target_problems,
+)
+from slipstream.models.draft_heads.kinds import kind_in_folder
 
 ADVICE = re.compile(r"\s+((?:Use|Convert|Download|Copy|Expected)\b.*)", re.DOTALL)  # how the readers' errors end
 AGAIN = "Download the head again, or train it again: slipstream train --target TARGET."

@@ -1,4 +1,4 @@
-"""Resolves a model spec to its place on this disk, like `slipstream.models.spec`, but downloads nothing.
+"""Resolves a model spec to its place on this disk, like `slipstream.models.sources.spec`, but downloads nothing.
 
 A check must not start a download of gigabytes: for a hub id only the cache is read, whether complete or not.
 """
@@ -8,9 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from slipstream.errors import ModelNotFoundError
-from slipstream.models.builtin import BUILTIN_NAMES
 from slipstream.models.files import expand_home
-from slipstream.models.spec import HUB_SPEC, OLLAMA_PREFIX, Place, locate, looks_like_path
+from slipstream.models.sources.builtin import BUILTIN_NAMES
+from slipstream.models.sources.spec import HUB_SPEC, OLLAMA_PREFIX, Place, locate, looks_like_path
 
 
 def local_place(spec: str | Path) -> Place:

@@ -17,13 +17,13 @@ from slipstream.model_files.kv_layers import KvShape, from_config, from_gguf
 from slipstream.model_files.local_models import local_place
 from slipstream.model_files.weights_gguf import parts, stored_bytes
 from slipstream.model_files.weights_safetensors import StoredShape, check_file, check_index
-from slipstream.models.chat_template import template_of_folder
+from slipstream.models.draft_heads.kinds import kind_in_config, stated_target
 from slipstream.models.files import read_optional_config
-from slipstream.models.gguf_header import MAGIC, GgufHeader, read_header
-from slipstream.models.gguf_quant import type_names
-from slipstream.models.head_kinds import kind_in_config, stated_target
-from slipstream.models.hf_config import FAMILIES
-from slipstream.models.safetensors import INDEX, PICKLES
+from slipstream.models.gguf.dequantise import type_names
+from slipstream.models.gguf.header import MAGIC, GgufHeader, read_header
+from slipstream.models.hf.checkpoint import INDEX, PICKLES
+from slipstream.models.hf.config import FAMILIES
+from slipstream.models.text.chat_template import template_of_folder
 from slipstream.reading import open_regular
 
 Format = Literal["safetensors", "gguf", "pickle"]

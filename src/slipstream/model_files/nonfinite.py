@@ -15,9 +15,9 @@ import numpy.typing as npt
 
 from slipstream.errors import UnsupportedModelError
 from slipstream.findings import Finding, rule
-from slipstream.models.gguf_header import GgufHeader, TensorInfo
-from slipstream.models.gguf_quant import LINE_ELEMENTS, block_sizes, check_storage, read_rows, to_raw_tensor
-from slipstream.models.safetensors_file import FLOATS, StoredTensor
+from slipstream.models.gguf.dequantise import LINE_ELEMENTS, block_sizes, check_storage, read_rows, to_raw_tensor
+from slipstream.models.gguf.header import GgufHeader, TensorInfo
+from slipstream.models.hf.safetensors_file import FLOATS, StoredTensor
 
 SAMPLED_BYTES = 1 << 18  # of a tensor; smaller tensors are read whole
 MAX_S = 1.0  # for one model: 1,500 tensors of a disk that reads 400 MB/s

@@ -171,13 +171,13 @@ def _weights_file(path: Path) -> Path:
 def read_smallest(path: Path) -> dict[str, object]:
     """Reads every byte of the smallest non-empty tensor. Runs in the child process; errors pass through."""
     if path.suffix == ".safetensors":
-        from slipstream.models.safetensors_file import read_file_header
+        from slipstream.models.hf.safetensors_file import read_file_header
 
         stored = min((t for t in read_file_header(path).values() if t.num_bytes), key=lambda t: t.num_bytes)
         content = stored.data[stored.start : stored.start + stored.num_bytes]
         return {"name": stored.name, "num_bytes": len(content)}
     from slipstream.model_files.weights_gguf import stored_bytes
-    from slipstream.models.gguf_header import read_header
+    from slipstream.models.gguf.header import read_header
 
     header = read_header(path)
     info = min(header.tensors.values(), key=lambda info: stored_bytes(info) or sys.maxsize)

@@ -12,7 +12,7 @@ from typing import Literal
 
 from slipstream.findings import Finding, rule
 from slipstream.models.files import LFS_MAGIC
-from slipstream.models.safetensors_file import LENGTH_BYTES, MAX_HEADER_BYTES
+from slipstream.models.hf.safetensors_file import LENGTH_BYTES, MAX_HEADER_BYTES
 from slipstream.reading import open_regular
 
 WeightsFormat = Literal["safetensors", "GGUF"]

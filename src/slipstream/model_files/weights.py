@@ -17,11 +17,11 @@ from slipstream.model_files.tensor_probe import load_one_tensor
 from slipstream.model_files.weight_files import MISSING, NOT_HERE, from_error, plain_file_problem, without_advice
 from slipstream.model_files.weights_gguf import check_gguf, parts
 from slipstream.model_files.weights_safetensors import FileReport, check_file, check_index
+from slipstream.models.draft_heads.kinds import kind_in_folder
 from slipstream.models.files import damage_in, read_config
-from slipstream.models.head_kinds import kind_in_folder
-from slipstream.models.hf_config import check_sizes
-from slipstream.models.safetensors import INDEX, PICKLES, SINGLE
-from slipstream.models.safetensors_file import read_file_header
+from slipstream.models.hf.checkpoint import INDEX, PICKLES, SINGLE
+from slipstream.models.hf.config import check_sizes
+from slipstream.models.hf.safetensors_file import read_file_header
 
 __all__ = [
     "ModelFacts",
@@ -211,8 +211,8 @@ def _check_as_model(path: Path) -> list[Finding]:
     """Opens valid files as a model, to find missing tensors. Unsupported architectures can't be checked this way, nor
     can a single file of a folder.
     """
-    from slipstream.models.gguf import open_gguf
-    from slipstream.models.safetensors import open_folder
+    from slipstream.models.gguf.checkpoint import open_gguf
+    from slipstream.models.hf.checkpoint import open_folder
 
     ggufs = sorted(path.glob("*.gguf")) if path.is_dir() and not any(path.glob("*.safetensors")) else []
     if path.suffix == ".safetensors" or len(ggufs) > 1:

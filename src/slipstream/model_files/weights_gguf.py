@@ -21,7 +21,7 @@ from slipstream.model_files.weight_files import (
     overlaps,
     plain_file_problem,
 )
-from slipstream.models.gguf_header import GgufHeader, TensorInfo, read_header
+from slipstream.models.gguf.header import GgufHeader, TensorInfo, read_header
 
 MAX_PARTS = 1000  # the largest model in use has fewer than 100
 PART_NAME = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")

@@ -28,7 +28,7 @@ from slipstream.model_files.weight_files import (
     plain_file_problem,
 )
 from slipstream.models.files import map_file, read_json
-from slipstream.models.safetensors_file import ITEM_BYTES, LENGTH_BYTES, MAX_HEADER_BYTES, parse_header
+from slipstream.models.hf.safetensors_file import ITEM_BYTES, LENGTH_BYTES, MAX_HEADER_BYTES, parse_header
 
 MAX_DIMENSIONS = 16  # torch allows 64, weights have at most 5
 MAX_BYTES = 1 << 60

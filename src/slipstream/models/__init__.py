@@ -5,6 +5,6 @@ opened.
 """
 
 from slipstream.models.opening import open_checkpoint
-from slipstream.models.spec import pull, resolve
+from slipstream.models.sources.spec import pull, resolve
 
 __all__ = ["open_checkpoint", "pull", "resolve"]

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from slipstream.models.config import DecoderConfig
 from slipstream.models.quantised import Fp8Tensor, QuantFormat, QuantisedTensor
-from slipstream.models.tokenizer import Tokenizer
+from slipstream.models.text.tokenizer import Tokenizer
 
 FloatKind = Literal["F32", "F16", "BF16"]
 

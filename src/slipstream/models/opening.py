@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slipstream.models.spec import locate
+from slipstream.models.sources.spec import locate
 
 if TYPE_CHECKING:
     from slipstream.models.checkpoint import Checkpoint
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 def open_checkpoint(spec: str | Path) -> Checkpoint:
     """Resolves a spec, reads the headers and checks that every needed tensor is there. Reads no weights.
 
-    Raises ModelError subclasses. The formats of a spec are listed in `slipstream.models.spec`.
+    Raises ModelError subclasses. The formats of a spec are listed in `slipstream.models.sources.spec`.
     """
     place = locate(spec)
     if place.path.is_dir():
-        from slipstream.models.safetensors import open_folder
+        from slipstream.models.hf.checkpoint import open_folder
 
         return open_folder(place.path, place.name)
-    from slipstream.models.gguf import open_gguf
+    from slipstream.models.gguf.checkpoint import open_gguf
 
     return open_gguf(place.path, place.name)

@@ -10,8 +10,8 @@ from slipstream.errors import UsageError
 from slipstream.models.checkpoint import FloatsInMemory, RawTensor
 from slipstream.models.config import DecoderConfig
 from slipstream.models.tensors import expected_tensors
-from slipstream.models.tokenizer import Tokenizer
-from slipstream.models.tokenizer_gguf import tokenizer_from_metadata
+from slipstream.models.text.tokenizer import Tokenizer
+from slipstream.models.text.tokenizer_gguf import tokenizer_from_metadata
 
 
 def _llama3(hidden: int, intermediate: int, layers: int, heads: int, head_dim: int, tied: bool) -> DecoderConfig:

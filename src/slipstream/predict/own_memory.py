@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from slipstream.models.builtin import BUILTIN_NAMES
-from slipstream.models.gguf_config import ARCHITECTURES
+from slipstream.models.gguf.config import ARCHITECTURES
+from slipstream.models.sources.builtin import BUILTIN_NAMES
 from slipstream.predict.gpus import Gpu
 from slipstream.predict.machine import Machine
 from slipstream.predict.memory import MB, EngineMemory

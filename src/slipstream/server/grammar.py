@@ -23,7 +23,7 @@ from slipstream.core.prefix import common_prefix_length
 from slipstream.core.sampling import Row
 from slipstream.core.tree import ROOT, DraftTree
 from slipstream.errors import SlipstreamError
-from slipstream.models.tokenizer import Tokenizer
+from slipstream.models.text.tokenizer import Tokenizer
 from slipstream.server.refusals import Refusal, bad_field
 from slipstream.server.settings import BOUNDS
 

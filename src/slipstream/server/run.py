@@ -20,7 +20,7 @@ from slipstream.drafters.grammar import GrammarDrafter
 from slipstream.drafters.ngram import NgramDrafter
 from slipstream.drafters.suffix import SuffixDrafter
 from slipstream.errors import UsageError
-from slipstream.models.tokenizer import Tokenizer
+from slipstream.models.text.tokenizer import Tokenizer
 from slipstream.server.app import make_app
 from slipstream.server.engine_metrics import EngineCollector
 from slipstream.server.grammar import Grammars

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from slipstream.core.engine import Engine
 from slipstream.core.stream import Drafter
-from slipstream.models.tokenizer import Tokenizer
+from slipstream.models.text.tokenizer import Tokenizer
 from slipstream.server.grammar import Grammars
 from slipstream.server.keys import ApiKeys
 from slipstream.server.live_stats import LiveStats

@@ -16,7 +16,7 @@ from slipstream.engines.engine_types import PLAIN, EngineSettings
 from slipstream.engines.http_generator import HttpGenerator
 from slipstream.engines.session import Running
 from slipstream.measurement.runner import Opener
-from slipstream.models.spec import OLLAMA_PREFIX
+from slipstream.models.sources.spec import OLLAMA_PREFIX
 from slipstream.tasks.engine_runs import check_first, deaths_explained, engine_running, on_free_port
 from slipstream.tasks.engine_settings import as_given, engine_settings, with_method
 from slipstream.tasks.options import EngineChoice, ModelOptions, RunningEngineOptions

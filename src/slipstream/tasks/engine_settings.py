@@ -18,9 +18,9 @@ from slipstream.engines.engine_types import PLAIN, EngineSettings, Method
 from slipstream.engines.facts import EngineFacts
 from slipstream.engines.secrets import take_secrets
 from slipstream.errors import UsageError
-from slipstream.models.builtin import BUILTIN_NAMES
 from slipstream.models.files import expand_home
-from slipstream.models.spec import OLLAMA_PREFIX, locate
+from slipstream.models.sources.builtin import BUILTIN_NAMES
+from slipstream.models.sources.spec import OLLAMA_PREFIX, locate
 from slipstream.tasks.options import EngineChoice, ModelOptions
 
 log = logging.getLogger("slipstream")

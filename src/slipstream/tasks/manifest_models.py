@@ -17,7 +17,7 @@ from slipstream.engines.manifests.models import MODELS, ModelSource
 from slipstream.errors import ModelError, UsageError
 from slipstream.model_files.model_facts import describe
 from slipstream.model_files.weights_gguf import parts
-from slipstream.models.spec import HUB_SPEC, OLLAMA_PREFIX, looks_like_path
+from slipstream.models.sources.spec import HUB_SPEC, OLLAMA_PREFIX, looks_like_path
 
 _BEFORE, _AFTER = r"(?<![a-z0-9.])", r"(?![a-z0-9])"
 _PARAMETERS = re.compile(rf"{_BEFORE}(?:(\d+)x)?(\d+(?:\.\d+)?)([bm]){_AFTER}", re.I)  # 405B, 8x7B, 135M

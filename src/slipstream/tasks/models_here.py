@@ -17,8 +17,8 @@ from slipstream.model_files.quantisation import label
 from slipstream.model_files.weights import check_files, check_weights, refuse_incomplete
 from slipstream.model_files.weights_gguf import parts
 from slipstream.models.files import cannot_read
-from slipstream.models.removal import Removal, builtin_removal, hub_removal
-from slipstream.models.spec import OLLAMA_PREFIX, Store, hub_model, pull, store_of
+from slipstream.models.sources.removal import Removal, builtin_removal, hub_removal
+from slipstream.models.sources.spec import OLLAMA_PREFIX, Store, hub_model, pull, store_of
 from slipstream.tasks.options import check_search
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from slipstream.errors import UsageError
 from slipstream.model_files.head_checks import is_head
 from slipstream.models import open_checkpoint
-from slipstream.models.head_files import open_head
-from slipstream.models.head_quantise import quantise_head
-from slipstream.models.quantise import QuantisedFile
-from slipstream.models.quantise import quantise as quantise_checkpoint
-from slipstream.models.spec import locate
+from slipstream.models.draft_heads.files import open_head
+from slipstream.models.draft_heads.quantise import quantise_head
+from slipstream.models.gguf.quantise import QuantisedFile
+from slipstream.models.gguf.quantise import quantise as quantise_checkpoint
+from slipstream.models.sources.spec import locate
 from slipstream.tasks.reporter import SILENT, Reporter
 
 HEAD_TYPE = "q8_0"

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from slipstream.core.prefix import common_prefix_length
-from slipstream.models.chat_template import Message
-from slipstream.models.tokenizer import Tokenizer
+from slipstream.models.text.chat_template import Message
+from slipstream.models.text.tokenizer import Tokenizer
 from slipstream.train.shards import Role, Text
 
 _MARK = "slipstream-user-text"  # stands where the user's text begins; no template changes it

@@ -12,9 +12,9 @@ import torch
 
 from slipstream.errors import UnsupportedModelError, UsageError
 from slipstream.models.checkpoint import Checkpoint, FloatsInMemory, RawTensor
-from slipstream.models.export import export_folder
-from slipstream.models.export_config import config_json
-from slipstream.models.quantise import check_quantisable, quantise
+from slipstream.models.export.config import config_json
+from slipstream.models.export.folder import export_folder
+from slipstream.models.gguf.quantise import check_quantisable, quantise
 from slipstream.train.batches import PADDED_TO
 from slipstream.train.card import draft_card
 from slipstream.train.distillation import Distillation

@@ -15,7 +15,7 @@ from torch import nn
 from slipstream.backends.torch.reference import rotated
 from slipstream.models.checkpoint import Checkpoint
 from slipstream.models.config import DecoderConfig
-from slipstream.models.head_config import HeadConfig
+from slipstream.models.draft_heads.config import HeadConfig
 from slipstream.train.attention import KeysValues, draft_attention
 from slipstream.train.forward import Rope, TargetForward
 

@@ -11,14 +11,14 @@ import numpy as np
 import torch
 
 from slipstream.errors import UsageError
-from slipstream.models.builtin import builtin_head
 from slipstream.models.checkpoint import Checkpoint
-from slipstream.models.export_weights import floats
-from slipstream.models.head_config import HeadConfig, default_feature_layers
-from slipstream.models.head_export import HeadNotes, save_head
-from slipstream.models.head_files import HeadCheckpoint, check_finite, check_head_for, open_head
-from slipstream.models.head_layouts import head_tensors
-from slipstream.models.spec import locate, store_of
+from slipstream.models.draft_heads.config import HeadConfig, default_feature_layers
+from slipstream.models.draft_heads.export import HeadNotes, save_head
+from slipstream.models.draft_heads.files import HeadCheckpoint, check_finite, check_head_for, open_head
+from slipstream.models.draft_heads.layouts import head_tensors
+from slipstream.models.export.weights import floats
+from slipstream.models.sources.builtin import builtin_head
+from slipstream.models.sources.spec import locate, store_of
 from slipstream.train.card import head_card
 from slipstream.train.forward import TargetForward
 from slipstream.train.head_module import HeadModule, begin_new, head_config

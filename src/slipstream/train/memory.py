@@ -10,7 +10,7 @@ import torch
 from slipstream.backends.torch.memory import free_bytes
 from slipstream.errors import CapacityError
 from slipstream.models.config import DecoderConfig
-from slipstream.models.head_config import HeadConfig
+from slipstream.models.draft_heads.config import HeadConfig
 from slipstream.models.tensors import expected_tensors
 from slipstream.train.settings import RunOptions, TrainOptions
 

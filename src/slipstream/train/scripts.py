@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slipstream.models.chat_template import Message
+from slipstream.models.text.chat_template import Message
 from slipstream.train.chat_form import ChatForm
 from slipstream.train.shards import Role, Text
 

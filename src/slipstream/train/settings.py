@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from slipstream.errors import UsageError
-from slipstream.models.head_config import FeatureNorm
+from slipstream.models.draft_heads.config import FeatureNorm
 
 _NORMS: tuple[FeatureNorm, ...] = ("none", "each", "all")
 OPTIMIZERS = {"muon": "Muon", "adamw": "AdamW"}

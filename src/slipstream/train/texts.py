@@ -13,8 +13,8 @@ from slipstream.core.engine import Engine
 from slipstream.errors import SlipstreamError, UsageError
 from slipstream.measurement.prompt_files import read_prompts
 from slipstream.measurement.workload import Prompt
-from slipstream.models.chat_template import Message
-from slipstream.models.tokenizer import Tokenizer
+from slipstream.models.text.chat_template import Message
+from slipstream.models.text.tokenizer import Tokenizer
 from slipstream.train.chat_form import ChatForm
 from slipstream.train.filters import LEAST_ANSWER_TOKENS, Seen, is_worth_keeping
 from slipstream.train.messages import Messenger, time_left

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from slipstream.errors import UsageError
-from slipstream.models.chat_template import Message
+from slipstream.models.text.chat_template import Message
 from slipstream.train.chat_form import ChatForm
 from slipstream.train.shards import Text
 

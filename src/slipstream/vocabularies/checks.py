@@ -8,7 +8,7 @@ from typing import Protocol
 
 from slipstream.errors import ModelError
 from slipstream.findings import Finding, blocks, worst_first
-from slipstream.models.tokenizer import Tokenizer
+from slipstream.models.text.tokenizer import Tokenizer
 from slipstream.vocabularies.comparison import Pair, compare, load_tokenizer
 from slipstream.vocabularies.notes import notes
 from slipstream.vocabularies.rules import SAME, SPECIAL, UNREADABLE, differences

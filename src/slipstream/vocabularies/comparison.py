@@ -12,8 +12,8 @@ from typing import Any
 from slipstream.drafters.vocabulary import SharedTokens
 from slipstream.model_files.local_models import local_place
 from slipstream.models.files import per_file
-from slipstream.models.tokenizer import Tokenizer
-from slipstream.models.vocabulary import Spelling, is_filler
+from slipstream.models.text.tokenizer import Tokenizer
+from slipstream.models.text.vocabulary import Spelling, is_filler
 
 MAX_SHOWN = 5  # differing ids to list
 # Text that tokenizers split differently: digits, contractions, spaces, case, combining marks, line ends.
@@ -97,11 +97,11 @@ def load_tokenizer(spec: str | Path) -> Tokenizer:
 @per_file
 def _load(path: Path) -> Tokenizer:
     if path.is_dir():
-        from slipstream.models.tokenizer_hf import tokenizer_from_folder
+        from slipstream.models.text.tokenizer_hf import tokenizer_from_folder
 
         return tokenizer_from_folder(path)
-    from slipstream.models.gguf_header import read_header
-    from slipstream.models.tokenizer_gguf import tokenizer_from_metadata
+    from slipstream.models.gguf.header import read_header
+    from slipstream.models.text.tokenizer_gguf import tokenizer_from_metadata
 
     return tokenizer_from_metadata(read_header(path).metadata, path)
 

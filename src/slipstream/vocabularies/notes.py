@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from slipstream.findings import Finding, rule
-from slipstream.models.tokenizer import Tokenizer
+from slipstream.models.text.tokenizer import Tokenizer
 from slipstream.vocabularies.comparison import Pair
 
 ENDS = rule(

@@ -7,11 +7,11 @@ from typing import Any
 
 from slipstream.errors import DamagedModelError, ModelNotFoundError
 from slipstream.models.files import damage_in, read_file, read_json
-from slipstream.models.gguf_header import read_header
-from slipstream.models.sentencepiece_file import MAX_SENTENCEPIECE_BYTES, read_sentencepiece
-from slipstream.models.tokenizer_gguf import UNUSED
-from slipstream.models.tokenizer_hf import MAX_TOKEN_ID
-from slipstream.models.vocabulary import Vocabulary
+from slipstream.models.gguf.header import read_header
+from slipstream.models.text.sentencepiece_file import MAX_SENTENCEPIECE_BYTES, read_sentencepiece
+from slipstream.models.text.tokenizer_gguf import UNUSED
+from slipstream.models.text.tokenizer_hf import MAX_TOKEN_ID
+from slipstream.models.text.vocabulary import Vocabulary
 
 Strings = tuple[str | None, ...]  # None: a row without a token
 

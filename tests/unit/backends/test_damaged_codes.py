@@ -10,7 +10,7 @@ import pytest
 
 from contract import tiny_models
 from slipstream.model_files.weights import check_files
-from slipstream.models.gguf_header import read_header
+from slipstream.models.gguf.header import read_header
 
 KINDS = {"Q4_0": 18, "Q4_1": 20, "Q5_1": 24, "Q8_0": 34}
 BLOCK = 32

@@ -29,9 +29,9 @@ from slipstream.backends.torch.ops import Hidden, Norm
 from slipstream.core.protocols import ScoreRequest, prefill
 from slipstream.core.tree import ROOT, DraftTree
 from slipstream.models import open_checkpoint
-from slipstream.models.gguf_blocks import BLOCK_KINDS, BlockKind
-from slipstream.models.head_config import HeadConfig
-from slipstream.models.head_files import open_head
+from slipstream.models.draft_heads.config import HeadConfig
+from slipstream.models.draft_heads.files import open_head
+from slipstream.models.gguf.blocks import BLOCK_KINDS, BlockKind
 from slipstream.models.quantised import QuantFormat, QuantisedRows, QuantisedTensor, unpacked
 from slipstream.models.shapes import SHAPES
 from tiny_coded import CASES, save_both

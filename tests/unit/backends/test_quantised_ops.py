@@ -13,7 +13,7 @@ import torch
 
 from slipstream.backends.torch.cpu import library
 from slipstream.backends.torch.cpu.ops import NativeOps
-from slipstream.models.gguf_blocks import BLOCK_KINDS, BlockKind
+from slipstream.models.gguf.blocks import BLOCK_KINDS, BlockKind
 from slipstream.models.quantised import QuantisedTensor, unpacked
 
 KINDS = list(BLOCK_KINDS.values())

@@ -12,7 +12,7 @@ from slipstream.backends.llamacpp.trial import refuse_unloadable
 from slipstream.errors import UnsupportedModelError
 from slipstream.load_checks import check_model
 from slipstream.loading import load_model
-from slipstream.models.gguf_file import open_gguf_file
+from slipstream.models.gguf.file import open_gguf_file
 from unit.models import model_files
 
 pytest.importorskip("llama_cpp")

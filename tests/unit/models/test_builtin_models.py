@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from slipstream.errors import DamagedModelError, MissingDependencyError, ModelNotFoundError, SlipstreamError
-from slipstream.models import builtin, checked_file, open_checkpoint
-from slipstream.models.builtin import Builtin, fetch_builtin
+from slipstream.models import open_checkpoint
+from slipstream.models.sources import builtin, checked_file
+from slipstream.models.sources.builtin import Builtin, fetch_builtin
 
 CONTENT = b"GGUF" + bytes(range(256)) * 5000
 

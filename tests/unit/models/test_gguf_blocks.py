@@ -6,7 +6,7 @@ import gguf
 import numpy as np
 import pytest
 
-from slipstream.models.gguf_blocks import BLOCK_KINDS, BlockKind
+from slipstream.models.gguf.blocks import BLOCK_KINDS, BlockKind
 from slipstream.models.quantised import unpacked
 
 KINDS = list(BLOCK_KINDS.values())

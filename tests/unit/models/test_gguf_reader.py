@@ -14,7 +14,7 @@ from model_files import SIZES, gguf_tensors, interleave, write_gguf
 import small_models
 from slipstream.errors import DamagedModelError, ModelError, ModelNotFoundError, UnsupportedModelError
 from slipstream.models import open_checkpoint
-from slipstream.models.gguf_quant import to_raw_tensor
+from slipstream.models.gguf.dequantise import to_raw_tensor
 
 KINDS = gguf.GGMLQuantizationType
 ROW_KINDS = [KINDS.Q4_0, KINDS.Q4_1, KINDS.Q5_0, KINDS.Q5_1, KINDS.Q8_0, KINDS.F16, KINDS.BF16]

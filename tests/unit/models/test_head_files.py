@@ -18,11 +18,11 @@ from head_oracle import HeadOracle, to_torch
 from slipstream.errors import DamagedModelError, ModelError, ModelNotFoundError, UnsupportedModelError, UsageError
 from slipstream.models import open_checkpoint
 from slipstream.models.checkpoint import RawTensor
-from slipstream.models.head_config import HeadConfig
-from slipstream.models.head_export import HeadNotes, save_head
-from slipstream.models.head_files import HeadCheckpoint, check_finite, check_head_for, open_head
-from slipstream.models.head_kinds import kind_in_config
-from slipstream.models.head_layouts import OUTPUT_BIAS, head_tensors
+from slipstream.models.draft_heads.config import HeadConfig
+from slipstream.models.draft_heads.export import HeadNotes, save_head
+from slipstream.models.draft_heads.files import HeadCheckpoint, check_finite, check_head_for, open_head
+from slipstream.models.draft_heads.kinds import kind_in_config
+from slipstream.models.draft_heads.layouts import OUTPUT_BIAS, head_tensors
 from slipstream.models.rope import Llama3Scaling, llama3_divisors
 from tiny_heads import (
     HEAD,

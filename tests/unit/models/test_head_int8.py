@@ -11,12 +11,12 @@ import pytest
 from safetensors.numpy import save_file
 
 from slipstream.errors import DamagedModelError
-from slipstream.models.export_weights import floats
-from slipstream.models.head_export import save_head
-from slipstream.models.head_files import HeadCheckpoint, check_finite, open_head
-from slipstream.models.head_layouts import head_tensors
-from slipstream.models.head_quantise import quantise_head
-from slipstream.models.int8_groups import codes_and_scales
+from slipstream.models.draft_heads.export import save_head
+from slipstream.models.draft_heads.files import HeadCheckpoint, check_finite, open_head
+from slipstream.models.draft_heads.layouts import head_tensors
+from slipstream.models.draft_heads.quantise import quantise_head
+from slipstream.models.export.weights import floats
+from slipstream.models.hf.int8_groups import codes_and_scales
 from tiny_heads import HEAD, random_ids, random_tensors, save_tiny
 
 WIDE = replace(

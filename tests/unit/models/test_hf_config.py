@@ -12,7 +12,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from slipstream.errors import DamagedModelError, UnsupportedModelError
 from slipstream.models.config import DecoderConfig
-from slipstream.models.hf_config import config_from_hf
+from slipstream.models.hf.config import config_from_hf
 
 PATH = Path("config.json")
 LLAMA3 = {

@@ -13,7 +13,7 @@ import slipstream
 from slipstream.backends.torch.options import TorchOptions
 from slipstream.errors import DamagedModelError, UnsupportedModelError
 from slipstream.models import open_checkpoint
-from slipstream.models.hf_fp8 import _VALUES
+from slipstream.models.hf.fp8 import _VALUES
 from tiny_coded import WEIGHTS, edit_config
 from tiny_fp8 import CASES, by, save_fp8
 

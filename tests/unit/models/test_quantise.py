@@ -11,7 +11,7 @@ import pytest
 
 from slipstream.errors import UnsupportedModelError, UsageError
 from slipstream.models import open_checkpoint
-from slipstream.models.quantise import TYPES, quantise
+from slipstream.models.gguf.quantise import TYPES, quantise
 from slipstream.models.tensors import expected_tensors
 from unit.models import model_files
 

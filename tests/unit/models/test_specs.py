@@ -12,7 +12,7 @@ import pytest
 import slipstream.models
 from slipstream.errors import DamagedModelError, ModelNotFoundError
 from slipstream.models import open_checkpoint, pull, resolve
-from slipstream.models.spec import locate
+from slipstream.models.sources.spec import locate
 from tiny_gguf import put_in_hub_cache
 
 

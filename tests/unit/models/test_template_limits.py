@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from slipstream.errors import SlipstreamError, UsageError
-from slipstream.models.template_process import TemplateProcess, renderer
+from slipstream.models.text.template_process import TemplateProcess, renderer
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
 GREETING = "{{ messages[0].content }}!"

@@ -22,11 +22,11 @@ from tokenizers import normalizers, pre_tokenizers
 import small_models
 from slipstream.errors import DamagedModelError, UnsupportedModelError, UsageError
 from slipstream.models import open_checkpoint
-from slipstream.models.export_tokenizer import save_tokenizer
-from slipstream.models.tokenizer import StreamDecoder, Tokenizer, same_vocabulary
-from slipstream.models.tokenizer_gguf import tokenizer_from_metadata
-from slipstream.models.tokenizer_hf import tokenizer_from_folder
-from slipstream.models.vocabulary import same_strings
+from slipstream.models.export.tokenizer import save_tokenizer
+from slipstream.models.text.tokenizer import StreamDecoder, Tokenizer, same_vocabulary
+from slipstream.models.text.tokenizer_gguf import tokenizer_from_metadata
+from slipstream.models.text.tokenizer_hf import tokenizer_from_folder
+from slipstream.models.text.vocabulary import same_strings
 
 PATH = Path("m.gguf")
 TEXTS = [

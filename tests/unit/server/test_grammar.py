@@ -7,7 +7,7 @@ import pytest
 
 from slipstream.core.tree import EMPTY_TREE, DraftTree
 from slipstream.models import open_checkpoint
-from slipstream.models.tokenizer import Tokenizer
+from slipstream.models.text.tokenizer import Tokenizer
 from slipstream.server.grammar import GrammarError, Grammars
 from slipstream.server.refusals import Refusal
 from slipstream.server.requests import FunctionSpec, Tool

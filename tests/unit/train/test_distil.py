@@ -19,7 +19,7 @@ from slipstream.backends import MachineOptions
 from slipstream.backends.torch.options import TorchOptions
 from slipstream.errors import CapacityError, SlipstreamError, UsageError
 from slipstream.models import open_checkpoint
-from slipstream.models.export import export_folder
+from slipstream.models.export.folder import export_folder
 from slipstream.models.tensors import expected_tensors
 from slipstream.tasks.options import DoctorOptions, PairsOptions, PlanOptions
 from slipstream.train.batches import Corpus, TextBatch

@@ -11,7 +11,7 @@ import torch.nn.functional as F  # noqa: N812
 
 from slipstream.models import open_checkpoint
 from slipstream.models.checkpoint import Checkpoint
-from slipstream.models.head_config import FeatureNorm
+from slipstream.models.draft_heads.config import FeatureNorm
 from slipstream.train.forward import TargetForward, load_target, rotated
 from slipstream.train.head_module import HeadModule, begin_new, head_config
 from slipstream.train.rollout import unroll

@@ -25,10 +25,10 @@ from slipstream.backends.torch.options import TorchOptions
 from slipstream.cli.terminal import TerminalReporter
 from slipstream.errors import CapacityError, SlipstreamError, UnsupportedModelError, UsageError
 from slipstream.loading import load
-from slipstream.models.head_export import save_head
-from slipstream.models.head_files import open_head
-from slipstream.models.head_layouts import head_tensors
-from slipstream.models.safetensors_file import read_file_header
+from slipstream.models.draft_heads.export import save_head
+from slipstream.models.draft_heads.files import open_head
+from slipstream.models.draft_heads.layouts import head_tensors
+from slipstream.models.hf.safetensors_file import read_file_header
 from slipstream.train import loop, run, run_state
 from slipstream.train.loop import rate_at
 from slipstream.train.messages import Messenger

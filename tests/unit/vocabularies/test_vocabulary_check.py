@@ -11,8 +11,8 @@ import small_models
 from slipstream.engines import find_folder, folders
 from slipstream.errors import ModelNotFoundError, UsageError
 from slipstream.findings import Finding, blocks
-from slipstream.models.tokenizer import Tokenizer, same_vocabulary
-from slipstream.models.tokenizer_gguf import tokenizer_from_metadata
+from slipstream.models.text.tokenizer import Tokenizer, same_vocabulary
+from slipstream.models.text.tokenizer_gguf import tokenizer_from_metadata
 from slipstream.vocabularies import checks
 from slipstream.vocabularies.comparison import compare, load_tokenizer
 from unit.models import model_files

@@ -20,7 +20,7 @@ from slipstream.core.protocols import ModelInfo
 from slipstream.errors import CapacityError, UnsupportedModelError
 from slipstream.host import free_memory, physical_cores
 from slipstream.models.config import LONGEST_UNASKED_CONTEXT
-from slipstream.models.gguf_file import GgufFile
+from slipstream.models.gguf.file import GgufFile
 
 log = logging.getLogger("slipstream")
 

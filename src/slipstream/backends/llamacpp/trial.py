@@ -20,7 +20,7 @@ from slipstream.backends.llamacpp.library import last_complaint, library, listen
 from slipstream.cache import private_folder
 from slipstream.child import own_python
 from slipstream.errors import SlipstreamError, UnsupportedModelError
-from slipstream.models.gguf_file import GgufFile
+from slipstream.models.gguf.file import GgufFile
 
 _LIMIT_S = 20.0
 _SOURCE_FOLDERS = re.compile(r"\S+/(?=[^\s/]+\.cpp:)")  # where the library was built

@@ -17,7 +17,7 @@ from slipstream.backends.torch.ops import SmallSteps
 from slipstream.core.protocols import ExtendRequest, Extension, ScoreRequest, Scores
 from slipstream.core.tree import ROOT
 from slipstream.errors import UsageError
-from slipstream.models.head_files import HeadCheckpoint, check_head_for
+from slipstream.models.draft_heads.files import HeadCheckpoint, check_head_for
 
 
 class EagerScores:

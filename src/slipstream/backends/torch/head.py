@@ -32,8 +32,8 @@ from slipstream.core.noise import stream_key
 from slipstream.core.protocols import DraftNodes, ExtendRequest, Extension, KVSequence, Logits
 from slipstream.core.sampling import Sampling
 from slipstream.core.tree import ROOT
-from slipstream.models.head_config import HeadConfig
-from slipstream.models.head_files import HeadCheckpoint
+from slipstream.models.draft_heads.config import HeadConfig
+from slipstream.models.draft_heads.files import HeadCheckpoint
 
 _CATCH_UP = 64  # features of a stream that wait for its head at most; they are then read in one forward pass
 

@@ -23,7 +23,7 @@ from slipstream.core.protocols import (
 )
 from slipstream.core.tree import EMPTY_TREE
 from slipstream.errors import UsageError
-from slipstream.models.head_files import HeadCheckpoint
+from slipstream.models.draft_heads.files import HeadCheckpoint
 
 
 class Runner(Protocol):

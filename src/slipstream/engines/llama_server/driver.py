@@ -30,7 +30,7 @@ from slipstream.engines.metrics import Metrics
 from slipstream.engines.openai_api import openai_request, read_openai_event
 from slipstream.engines.versions import own_package_version, program_version
 from slipstream.errors import EngineRequestError, UsageError
-from slipstream.models.spec import looks_like_path
+from slipstream.models.sources.spec import looks_like_path
 
 if TYPE_CHECKING:
     from slipstream.engines.client import Client

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from slipstream.errors import ModelError
 from slipstream.models.files import expand_home
-from slipstream.models.gguf_header import GgufHeader, read_header
-from slipstream.models.ollama import find_ollama_model
+from slipstream.models.gguf.header import GgufHeader, read_header
+from slipstream.models.sources.ollama import find_ollama_model
 
 # Architectures that it runs with one request at a time, whatever OLLAMA_NUM_PARALLEL says (server/sched.go).
 ONE_STREAM = (

@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 
 from slipstream.backends.torch.ops import Linear
-from slipstream.models.hf_fp8 import nan_in_codes
+from slipstream.models.hf.fp8 import nan_in_codes
 from slipstream.models.quantised import Fp8Tensor
 
 TILE = 128  # inputs; every tiling of these products has tiles of so many

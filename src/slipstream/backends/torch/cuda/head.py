@@ -23,7 +23,7 @@ from slipstream.backends.torch.trail import joined_rows
 from slipstream.core.protocols import DraftNodes, ExtendRequest, Extension, KVSequence, Logits
 from slipstream.core.sampling import Sampling
 from slipstream.core.tree import ROOT, DraftTree
-from slipstream.models.head_files import HeadCheckpoint
+from slipstream.models.draft_heads.files import HeadCheckpoint
 
 log = logging.getLogger("slipstream")
 

@@ -32,8 +32,8 @@ from slipstream.backends.torch.head import HeadWeights, load_head
 from slipstream.backends.torch.kv_pool import KVPool, PooledSequence
 from slipstream.core.protocols import ExtendRequest, Extension, ScoreRequest, Scores
 from slipstream.errors import UsageError
-from slipstream.models.head_config import HeadConfig
-from slipstream.models.head_files import HeadCheckpoint, check_head_for
+from slipstream.models.draft_heads.config import HeadConfig
+from slipstream.models.draft_heads.files import HeadCheckpoint, check_head_for
 
 BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 192, MAX_ROWS)
 _ALIKE = 1.02  # a graph may take so many times as long as one for more rows: repeats differ by up to 0.6 %
