@@ -10,8 +10,9 @@ from unittest import mock
 import numpy as np
 import torch
 
-from slipstream.backends.torch.cuda import fp8, quantised_ops
-from slipstream.backends.torch.cuda.quantised_layout import CodedPart, pack_part
+from slipstream.backends.torch.cuda import quantised_ops
+from slipstream.backends.torch.cuda.kernels import fp8
+from slipstream.backends.torch.cuda.kernels.quantised_layout import CodedPart, pack_part
 from slipstream.models.gguf.blocks import BLOCK_KINDS, BlockKind
 from slipstream.models.quantised import Fp8Tensor, QuantFormat, QuantisedRows, QuantisedTensor
 from slipstream.models.shapes import RandomCheckpoint

@@ -12,10 +12,10 @@ from contract import tiny_models
 from contract.emulated_codes import EmulatedKernels
 from slipstream.backends.torch import load as torch_backend
 from slipstream.backends.torch.cuda.batch import DeviceRows
+from slipstream.backends.torch.cuda.kernels.tilings import Tilings
 from slipstream.backends.torch.cuda.ops import Fp8Ops, TritonOps
 from slipstream.backends.torch.cuda.quantised_ops import QuantisedOps
 from slipstream.backends.torch.cuda.runner import CudaRunner
-from slipstream.backends.torch.cuda.tilings import Tilings
 from slipstream.backends.torch.decoder import Decoder, load_decoder
 from slipstream.backends.torch.kv_pool import KVPool
 from slipstream.backends.torch.model import TorchModel

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from slipstream.backends.torch.cuda.quantised_kernels import CodedRows, Source
-from slipstream.backends.torch.cuda.quantised_layout import (
+from slipstream.backends.torch.cuda.kernels.quantised_kernels import CodedRows, Source
+from slipstream.backends.torch.cuda.kernels.quantised_layout import (
     BYTES,
     BYTES16,
     FLOAT,

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import torch
 
-from slipstream.backends.torch.cuda import hopper_products, nvrtc, streamed
-from slipstream.backends.torch.cuda.hopper_products import HopperProducts, TileShape
-from slipstream.backends.torch.cuda.nvrtc import Argument, Kernel, TensorMap, _as_c
-from slipstream.backends.torch.cuda.products import Kind, Products
-from slipstream.backends.torch.cuda.quantised_kernels import QuantisedKernels
-from slipstream.backends.torch.cuda.quantised_layout import CodeLayout
-from slipstream.backends.torch.cuda.streamed import StreamedProducts
+from slipstream.backends.torch.cuda.kernels import hopper_products, nvrtc, streamed
+from slipstream.backends.torch.cuda.kernels.hopper_products import HopperProducts, TileShape
+from slipstream.backends.torch.cuda.kernels.nvrtc import Argument, Kernel, TensorMap, _as_c
+from slipstream.backends.torch.cuda.kernels.products import Kind, Products
+from slipstream.backends.torch.cuda.kernels.quantised_kernels import QuantisedKernels
+from slipstream.backends.torch.cuda.kernels.quantised_layout import CodeLayout
+from slipstream.backends.torch.cuda.kernels.streamed import StreamedProducts
 
 _HERE = Path(__file__).parent
 

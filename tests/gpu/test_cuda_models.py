@@ -20,14 +20,14 @@ from contract.model_contract import ModelContract
 from slipstream.backends.torch.batch import SequenceRows
 from slipstream.backends.torch.cuda.batch import CudaBatch
 from slipstream.backends.torch.cuda.bucket import make_batch
-from slipstream.backends.torch.cuda.fp8 import pack_fp8
-from slipstream.backends.torch.cuda.hopper_products import HopperProducts
-from slipstream.backends.torch.cuda.linear import SkinnyProducts, Tiling
-from slipstream.backends.torch.cuda.quantised_kernels import QuantisedKernels
-from slipstream.backends.torch.cuda.quantised_layout import CodedLinear, pack_part
+from slipstream.backends.torch.cuda.kernels.fp8 import pack_fp8
+from slipstream.backends.torch.cuda.kernels.hopper_products import HopperProducts
+from slipstream.backends.torch.cuda.kernels.linear import SkinnyProducts, Tiling
+from slipstream.backends.torch.cuda.kernels.quantised_kernels import QuantisedKernels
+from slipstream.backends.torch.cuda.kernels.quantised_layout import CodedLinear, pack_part
+from slipstream.backends.torch.cuda.kernels.streamed import StreamedProducts, can_stream
+from slipstream.backends.torch.cuda.kernels.tilings import FP8_CANDIDATES, FP8_WIDE, STREAMED, WIDE
 from slipstream.backends.torch.cuda.quantised_ops import QuantisedOps
-from slipstream.backends.torch.cuda.streamed import StreamedProducts, can_stream
-from slipstream.backends.torch.cuda.tilings import FP8_CANDIDATES, FP8_WIDE, STREAMED, WIDE
 from slipstream.backends.torch.kv_pool import KVPool, PooledSequence
 from slipstream.backends.torch.load import load_model
 from slipstream.backends.torch.model import TorchModel

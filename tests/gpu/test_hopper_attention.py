@@ -11,8 +11,8 @@ pytest.importorskip("triton")
 if not torch.cuda.is_available():
     pytest.skip("needs a CUDA device", allow_module_level=True)
 
+from slipstream.backends.torch.cuda.kernels.prompt_attention import Blocks, PromptAttention
 from slipstream.backends.torch.cuda.long_batch import _blocks
-from slipstream.backends.torch.cuda.prompt_attention import Blocks, PromptAttention
 from slipstream.backends.torch.kv_pool import PAGE_SIZE
 from slipstream.backends.torch.ops import LayerCache
 from slipstream.models.config import DecoderConfig

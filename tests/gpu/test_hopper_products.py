@@ -11,9 +11,9 @@ pytest.importorskip("triton")
 if not torch.cuda.is_available():
     pytest.skip("needs a CUDA device", allow_module_level=True)
 
-from slipstream.backends.torch.cuda import hopper_products
-from slipstream.backends.torch.cuda.hopper_products import _OUTPUTS, HopperProducts
-from slipstream.backends.torch.cuda.linear import SkinnyProducts, Tiling
+from slipstream.backends.torch.cuda.kernels import hopper_products
+from slipstream.backends.torch.cuda.kernels.hopper_products import _OUTPUTS, HopperProducts
+from slipstream.backends.torch.cuda.kernels.linear import SkinnyProducts, Tiling
 from slipstream.backends.torch.ops import Hidden, Linear, Norm
 
 DEVICE = torch.device("cuda", 0)

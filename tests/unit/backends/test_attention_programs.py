@@ -9,8 +9,8 @@ import torch
 
 pytest.importorskip("triton")
 
-from slipstream.backends.torch.cuda.attention import attend_kernel
 from slipstream.backends.torch.cuda.batch import _MANY_TILES, SPLIT, TILE_FIELDS, TILE_PROGRAMS, Tiles, num_programs
+from slipstream.backends.torch.cuda.kernels.attention import attend_kernel
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu runs the same kernels on the GPU")
 HEADS, KV_HEADS, D, PAGE = 4, 2, 16, 32

@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 pytest.importorskip("triton")
 
 from contract import cuda_models, tiny_models
-from slipstream.backends.torch.cuda.fp8 import pack_fp8, rounded, tile_inputs, unpacked_pieces
-from slipstream.backends.torch.cuda.many import ManyRows
+from slipstream.backends.torch.cuda.kernels.fp8 import pack_fp8, rounded, tile_inputs, unpacked_pieces
+from slipstream.backends.torch.cuda.kernels.many_rows import ManyRows
 from slipstream.backends.torch.load import _keeps_fp8
 from slipstream.backends.torch.memory import fp8_bytes
 from slipstream.backends.torch.model import TorchModel

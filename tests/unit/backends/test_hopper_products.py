@@ -12,9 +12,9 @@ import torch.nn.functional as F  # noqa: N812
 pytest.importorskip("triton")
 
 from cuda_on_cpu import HopperOnCpu
-from slipstream.backends.torch.cuda import hopper_products
-from slipstream.backends.torch.cuda.hopper_products import TileShape, tile_for
-from slipstream.backends.torch.cuda.products import Shares
+from slipstream.backends.torch.cuda.kernels import hopper_products
+from slipstream.backends.torch.cuda.kernels.hopper_products import TileShape, tile_for
+from slipstream.backends.torch.cuda.kernels.products import Shares
 from slipstream.backends.torch.ops import Hidden, Linear, Norm
 
 UNIT = 2**28  # of squares

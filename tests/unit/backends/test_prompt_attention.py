@@ -8,8 +8,8 @@ import torch
 pytest.importorskip("triton")
 
 from slipstream.backends.torch.batch import SequenceRows
+from slipstream.backends.torch.cuda.kernels.prompt_attention import Blocks, BlockShape, PromptAttention
 from slipstream.backends.torch.cuda.long_batch import LongBatch, Room, lay_rows
-from slipstream.backends.torch.cuda.prompt_attention import Blocks, BlockShape, PromptAttention
 from slipstream.backends.torch.kv_pool import PAGE_SIZE, KVPool
 from slipstream.backends.torch.ops import LayerCache
 from slipstream.core.tree import DraftTree

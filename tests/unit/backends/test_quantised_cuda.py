@@ -21,9 +21,10 @@ from cuda_on_cpu import KernelsOnCpu
 from slipstream.backends.torch import load as torch_backend
 from slipstream.backends.torch.cpu import library
 from slipstream.backends.torch.cpu.ops import NativeOps
-from slipstream.backends.torch.cuda import nvrtc, quantised_ops
-from slipstream.backends.torch.cuda.quantised_kernels import Source
-from slipstream.backends.torch.cuda.quantised_layout import CodedLinear, CodeLayout, pack_part, stored_bytes
+from slipstream.backends.torch.cuda import quantised_ops
+from slipstream.backends.torch.cuda.kernels import nvrtc
+from slipstream.backends.torch.cuda.kernels.quantised_kernels import Source
+from slipstream.backends.torch.cuda.kernels.quantised_layout import CodedLinear, CodeLayout, pack_part, stored_bytes
 from slipstream.backends.torch.cuda.quantised_ops import QuantisedOps
 from slipstream.backends.torch.ops import Hidden, Norm
 from slipstream.core.protocols import ScoreRequest, prefill

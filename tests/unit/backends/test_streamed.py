@@ -15,10 +15,10 @@ from contract.emulated_codes import EmulatedKernels
 from cuda_on_cpu import StreamedOnCpu
 from slipstream.backends.torch.batch import SequenceRows
 from slipstream.backends.torch.cuda.bucket import make_batch
+from slipstream.backends.torch.cuda.kernels.products import Shares
+from slipstream.backends.torch.cuda.kernels.streamed import StreamedProducts
 from slipstream.backends.torch.cuda.ops import TritonOps
-from slipstream.backends.torch.cuda.products import Shares
 from slipstream.backends.torch.cuda.quantised_ops import QuantisedOps
-from slipstream.backends.torch.cuda.streamed import StreamedProducts
 from slipstream.backends.torch.kv_pool import PAGE_SIZE, KVPool, PooledSequence
 from slipstream.backends.torch.ops import Hidden, LayerCache, LayerStep, Linear, Norm, RopeTable
 from slipstream.models.config import DecoderConfig

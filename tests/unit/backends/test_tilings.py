@@ -10,10 +10,10 @@ import torch
 
 pytest.importorskip("triton")
 
-from slipstream.backends.torch.cuda import tilings
-from slipstream.backends.torch.cuda.linear import Tiling
-from slipstream.backends.torch.cuda.products import Product, Products
-from slipstream.backends.torch.cuda.tilings import CANDIDATES, WIDE, Tilings
+from slipstream.backends.torch.cuda.kernels import tilings
+from slipstream.backends.torch.cuda.kernels.linear import Tiling
+from slipstream.backends.torch.cuda.kernels.products import Product, Products
+from slipstream.backends.torch.cuda.kernels.tilings import CANDIDATES, WIDE, Tilings
 from slipstream.backends.torch.ops import Linear
 
 WEIGHT = Linear(torch.zeros(64, 32), 64, 32)

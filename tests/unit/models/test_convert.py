@@ -18,9 +18,9 @@ import transformers
 
 from slipstream.errors import UnsupportedModelError, UsageError
 from slipstream.models import open_checkpoint
+from slipstream.models.export import folder as export
 from slipstream.models.export.config import config_json
 from slipstream.models.export.folder import export_folder
-from slipstream.models.export import folder as export
 from slipstream.models.export.weights import _round
 from slipstream.models.tensors import expected_tensors
 

@@ -114,7 +114,7 @@ def _keeps_codes(checkpoint: Checkpoint, options: TorchOptions, device: torch.de
 
 def _keeps_fp8(checkpoint: Checkpoint, options: TorchOptions, device: torch.device) -> bool:
     """Whether there are weights in FP8 with a scale for each output, in sizes that the kernels take."""
-    from slipstream.backends.torch.cuda.fp8 import MIN_TILE
+    from slipstream.backends.torch.cuda.kernels.fp8 import MIN_TILE
 
     config = checkpoint.config
     sizes = (config.hidden_size, config.intermediate_size, config.num_heads * config.head_dim)
@@ -124,7 +124,7 @@ def _keeps_fp8(checkpoint: Checkpoint, options: TorchOptions, device: torch.devi
 
 
 def _can_compile() -> bool:
-    from slipstream.backends.torch.cuda.nvrtc import NvrtcError, nvrtc_version
+    from slipstream.backends.torch.cuda.kernels.nvrtc import NvrtcError, nvrtc_version
 
     try:
         nvrtc_version()
@@ -167,8 +167,8 @@ def _has_kernels(config: DecoderConfig) -> bool:
 
 
 def _graphed_ops(config: DecoderConfig, setup: _Setup, options: TorchOptions) -> TritonOps:
+    from slipstream.backends.torch.cuda.kernels.quantised_kernels import QuantisedKernels
     from slipstream.backends.torch.cuda.ops import Fp8Ops, TritonOps
-    from slipstream.backends.torch.cuda.quantised_kernels import QuantisedKernels
     from slipstream.backends.torch.cuda.quantised_ops import QuantisedOps
 
     dtype, streams = DTYPES[pick_dtype(options.dtype, setup.device)], options.kernels == "auto"
@@ -178,7 +178,7 @@ def _graphed_ops(config: DecoderConfig, setup: _Setup, options: TorchOptions) ->
 
 
 def _load_graphed(checkpoint: Checkpoint, setup: _Setup, options: TorchOptions, report: Report) -> TorchModel:
-    from slipstream.backends.torch.cuda.linear import MAX_ROWS
+    from slipstream.backends.torch.cuda.kernels.linear import MAX_ROWS
     from slipstream.backends.torch.cuda.runner import CudaRunner
 
     device = setup.device
@@ -199,7 +199,7 @@ def _load_graphed(checkpoint: Checkpoint, setup: _Setup, options: TorchOptions, 
 
 def _choose_kernels(decoder: Decoder[DeviceRows], ops: TritonOps, pool: KVPool, device: torch.device) -> None:
     """By measurement: once on a machine."""
-    from slipstream.backends.torch.cuda.tilings import WIDE
+    from slipstream.backends.torch.cuda.kernels.tilings import WIDE
 
     config, measure = decoder.config, partial(_measure_tilings, decoder, ops, pool, device)
     first, norms = decoder.layers[0], "with" if config.qk_norm else "no"
@@ -213,7 +213,7 @@ def _seconds_of_step(decoder: Decoder[DeviceRows], pool: KVPool, device: torch.d
     """Of one row. Infinite if the GPU can't run its kernels."""
     from slipstream.backends.torch.cuda.bucket import TargetBucket
     from slipstream.backends.torch.cuda.device_time import least_seconds
-    from slipstream.backends.torch.cuda.nvrtc import NvrtcError
+    from slipstream.backends.torch.cuda.kernels.nvrtc import NvrtcError
 
     bucket = TargetBucket(decoder, pool, 1, device)
     try:

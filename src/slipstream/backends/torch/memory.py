@@ -77,7 +77,7 @@ def fp8_bytes(checkpoint: Checkpoint, item_bytes: int) -> int:
 def _coded_bytes(form: QuantFormat, shape: Shape, device: torch.device) -> int:
     if device.type == "cpu":
         return form.stored_bytes(math.prod(shape))
-    from slipstream.backends.torch.cuda.quantised_layout import stored_bytes
+    from slipstream.backends.torch.cuda.kernels.quantised_layout import stored_bytes
 
     return stored_bytes(form, (shape[0], shape[1]))
 

@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 
 from slipstream.backends.torch.batch import SequenceRows
-from slipstream.backends.torch.cuda.prompt_attention import Blocks
+from slipstream.backends.torch.cuda.kernels.prompt_attention import Blocks
 from slipstream.core.tree import ROOT, DraftTree
 from slipstream.models.config import DecoderConfig
 

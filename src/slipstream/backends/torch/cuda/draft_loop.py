@@ -18,7 +18,7 @@ from slipstream.backends.torch.batch import SequenceRows
 from slipstream.backends.torch.cuda.batch import advance_rows
 from slipstream.backends.torch.cuda.bucket import Bucket, captured_graph
 from slipstream.backends.torch.cuda.choose import RowChoice, settings_of
-from slipstream.backends.torch.cuda.linear import MAX_ROWS
+from slipstream.backends.torch.cuda.kernels.linear import MAX_ROWS
 from slipstream.core.protocols import ExtendRequest, Extension
 from slipstream.core.sampling import Sampling
 

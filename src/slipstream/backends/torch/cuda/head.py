@@ -11,10 +11,10 @@ import torch
 from slipstream.backends.torch.batch import SequenceRows
 from slipstream.backends.torch.cuda.bucket import make_batch
 from slipstream.backends.torch.cuda.draft_loop import DraftLoop
-from slipstream.backends.torch.cuda.fp8 import MIN_TILE, rounded
 from slipstream.backends.torch.cuda.head_bucket import HeadBucket
 from slipstream.backends.torch.cuda.head_rounds import HeadRounds
-from slipstream.backends.torch.cuda.linear import MAX_SKINNY_ROWS
+from slipstream.backends.torch.cuda.kernels.fp8 import MIN_TILE, rounded
+from slipstream.backends.torch.cuda.kernels.linear import MAX_SKINNY_ROWS
 from slipstream.backends.torch.cuda.ops import TritonOps, qkv_kind
 from slipstream.backends.torch.cuda.tree_loop import TreeLoop
 from slipstream.backends.torch.head import FollowingHead, HeadWeights, trail_of

@@ -11,7 +11,7 @@ import triton.language as tl
 
 from slipstream.backends.torch.cuda.bucket import Bucket, captured_graph, make_batch
 from slipstream.backends.torch.cuda.choose import Chooser
-from slipstream.backends.torch.cuda.linear import SQUARES_UNIT
+from slipstream.backends.torch.cuda.kernels.linear import SQUARES_UNIT
 from slipstream.backends.torch.cuda.ops import TritonOps
 from slipstream.backends.torch.head import HeadWeights
 from slipstream.backends.torch.ops import Hidden, LayerCache, LayerStep, Norm

@@ -23,7 +23,7 @@ from slipstream.backends.torch.cuda.choose import RowChoice, chooses_alone, sett
 from slipstream.backends.torch.cuda.draft_loop import DraftLoop
 from slipstream.backends.torch.cuda.head_bucket import HeadBucket
 from slipstream.backends.torch.cuda.host_copies import Copied, HostCopies
-from slipstream.backends.torch.cuda.linear import MAX_SKINNY_ROWS
+from slipstream.backends.torch.cuda.kernels.linear import MAX_SKINNY_ROWS
 from slipstream.backends.torch.cuda.run_ahead import AHEAD, has_room, make_room
 from slipstream.backends.torch.kv_pool import PooledSequence
 from slipstream.core.protocols import ExtendRequest, Extension, ScoreRequest

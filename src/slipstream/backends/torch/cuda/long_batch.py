@@ -13,7 +13,7 @@ import triton
 
 from slipstream.backends.torch.batch import SequenceRows
 from slipstream.backends.torch.cuda.batch import DeviceRows, Tiles, length_of_chain, max_chunks, num_programs
-from slipstream.backends.torch.cuda.prompt_attention import BLOCK_FIELDS, Blocks
+from slipstream.backends.torch.cuda.kernels.prompt_attention import BLOCK_FIELDS, Blocks
 from slipstream.backends.torch.kv_pool import PAGE_SIZE
 from slipstream.models.config import DecoderConfig
 

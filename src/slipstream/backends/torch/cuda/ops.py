@@ -10,15 +10,15 @@ from typing import Literal
 import torch
 
 from slipstream.backends.torch.coded_cache import is_coded
-from slipstream.backends.torch.cuda.attention import PagedAttention
 from slipstream.backends.torch.cuda.batch import CudaBatch, DeviceRows
-from slipstream.backends.torch.cuda.fp8 import pack_fp8, unpacked_pieces
-from slipstream.backends.torch.cuda.hopper_products import HopperProducts
-from slipstream.backends.torch.cuda.linear import MAX_ROWS, Maker, SkinnyProducts, Tiling
-from slipstream.backends.torch.cuda.many import ManyRows
-from slipstream.backends.torch.cuda.products import Products
-from slipstream.backends.torch.cuda.streamed import StreamedProducts
-from slipstream.backends.torch.cuda.tilings import NARROW_ROWS, Tilings, Trial
+from slipstream.backends.torch.cuda.kernels.attention import PagedAttention
+from slipstream.backends.torch.cuda.kernels.fp8 import pack_fp8, unpacked_pieces
+from slipstream.backends.torch.cuda.kernels.hopper_products import HopperProducts
+from slipstream.backends.torch.cuda.kernels.linear import MAX_ROWS, Maker, SkinnyProducts, Tiling
+from slipstream.backends.torch.cuda.kernels.many_rows import ManyRows
+from slipstream.backends.torch.cuda.kernels.products import Products
+from slipstream.backends.torch.cuda.kernels.streamed import StreamedProducts
+from slipstream.backends.torch.cuda.kernels.tilings import NARROW_ROWS, Tilings, Trial
 from slipstream.backends.torch.ops import (
     Features,
     Hidden,

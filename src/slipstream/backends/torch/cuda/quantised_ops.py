@@ -13,10 +13,10 @@ import triton
 import triton.language as tl
 
 from slipstream.backends.torch.cuda.batch import CudaBatch, DeviceRows
-from slipstream.backends.torch.cuda.linear import MAX_ROWS, SQUARES_UNIT
+from slipstream.backends.torch.cuda.kernels.linear import MAX_ROWS, SQUARES_UNIT
+from slipstream.backends.torch.cuda.kernels.quantised_kernels import CodeKernels, Source
+from slipstream.backends.torch.cuda.kernels.quantised_layout import TILE, CodedLinear, pack_part
 from slipstream.backends.torch.cuda.ops import TritonOps
-from slipstream.backends.torch.cuda.quantised_kernels import CodeKernels, Source
-from slipstream.backends.torch.cuda.quantised_layout import TILE, CodedLinear, pack_part
 from slipstream.backends.torch.ops import (
     Features,
     Hidden,

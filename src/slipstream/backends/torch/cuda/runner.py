@@ -22,11 +22,11 @@ from slipstream.backends.torch.cuda.choose import RowChoice, can_choose
 from slipstream.backends.torch.cuda.device_time import least_seconds
 from slipstream.backends.torch.cuda.draft_loop import DraftLoop
 from slipstream.backends.torch.cuda.head import CudaHead, in_fp8
-from slipstream.backends.torch.cuda.linear import MAX_ROWS
+from slipstream.backends.torch.cuda.kernels.linear import MAX_ROWS
+from slipstream.backends.torch.cuda.kernels.tilings import NARROW_ROWS
 from slipstream.backends.torch.cuda.long_forward import LongForward
 from slipstream.backends.torch.cuda.ops import TritonOps
 from slipstream.backends.torch.cuda.run_ahead import RunAhead
-from slipstream.backends.torch.cuda.tilings import NARROW_ROWS
 from slipstream.backends.torch.decoder import Decoder
 from slipstream.backends.torch.head import HeadWeights, load_head
 from slipstream.backends.torch.kv_pool import KVPool, PooledSequence

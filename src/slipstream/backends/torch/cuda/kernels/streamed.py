@@ -7,9 +7,9 @@ import logging
 
 import torch
 
-from slipstream.backends.torch.cuda.early_start import can_start_early
-from slipstream.backends.torch.cuda.nvrtc import Kernel, NvrtcError, TensorMap, cached_cubin, is_hopper
-from slipstream.backends.torch.cuda.products import (
+from slipstream.backends.torch.cuda.kernels.early_start import can_start_early
+from slipstream.backends.torch.cuda.kernels.nvrtc import Kernel, NvrtcError, TensorMap, cached_cubin, is_hopper
+from slipstream.backends.torch.cuda.kernels.products import (
     COLUMNS,
     INT,
     KINDS,

@@ -8,7 +8,7 @@ import math
 
 import torch
 
-from slipstream.backends.torch.cuda.nvrtc import HOPPER, Kernel, NvrtcError, cached_cubin, is_hopper, tensor_map
+from slipstream.backends.torch.cuda.kernels.nvrtc import HOPPER, Kernel, NvrtcError, cached_cubin, is_hopper, tensor_map
 from slipstream.models.config import DecoderConfig
 
 log = logging.getLogger("slipstream")

@@ -14,9 +14,9 @@ import triton
 
 from slipstream.backends.torch.cuda.bucket import captured_graph
 from slipstream.backends.torch.cuda.device_time import least_seconds
-from slipstream.backends.torch.cuda.linear import MAX_ROWS, Maker, Tiling
-from slipstream.backends.torch.cuda.nvrtc import NvrtcError
-from slipstream.backends.torch.cuda.products import Products
+from slipstream.backends.torch.cuda.kernels.linear import MAX_ROWS, Maker, Tiling
+from slipstream.backends.torch.cuda.kernels.nvrtc import NvrtcError
+from slipstream.backends.torch.cuda.kernels.products import Products
 from slipstream.backends.torch.ops import Linear
 from slipstream.cache import private_folder, read_private
 from slipstream.errors import SlipstreamError

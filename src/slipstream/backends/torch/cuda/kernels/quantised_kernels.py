@@ -9,9 +9,9 @@ from typing import Literal, Protocol
 
 import torch
 
-from slipstream.backends.torch.cuda.early_start import can_start_early
-from slipstream.backends.torch.cuda.nvrtc import Argument, Kernel, cached_cubin
-from slipstream.backends.torch.cuda.quantised_layout import QUAD, TILE, CodedLinear, CodedPart, CodeLayout
+from slipstream.backends.torch.cuda.kernels.early_start import can_start_early
+from slipstream.backends.torch.cuda.kernels.nvrtc import Argument, Kernel, cached_cubin
+from slipstream.backends.torch.cuda.kernels.quantised_layout import QUAD, TILE, CodedLinear, CodedPart, CodeLayout
 from slipstream.backends.torch.ops import Norm
 
 _ROWS_A_TILE = 8

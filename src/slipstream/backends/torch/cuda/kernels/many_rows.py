@@ -10,7 +10,7 @@ import torch.nn.functional as F  # noqa: N812
 import triton
 import triton.language as tl
 
-from slipstream.backends.torch.cuda.fp8 import unpacked_pieces
+from slipstream.backends.torch.cuda.kernels.fp8 import unpacked_pieces
 from slipstream.backends.torch.ops import Linear, Norm
 
 _SWIGLU_BLOCK = 1024  # outputs of a program

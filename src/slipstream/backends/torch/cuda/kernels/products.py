@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 
 from slipstream.backends.torch.cuda.batch import DeviceRows
-from slipstream.backends.torch.cuda.nvrtc import TensorMap, paired_map, tensor_map
+from slipstream.backends.torch.cuda.kernels.nvrtc import TensorMap, paired_map, tensor_map
 from slipstream.backends.torch.kv_pool import PAGE_SIZE
 from slipstream.backends.torch.ops import Hidden, LayerStep, Linear, Norm
 from slipstream.models.config import DecoderConfig

@@ -20,14 +20,14 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from slipstream.backends.torch.cuda.batch import DeviceRows
-from slipstream.backends.torch.cuda.early_start import (
+from slipstream.backends.torch.cuda.kernels.early_start import (
     can_start_early,
     launch_options,
     start_next_kernel,
     wait_for_last_kernel,
 )
-from slipstream.backends.torch.cuda.fp8 import fp8_dot, tile_inputs
-from slipstream.backends.torch.cuda.products import Products, Shares
+from slipstream.backends.torch.cuda.kernels.fp8 import fp8_dot, tile_inputs
+from slipstream.backends.torch.cuda.kernels.products import Products, Shares
 from slipstream.backends.torch.kv_pool import PAGE_SIZE
 from slipstream.backends.torch.ops import Hidden, LayerStep, Linear, Norm
 

@@ -31,14 +31,14 @@ from slipstream.backends.torch.cuda.batch import (
     TILE_TAIL_FROM,
     DeviceRows,
 )
-from slipstream.backends.torch.cuda.early_start import (
+from slipstream.backends.torch.cuda.kernels.early_start import (
     can_start_early,
     launch_options,
     start_next_kernel,
     wait_for_last_kernel,
 )
-from slipstream.backends.torch.cuda.linear import finite_value, rotated
-from slipstream.backends.torch.cuda.prompt_attention import PromptAttention
+from slipstream.backends.torch.cuda.kernels.linear import finite_value, rotated
+from slipstream.backends.torch.cuda.kernels.prompt_attention import PromptAttention
 from slipstream.backends.torch.kv_pool import PAGE_SIZE
 from slipstream.backends.torch.ops import LayerCache, QKNorm, RopeTable
 from slipstream.models.config import DecoderConfig

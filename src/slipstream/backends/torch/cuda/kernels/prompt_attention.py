@@ -17,7 +17,7 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from slipstream.backends.torch.coded_cache import decoded
-from slipstream.backends.torch.cuda.hopper_attention import HopperAttention
+from slipstream.backends.torch.cuda.kernels.hopper_attention import HopperAttention
 from slipstream.backends.torch.kv_pool import PAGE_SIZE
 from slipstream.backends.torch.ops import LayerCache
 from slipstream.models.config import DecoderConfig

@@ -8,8 +8,17 @@ from dataclasses import dataclass
 
 import torch
 
-from slipstream.backends.torch.cuda.nvrtc import HOPPER, Kernel, NvrtcError, TensorMap, cached_cubin, is_hopper
-from slipstream.backends.torch.cuda.products import COLUMNS, INT, KINDS, POINTER, Kind, Product, Products, takes_sizes
+from slipstream.backends.torch.cuda.kernels.nvrtc import HOPPER, Kernel, NvrtcError, TensorMap, cached_cubin, is_hopper
+from slipstream.backends.torch.cuda.kernels.products import (
+    COLUMNS,
+    INT,
+    KINDS,
+    POINTER,
+    Kind,
+    Product,
+    Products,
+    takes_sizes,
+)
 from slipstream.backends.torch.ops import Linear
 from slipstream.models.config import DecoderConfig
 
