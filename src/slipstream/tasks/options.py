@@ -45,7 +45,7 @@ class ModelOptions:
     def resolved(self, engine: str | None = None) -> ModelOptions:
         """Fills in slipstream.yaml, if it was written for this model and engine (None: Slipstream's own).
 
-        The file's draft, drafter and policy belong together: if a draft or a drafter is given, none of them is used.
+        If a draft or a drafter is given, the file's are not used; if a drafter is, nor is the file's policy.
         """
         file = read_settings()
         if self.model is not None and self.model != file.model:
