@@ -161,8 +161,9 @@ def _snapshot(folder: Path) -> Path | None:
 
 def read_candidate(spec: str, path: Path) -> FoundModel:
     """Reads one model's headers and vocabulary. `problem` says what is wrong with it; raises nothing."""
+    from slipstream.model_files.model_facts import describe
     from slipstream.model_files.quantisation import label
-    from slipstream.model_files.weights import check_files, check_weights, describe
+    from slipstream.model_files.weights import check_files, check_weights
 
     found = FoundModel(spec, path)
     try:

@@ -10,12 +10,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, Unpack, cast
+from typing import Literal, Protocol, Unpack, cast
 
 from slipstream.core.checks import token_ids
 from slipstream.core.drafter_guard import DrafterGuard
 from slipstream.core.generate_keywords import GenerateKeywords, answer_settings
 from slipstream.core.generation import Generation
+from slipstream.core.generator import Conversation
 from slipstream.core.logprobs import TokenLogprobs, token_logprobs
 from slipstream.core.policy import PlainPolicy, Policy, RoundOutcome, RoundView
 from slipstream.core.policy_guard import PolicyGuard
@@ -34,7 +35,6 @@ from slipstream.errors import CapacityError, ContextFullError, NonFiniteLogitsEr
 
 log = logging.getLogger("slipstream")
 
-Messages = Sequence[Mapping[str, Any]]
 _INHERIT: Literal["inherit"] = "inherit"
 _BEYOND_END_TOKENS = 8  # that a draft may have after the end of an answer: a device has graphs for as many
 _DRAFTER_PARTS = ("name", "is_free", "begin", "propose", "observe", "end")
@@ -48,7 +48,7 @@ class EngineTokenizer(Protocol):
 
     def prompt_ids(self, text: str) -> list[int]: ...
 
-    def chat_ids(self, messages: Messages) -> list[int]: ...
+    def chat_ids(self, messages: Conversation) -> list[int]: ...
 
     def stream_decoder(self) -> TokenDecoder: ...
 
@@ -107,7 +107,7 @@ class Engine:
 
     def generate(
         self,
-        prompt: str | Messages | Sequence[int],
+        prompt: str | Conversation | Sequence[int],
         sampling: Sampling | None = None,
         limits: Limits | None = None,
         *,
@@ -127,7 +127,7 @@ class Engine:
         self._submitted.append(stream)
         return Generation(self, stream)
 
-    def encode(self, prompt: str | Messages | Sequence[int]) -> list[int]:
+    def encode(self, prompt: str | Conversation | Sequence[int]) -> list[int]:
         """The ids that `generate` starts from: those of a list, or of a 1-D array of numpy or torch, as they are.
 
         Raises UsageError for anything that is neither text, messages nor ids.

@@ -23,7 +23,7 @@ from slipstream.model_files import weights
 from slipstream.model_files.head_checks import NOT_A_TARGET, check_head, is_head
 from slipstream.model_files.model_facts import ModelFacts, describe
 from slipstream.model_files.quantisation import Role
-from slipstream.model_files.tensor_probe import SOUND
+from slipstream.model_files.tensor_probe import SOUND, load_one_tensor
 from slipstream.model_files.weight_files import NOT_HERE
 from slipstream.parsing.log_reading import read_log
 from slipstream.parsing.manifests import as_shell
@@ -172,7 +172,7 @@ def _check_model(result: Diagnosis, role: Role, spec: str, in_files: list[Findin
     found: list[Finding] = []
     python = result.case.judged_python
     if not blocks(in_files) and facts.format == "safetensors" and python:
-        found += weights.load_one_tensor(spec, python)
+        found += load_one_tensor(spec, python)
     return [*found, *check_support(facts, role, find_folder(result.case.engine).facts, result.machine.gpus)]
 
 

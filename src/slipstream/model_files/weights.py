@@ -11,9 +11,7 @@ from slipstream.errors import ModelError, ModelNotFoundError, UnsupportedModelEr
 from slipstream.findings import Finding, blocks, refuse, rule
 from slipstream.model_files.head_checks import check_head
 from slipstream.model_files.local_models import local_place
-from slipstream.model_files.model_facts import ModelFacts, describe
 from slipstream.model_files.nonfinite import sampled_safetensors
-from slipstream.model_files.tensor_probe import load_one_tensor
 from slipstream.model_files.weight_files import MISSING, NOT_HERE, from_error, plain_file_problem, without_advice
 from slipstream.model_files.weights_gguf import check_gguf, parts
 from slipstream.model_files.weights_safetensors import FileReport, check_file, check_index
@@ -22,16 +20,6 @@ from slipstream.models.files import damage_in, read_config
 from slipstream.models.hf.checkpoint import INDEX, PICKLES, SINGLE
 from slipstream.models.hf.config import check_sizes
 from slipstream.models.hf.safetensors_file import read_file_header
-
-__all__ = [
-    "ModelFacts",
-    "check_files",
-    "check_weights",
-    "describe",
-    "finding_of",
-    "load_one_tensor",
-    "refuse_incomplete",
-]
 
 MAX_LISTED = 3  # pieces of evidence in one finding
 NOT_WEIGHTS = re.compile(r"training_args\.bin|optimizer.*|scheduler.*|rng_state.*|adapter_model\..*")

@@ -27,10 +27,10 @@ class AcceptanceRecord:
     taken: float = 0.0
     expected: float = 0.0
 
-    def add(self, taken: bool, expected: float, memory: float) -> None:
-        self.tried = self.tried * memory + 1
-        self.taken = self.taken * memory + taken
-        self.expected = self.expected * memory + expected
+    def add(self, taken: bool, expected: float) -> None:
+        self.tried = self.tried * RECENT + 1
+        self.taken = self.taken * RECENT + taken
+        self.expected = self.expected * RECENT + expected
 
     def odds_shift(self, left: float = 1.0) -> float:
         """The odds of the accepted tokens divided by the odds of the expected ones."""
@@ -184,7 +184,7 @@ class Acceptance:
                 at += BUCKETS
             else:
                 p = (taken_of[at] + prior * _shifted(confidence, odds)) / (tried_of[at] + prior)
-                recent.add(taken, p, RECENT)
+                recent.add(taken, p)
             if above >= seen:
                 seen = above + 1
             if taken:

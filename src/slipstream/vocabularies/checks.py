@@ -48,7 +48,7 @@ def check(
 
 def check_specs(target: str | Path, draft: str | Path, engine: VocabularyUser) -> list[Finding]:
     """Like `check`, for models on this disk. An unreadable tokenizer is a finding too."""
-    from slipstream.model_files.weights import describe
+    from slipstream.model_files.model_facts import describe
 
     read, findings = [], []
     for role, spec in (("target", target), ("draft", draft)):

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from cpu_time import cpu_seconds
 from slipstream.findings import Finding, blocks
-from slipstream.model_files.weights import check_weights, describe
+from slipstream.model_files.model_facts import describe
+from slipstream.model_files.weights import check_weights
 from unit.models import model_files
 
 Break = Callable[[Path], object]

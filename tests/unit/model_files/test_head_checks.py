@@ -15,7 +15,8 @@ from slipstream.catalogue.model_scan import read_candidate
 from slipstream.diagnosis.examine import Case, examine
 from slipstream.findings import BlockedError
 from slipstream.model_files.head_checks import check_head, is_head
-from slipstream.model_files.weights import check_weights, describe
+from slipstream.model_files.model_facts import describe
+from slipstream.model_files.weights import check_weights
 from slipstream.tasks.models import load_models
 from slipstream.tasks.options import ModelOptions
 from slipstream.tasks.plan import PlanOptions, plan

@@ -17,14 +17,15 @@ from slipstream.engines import find_folder
 from slipstream.errors import ModelNotFoundError, UsageError
 from slipstream.findings import Finding
 from slipstream.load_checks import check_model
-from slipstream.model_files.model_facts import ModelFacts
+from slipstream.model_files.model_facts import ModelFacts, describe
 from slipstream.model_files.quantisation import (
     LEAST_CAPABILITY,
     Role,
     check_capability,
     label,
 )
-from slipstream.model_files.weights import check_weights, describe, load_one_tensor
+from slipstream.model_files.tensor_probe import load_one_tensor
+from slipstream.model_files.weights import check_weights
 from slipstream.predict.gpus import Gpu
 from unit.models import model_files
 

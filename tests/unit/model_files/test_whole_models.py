@@ -18,7 +18,8 @@ from slipstream.diagnosis.examine import Case, examine
 from slipstream.errors import DamagedModelError, ModelError
 from slipstream.findings import blocks
 from slipstream.model_files import nonfinite
-from slipstream.model_files.weights import check_files, check_weights, load_one_tensor
+from slipstream.model_files.tensor_probe import load_one_tensor
+from slipstream.model_files.weights import check_files, check_weights
 from slipstream.models import open_checkpoint
 from slipstream.tasks.models_here import fetch
 from slipstream.tasks.options import PlanOptions
