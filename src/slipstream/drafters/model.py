@@ -15,11 +15,10 @@ from slipstream.core.protocols import ExtendingModel, ExtendRequest, Model
 from slipstream.core.sampling import Row, distribution, draw, processed, sample
 from slipstream.core.stream import Observation, Stream
 from slipstream.core.tree import ROOT, DraftTree, TreeBuilder
+from slipstream.drafters.base import Guess
 from slipstream.drafters.draft_cache import Branch, DraftCache, read_on
 from slipstream.drafters.vocabulary import SameVocabulary, VocabularyMap
 from slipstream.errors import CapacityError, UsageError
-
-Proposal = npt.NDArray[np.float64] | None  # the distribution a token was sampled from, for the rejection verifier
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +31,6 @@ class DraftModelOptions:
     def __post_init__(self) -> None:
         if not 0 <= self.p_min < 1 or not 0 <= self.p_split <= 1 or self.n_parallel < 1:
             raise UsageError(f"{self}: expected p_min and p_split between 0 and 1, n_parallel 1 or more")
-
-
-@dataclass(frozen=True, slots=True)
-class Guess:
-    """One token that the draft model would continue with, in the target's ids."""
-
-    token: int
-    confidence: float
-    proposal: Proposal = None
 
 
 @dataclass(slots=True)

@@ -10,17 +10,9 @@ import numpy.typing as npt
 from slipstream.core.noise import Domain, coupled_contenders
 from slipstream.core.protocols import Logits
 from slipstream.core.sampling import History, Sampling, candidates, distribution, draw, processed
+from slipstream.drafters.base import Guess
 
 Ids = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """A token in the target's ids, and the head's own estimate that the target will choose it."""
-
-    token: int
-    confidence: float
-    proposal: npt.NDArray[np.float64] | None = None  # what it was drawn from, for the rejection verifier
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +22,13 @@ class HeadChoices:
     token_ids: Ids
     vocab_size: int  # of the target
 
-    def likeliest(self, row: Logits, sampling: Sampling, position: int, count: int) -> list[Choice]:
+    def likeliest(self, row: Logits, sampling: Sampling, position: int, count: int) -> list[Guess]:
         """The best `count` tokens, best first. Where the target samples, by logits plus its noise."""
         ids, values = self._contenders(row, sampling, position)
         best = _largest(values, min(count, len(values)))
         weights = np.exp(values - values[best[0]])
         chances = weights[best] / weights.sum()
-        return [Choice(int(ids[i]), float(p)) for i, p in zip(best, chances, strict=True)]
+        return [Guess(int(ids[i]), float(p)) for i, p in zip(best, chances, strict=True)]
 
     def _contenders(
         self, row: Logits, sampling: Sampling, position: int
@@ -46,12 +38,12 @@ class HeadChoices:
         left = candidates(row, sampling)
         return coupled_contenders(left.z, self.token_ids[left.tokens], sampling.seed, position)
 
-    def drawn(self, row: Logits, sampling: Sampling, position: int) -> list[Choice]:
+    def drawn(self, row: Logits, sampling: Sampling, position: int) -> list[Guess]:
         """One sample that is independent of the target's."""
         q = np.zeros(self.vocab_size, np.float64)
         own = distribution(row, sampling)
         q[self.token_ids] = own
-        return [Choice(draw(q, sampling.seed, position, Domain.DRAFT), float(own.max()), q)]
+        return [Guess(draw(q, sampling.seed, position, Domain.DRAFT), float(own.max()), q)]
 
     def processed(self, row: Logits, sampling: Sampling, history: History, path: list[int]) -> Logits:
         """After penalties and biases, which are by the target's ids."""

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from slipstream.core.protocols import DraftNodes, ExtendRequest, Extension, HeadModel, KVSequence, Logits
 from slipstream.core.stream import Observation, Stream
 from slipstream.core.tree import EMPTY_TREE, ROOT, DraftTree, TreeBuilder
-from slipstream.drafters.head.choices import Choice, HeadChoices
+from slipstream.drafters.base import Guess
+from slipstream.drafters.head.choices import HeadChoices
 from slipstream.errors import UsageError
 
 
@@ -25,7 +26,7 @@ class HeadOptions:
 class _Candidate:
     """A token that may be drafted. `read_as`: its number among the nodes that the head has read."""
 
-    choice: Choice
+    choice: Guess
     parent: _Candidate | None
     chance: float  # of the whole path
     depth: int
