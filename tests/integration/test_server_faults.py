@@ -24,6 +24,7 @@ import slipstream
 from fakes import Crashing, FakeDrafter, FakeModel, cycle_logits
 from served import Served, eventually, served
 from slipstream.core.engine import Engine
+from slipstream.core.round_stats import enter_round
 from slipstream.core.team import DrafterTeam
 from slipstream.drafters.grammar import GrammarDrafter
 from slipstream.drafters.suffix import SuffixDrafter
@@ -110,16 +111,15 @@ def text_of(parts: list[Any]) -> str:
 
 def test_the_end_is_told_also_if_the_last_token_was_taken_before_it_was_known(server, monkeypatch):
     """A round hands out its tokens first, accounts for them, and then says which answers are over."""
-    account = Engine._account
 
-    def slowly(engine, *of_round):
+    def slowly(*of_round):
         time.sleep(0.03)  # meanwhile the last round is told, and the request takes what is there
         server.service.scheduler._is_told = False
         server.service.scheduler._tell()
         time.sleep(0.03)
-        account(engine, *of_round)
+        enter_round(*of_round)
 
-    monkeypatch.setattr(Engine, "_account", slowly)
+    monkeypatch.setattr("slipstream.core.engine.enter_round", slowly)
     for includes_usage in (False, True):
         parts = stream(server, QUESTION | {"stream": True, "n": 2, "stream_options": {"include_usage": includes_usage}})
         endings = [p["choices"][0] for p in parts[:-1] if p["choices"] and p["choices"][0]["finish_reason"]]
