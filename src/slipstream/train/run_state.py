@@ -32,10 +32,15 @@ class RunState:
     is_finished: bool = False
 
     def save(self, path: Path, settings: dict[str, Any]) -> None:
-        """Tensor by tensor, without a copy of them all."""
+        """Tensor by tensor, without a copy of them all. Raises SlipstreamError if the disk is full."""
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
         with named_errors(path), opened_whole(path) as file:
-            torch.save({"settings": settings, **fields}, file)
+            try:
+                torch.save({"settings": settings, **fields}, file)
+            except RuntimeError as error:  # torch's own, for an error of the system in the middle of a tensor
+                if isinstance(error.__context__, OSError):
+                    raise error.__context__ from None
+                raise
 
 
 def load_state(path: Path, settings: dict[str, Any]) -> RunState | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import re
 import shutil
@@ -9,7 +11,7 @@ import signal
 import tracemalloc
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -157,6 +159,18 @@ def test_a_full_disk_is_told_with_the_file(options, tmp_path, monkeypatch):
     monkeypatch.setattr(run_state, "opened_whole", full)
     with pytest.raises(SlipstreamError, match=r"checkpoint\.pt can't be written: No space left on device"):
         train(options, tmp_path / "head")
+
+
+def test_a_disk_that_fills_up_in_the_middle_of_a_tensor_is_told_with_the_file(tmp_path, monkeypatch):
+    class Full(io.BytesIO):
+        def write(self, data):
+            if self.tell() + len(data) > 100_000:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return super().write(data)
+
+    monkeypatch.setattr(run_state, "opened_whole", lambda path: nullcontext(Full()))
+    with pytest.raises(SlipstreamError, match=r"checkpoint\.pt can't be written: No space left on device"):
+        RunState(weights={"w": torch.zeros(1_000_000)}).save(tmp_path / "checkpoint.pt", {})
 
 
 def test_what_does_not_fit_is_refused_before_anything_is_written(options, tmp_path):
