@@ -26,7 +26,7 @@ from slipstream.server.keys import ApiKeys
 from slipstream.server.run import address, bind, make_server, make_service
 from slipstream.server.settings import ServeOptions
 
-WHOLE_PROMPT = RequestOptions(reads_cache=False)  # as the requests over HTTP ask for it
+WHOLE_PROMPT = RequestOptions(is_cold=True)  # as the requests over HTTP ask for it
 
 
 def requests(max_tokens: int, count: int) -> list[dict[str, Any]]:
