@@ -143,7 +143,8 @@ class FakeModel:
     def open(self, tokens: Sequence[int] = (), reserve: int = 0) -> FakeSequence:
         known = 0
         if self.remembers and tokens:
-            known = max((_shared(tokens[:-1], kept) for kept in self.kept), default=0)
+            texts = [*self.kept, *(sequence.tokens for sequence in self.open_sequences)]
+            known = max((_shared(tokens[:-1], text) for text in texts), default=0)
         return self._new_sequence(tokens[:known], reserve)
 
     def can_open(self, reserve: int) -> bool:

@@ -76,14 +76,24 @@ class DrafterGuard:
 
     def read_prompts(self, read: Sequence[tuple[Stream, int]]) -> None:
         """Lets drafters read prompts as far as the target has: so many tokens more of these streams."""
-        readers = [(drafter, one) for one in read for drafter in members_of(one[0].drafter) if reads_prompts(drafter)]
+        readers = [
+            (drafter, part) for part in read for drafter in members_of(part[0].drafter) if reads_prompts(drafter)
+        ]
         for drafter, places in _by_drafter([drafter for drafter, _ in readers]):
-            streams, counts = zip(*[readers[i][1] for i in places], strict=True)
-            try:
-                cast(Any, drafter).read_prompts(streams, counts)
-            except Exception as error:  # the failing stream is unknown, and a second call would read the others twice
-                for stream in streams:
-                    self._give_up(stream, error)
+            self._read(drafter, [readers[i][1] for i in places])
+
+    def _read(self, drafter: Drafter, read: Sequence[tuple[Stream, int]]) -> None:
+        """As `_ask`: after a failure each stream alone."""
+        read = [part for part in read if part[0].drafter]
+        try:
+            if read:
+                cast(Any, drafter).read_prompts(*zip(*read, strict=True))
+        except Exception as error:
+            if len(read) == 1:
+                self._give_up(read[0][0], error)
+                return
+            for part in read:
+                self._read(drafter, [part])
 
     def observe(self, observations: Sequence[Observation]) -> None:
         running = [o for o in observations if not o.stream.is_complete]

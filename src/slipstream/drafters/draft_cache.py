@@ -5,11 +5,12 @@ After a rejection the cache is rewound to where text and draft differ; earlier t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from slipstream.core.prefix import common_prefix_length
 from slipstream.core.protocols import KVSequence, Model, ScoreRequest, Scores
+from slipstream.core.stream import Stream
 from slipstream.core.tree import ROOT
 
 _CATCH_UP = 8  # unread tokens that may be read in the first drafting step; more are read before it
@@ -59,38 +60,49 @@ def read_on(model: Model, branches: Sequence[Branch]) -> Iterator[Scores]:
 
 
 class DraftCache:
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, context_of: Callable[[Stream], list[int]], growth: int) -> None:
+        """`context_of`: a stream's text in the draft's tokens. `growth`: at most so many for one of the target's."""
         self._model = model
-        self._branches: dict[int, list[Branch]] = {}
+        self._context_of = context_of
+        self._growth = growth
+        self._branches: dict[int, list[Branch]] = {}  # none of a stream that the draft model can't draft for
         self._reserves: dict[int, int] = {}
 
-    def open(self, stream_id: int, context: list[int], reserve: int) -> None:
-        """Opens a new stream, of which nothing is read yet but what the cache still has of earlier ones. A stream too
-        long for the draft model is skipped."""
-        reserve = min(reserve, self._model.info.context_length)
-        if not self._readable(context, 0, 1, reserve) or not self._model.can_open(reserve):
-            return
-        sequence = self._model.open(context, reserve)
-        branch = Branch(sequence, context[: sequence.length], context[sequence.length :])
-        self._branches[stream_id], self._reserves[stream_id] = [branch], reserve
+    def read_prompts(self, streams: Sequence[Stream], counts: Sequence[int]) -> None:
+        """Reads so many tokens more of each stream, but not its last one."""
+        known = [(stream, count) for stream, count in zip(streams, counts, strict=True) if stream.id in self._branches]
+        self._read([(branch, count) for stream, count in known for branch in self._branches[stream.id]])
+        for stream, count in zip(streams, counts, strict=True):
+            if stream.id not in self._branches:  # one after the other: a prompt that begins alike is shared
+                self._open(stream, self._context_of(stream))
+                self._read([(branch, count) for branch in self._branches[stream.id]])
 
-    def read_on(self, counts: Mapping[int, int]) -> None:
-        """Reads so many tokens more of each stream, by its id, but not its last one."""
-        branches = [(of[0], count) for stream_id, count in counts.items() if (of := self._branches.get(stream_id))]
-        self._read([(branch, min(count, len(branch.unread) - 1)) for branch, count in branches])
+    def _open(self, stream: Stream, context: list[int]) -> None:
+        """Of a new stream nothing is read but what the cache has of others. One too long for the draft model is
+        skipped."""
+        self._branches[stream.id] = []
+        wanted = self._growth * (len(context) + stream.max_answer_tokens)
+        reserve = self._reserves[stream.id] = min(wanted, self._model.info.context_length)
+        if self._readable(context, 0, 1, reserve) and self._model.can_open(reserve):
+            sequence = self._model.open(context, reserve)
+            branch = Branch(sequence, context[: sequence.length], context[sequence.length :])
+            self._branches[stream.id].append(branch)
 
-    def follow(self, stream_id: int, context: list[int], budget: int) -> list[Branch]:
+    def follow(self, stream: Stream, budget: int) -> list[Branch]:
         """The stream's one branch, rewound to the accepted text; `unread` has the rest.
 
         The list is the cache's own: branches added to it are closed on the next call. Empty if the draft model can't
         draft for this stream.
         """
-        branches = self._branches.get(stream_id, [])
+        context = self._context_of(stream)
+        if stream.id not in self._branches:
+            self._open(stream, context)
+        branches = self._branches[stream.id]
         if not branches:
             return []
         best = max(branches, key=lambda branch: common_prefix_length(branch.read, context))
         keep = max(0, min(common_prefix_length(best.read, context), len(context) - 1))
-        if not self._readable(context, keep, budget, self._reserves[stream_id]):
+        if not self._readable(context, keep, budget, self._reserves[stream.id]):
             return []
         if keep < len(best.read):
             best.sequence.rewind(keep)
@@ -110,10 +122,11 @@ class DraftCache:
     def catch_up(self, branches: Sequence[Branch]) -> None:
         """Reads the tokens of all branches that are far behind, so that the first drafting step has few rows."""
         limit = min(_CATCH_UP, self._model.info.max_rows)
-        self._read([(branch, len(branch.unread) - 1) for branch in branches if len(branch.unread) > limit])
+        self._read([(branch, len(branch.unread)) for branch in branches if len(branch.unread) > limit])
 
     def _read(self, counts: Sequence[tuple[Branch, int]]) -> None:
-        """Reads so many of the unread tokens of each branch, as many per forward pass as fit."""
+        """Reads so many of the unread tokens of each branch, but not the last one, as many per forward pass as fit."""
+        counts = [(branch, min(count, len(branch.unread) - 1)) for branch, count in counts]
         while counts := [(branch, count) for branch, count in counts if count > 0]:
             parts, left, rows_left = [], [], self._model.info.max_rows
             for branch, count in counts:

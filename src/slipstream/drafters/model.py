@@ -68,23 +68,18 @@ class DraftModelDrafter:
         self.stops_early = not model.info.extends  # a device drafts a whole chain by itself
         self._options = options or DraftModelOptions()
         self._vocabulary = vocabulary or SameVocabulary(model.info.vocab_size)
-        self._cache = DraftCache(model)
+        growth = 1 if self._vocabulary.is_identity else 2
+        self._cache = DraftCache(model, lambda stream: self._vocabulary.context(stream.tokens), growth)
 
     def begin(self, stream: Stream) -> None:
-        context = self._vocabulary.context(stream.tokens)
-        reserve = len(context) + stream.max_answer_tokens
-        self._cache.open(stream.id, context, reserve if self._vocabulary.is_identity else 2 * reserve)
+        pass  # its prompt is read as the target reads it
 
     def read_prompts(self, streams: Sequence[Stream], counts: Sequence[int]) -> None:
-        """Reads about as much of each prompt as the target has just read."""
-        self._cache.read_on({stream.id: count for stream, count in zip(streams, counts, strict=True)})
+        self._cache.read_prompts(streams, counts)
 
     def propose(self, streams: Sequence[Stream], budgets: Sequence[int]) -> list[DraftTree]:
         """One forward pass of the draft model per depth, for all branches of all streams."""
-        drafts = [
-            _Draft(s, n, self._cache.follow(s.id, self._vocabulary.context(s.tokens), n))
-            for s, n in zip(streams, budgets, strict=True)
-        ]
+        drafts = [_Draft(s, n, self._cache.follow(s, n)) for s, n in zip(streams, budgets, strict=True)]
         self._cache.catch_up([branch for draft in drafts for branch in draft.branches])
         if self.model.info.extends and self._options.n_parallel == 1 and self._vocabulary.is_identity:
             self._extend([draft for draft in drafts if draft.growing and _can_extend(draft.stream)])

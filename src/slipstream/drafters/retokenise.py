@@ -24,19 +24,17 @@ class RetokenisingDrafter:
     def __init__(self, model: Model, draft_texts: TokenTexts, target_texts: TokenTexts) -> None:
         self.model = model
         self._draft, self._target = draft_texts, target_texts
-        self._cache = DraftCache(model)
+        self._cache = DraftCache(model, lambda s: retokenised(s.tokens, target_texts, draft_texts), growth=2)
 
     def begin(self, stream: Stream) -> None:
-        context = self._context(stream)
-        self._cache.open(stream.id, context, 2 * (len(context) + stream.max_answer_tokens))
+        pass  # its prompt is read as the target reads it
 
     def read_prompts(self, streams: Sequence[Stream], counts: Sequence[int]) -> None:
-        """Reads about as much of each prompt as the target has just read."""
-        self._cache.read_on({stream.id: count for stream, count in zip(streams, counts, strict=True)})
+        self._cache.read_prompts(streams, counts)
 
     def propose(self, streams: Sequence[Stream], budgets: Sequence[int]) -> list[DraftTree]:
         lines: list[list[int]] = [[] for _ in streams]
-        branches = [self._cache.follow(s.id, self._context(s), n + 1) for s, n in zip(streams, budgets, strict=True)]
+        branches = [self._cache.follow(s, n + 1) for s, n in zip(streams, budgets, strict=True)]
         self._cache.catch_up([branch for of_stream in branches for branch in of_stream])
         while growing := self._growing(branches, lines, budgets):
             scores = read_on(self.model, [branch for branch, _ in growing])
@@ -68,6 +66,3 @@ class RetokenisingDrafter:
 
     def end(self, stream: Stream) -> None:
         self._cache.close(stream.id)
-
-    def _context(self, stream: Stream) -> list[int]:
-        return retokenised(stream.tokens, self._target, self._draft)

@@ -5,10 +5,21 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fakes import FakeModel, cycle_logits, grow, hashed_logits, letters, make_stream, plain_tokens, target_tokens
+from fakes import (
+    AlwaysRight,
+    FakeModel,
+    cycle_logits,
+    grow,
+    hashed_logits,
+    letters,
+    make_stream,
+    plain_tokens,
+    target_tokens,
+)
 from slipstream.core.engine import Engine
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
+from slipstream.core.team import DrafterTeam
 from slipstream.drafters.model import DraftModelDrafter, DraftModelOptions
 from slipstream.drafters.vocabulary import SameVocabulary
 from slipstream.errors import UsageError
@@ -204,14 +215,36 @@ def test_a_long_prompt_does_not_hold_up_other_streams():
     assert long.result().stats.num_accepted > 0
 
 
-def test_a_drafter_that_fails_to_read_a_prompt_is_dropped_for_its_stream(monkeypatch):
-    target, draft = FakeModel(), FakeModel()
+def test_a_prompt_that_several_streams_begin_with_is_read_once():
+    target, draft = FakeModel(), FakeModel(remembers=True)
     engine = engine_for(target, draft)
-    monkeypatch.setattr(DraftModelDrafter, "read_prompts", lambda *_: 1 / 0)
-    answer = engine.generate(PROMPT, limits=Limits(max_tokens=20)).result()
-    assert answer.tokens == plain_tokens(target.logits, PROMPT, Sampling(), 20)
-    assert "ZeroDivisionError" in (answer.stats.drafter_error or "")
+    prompt = [i % 32 for i in range(30)]
+    answers = [engine.generate(prompt, limits=Limits(max_tokens=3)) for _ in range(4)]
+    engine.step()
+    assert draft.num_rows == 29
+    assert all(answer.result().tokens == plain_tokens(target.logits, prompt, Sampling(), 3) for answer in answers)
+
+
+def test_a_drafter_that_fails_to_read_a_prompt_is_dropped_for_its_stream_alone(monkeypatch):
+    target, draft = FakeModel(), FakeModel()
+    team = DrafterTeam([Reads("one", model=target), DraftModelDrafter(draft)])
+    engine = Engine(target, letters(32), team, FixedPolicy(4))
+    answers = [engine.generate([*PROMPT, token], limits=Limits(max_tokens=20)) for token in (9, Reads.BAD, 11)]
+    others = engine.generate(PROMPT, limits=Limits(max_tokens=20), drafter=None)
+    for answer, last in zip(answers, (9, Reads.BAD, 11), strict=True):
+        assert answer.result().tokens == plain_tokens(target.logits, [*PROMPT, last], Sampling(), 20)
+    assert others.result().tokens == plain_tokens(target.logits, PROMPT, Sampling(), 20)
+    assert [bool(answer.stats.drafter_error) for answer in answers] == [False, True, False]
     assert not draft.open_sequences
+
+
+class Reads(AlwaysRight):
+    """Can't read a prompt that ends with BAD."""
+
+    BAD = 10
+
+    def read_prompts(self, streams, counts):
+        assert all(stream.tokens[stream.prompt_length - 1] != self.BAD for stream in streams)
 
 
 def test_one_forward_a_depth_serves_all_streams():
