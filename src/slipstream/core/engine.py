@@ -173,7 +173,7 @@ class Engine:
         if len(prompt) >= info.context_length:
             raise ContextFullError(
                 f"the prompt has {len(prompt)} tokens and {info.name} holds {info.context_length}, answer included: "
-                "shorten the prompt, or load the model with a larger context"
+                "shorten the prompt, or load the model with a larger context or cache"
             )
         self._check_ids("the prompt", prompt)
 
