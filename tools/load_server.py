@@ -29,6 +29,7 @@ import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from itertools import islice
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -94,14 +95,14 @@ class Stream:
         if settings.key:
             headers["Authorization"] = f"Bearer {settings.key}"
         self.connection.request("POST", "/v1/chat/completions", json.dumps(body), headers)
-        self.response = self.connection.getresponse()
         self.num_tokens = 0
 
     def texts(self) -> Iterator[str]:
-        """Raises RuntimeError for an error, or an end without [DONE]."""
-        if self.response.status != 200:
-            raise RuntimeError(f"HTTP {self.response.status}: {self.response.read(300)!r}")
-        for line in self.response:
+        """Raises RuntimeError for an error, or an end without [DONE]. The server answers with the first token."""
+        response = self.connection.getresponse()
+        if response.status != 200:
+            raise RuntimeError(f"HTTP {response.status}: {response.read(300)!r}")
+        for line in response:
             data = line.removeprefix(b"data: ").strip()
             if not line.startswith(b"data: "):
                 continue
@@ -150,10 +151,10 @@ def read_well(settings: LoadSettings, body: dict[str, Any], expected: str, tally
 
 
 def leave(settings: LoadSettings, body: dict[str, Any], after_tokens: int) -> str:
+    """0: while the request waits, or its prompt is read."""
     stream = Stream(settings, body)
-    for count, _ in enumerate(stream.texts(), start=1):
-        if count >= after_tokens:
-            break
+    for _ in islice(stream.texts(), after_tokens):
+        pass
     stream.close()
     return "left"
 
