@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from slipstream.errors import SlipstreamError, UsageError
+from slipstream.models.text.chat_template import ChatTemplate
 from slipstream.models.text.template_process import TemplateProcess, renderer
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
@@ -27,6 +28,13 @@ def process() -> Iterator[TemplateProcess]:
     made = TemplateProcess(cpu_limit_s=LIMIT_S)
     yield made
     made.stop()
+
+
+@pytest.mark.parametrize(("known", "rendered"), [("system", "system: x"), ("developer", "developer: x")])
+def test_a_developer_is_the_system_where_a_template_does_not_know_it(known: str, rendered: str) -> None:
+    source = f"{{% for m in messages if m.role == '{known}' %}}{{{{ m.role }}}}: {{{{ m.content }}}}{{% endfor %}}"
+    template = ChatTemplate(source, "", "")
+    assert template.render([{"role": "developer", "content": "x"}], add_generation_prompt=False) == rendered
 
 
 def render(process: TemplateProcess, source: str) -> str:

@@ -32,13 +32,18 @@ class ChatTemplate:
                 "allowed. Use --raw to pass the text unchanged, or use another copy of the model."
             )
         values = {
-            "messages": [dict(message) for message in messages],
+            "messages": [self._with_known_role(message) for message in messages],
             "add_generation_prompt": add_generation_prompt,
             "bos_token": self.bos_token,
             "eos_token": self.eos_token,
             "tools": [dict(tool) for tool in tools] if tools else None,
         }
         return renderer.render(self.source, values)
+
+    def _with_known_role(self, message: Message) -> dict[str, Any]:
+        """Newer clients write developer for system. Most templates leave out messages of roles that they don't know."""
+        is_system = message["role"] == "developer" and "developer" not in self.source
+        return {**message, "role": "system"} if is_system else dict(message)
 
 
 def template_of_folder(folder: Path, tokenizer_config: Mapping[str, Any]) -> str | None:
