@@ -68,6 +68,7 @@ def test_sigterm_lets_answers_finish_or_ends_them_with_an_error(server):
         thread.join()
     rest = process.communicate(timeout=DRAIN_S + 60)[1]  # a busy machine; it waits for answers for DRAIN_S
     assert process.returncode == 0, rest
+    assert "stopping; " in rest and f"up to {DRAIN_S} s to end" in rest
     assert short[-1]["choices"][0]["finish_reason"] == "length"
     assert long[-1]["error"]["code"] == "shutting_down"
     assert not any(event["choices"][0]["finish_reason"] for event in long[:-1])

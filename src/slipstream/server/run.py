@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import signal
 import socket
@@ -31,6 +32,8 @@ from slipstream.server.protection import TimedProtocol
 from slipstream.server.scheduler import Scheduler
 from slipstream.server.service import Service
 from slipstream.server.settings import ServeOptions
+
+log = logging.getLogger("slipstream")
 
 _AFTER_DRAIN_S = 5  # for the last words of answers that were ended
 _MAX_HEADER_BYTES = 64 << 10
@@ -67,6 +70,9 @@ class GracefulServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         scheduler, limit_s = self._service.scheduler, self._service.options.drain_limit
         scheduler.begin_drain()
+        if count := scheduler.num_active:
+            noun = "answer has" if count == 1 else "answers have"
+            log.warning("stopping; %d running %s up to %g s to end", count, noun, limit_s)
         reason = f"the server is shutting down; the answer did not end within {limit_s:g} seconds"
         ending = asyncio.get_running_loop().call_later(limit_s, scheduler.end_all, reason)
         await super().shutdown(sockets)
