@@ -265,8 +265,8 @@ class _Judgement:
         return not pattern.frames or any(frame in self._traceback(hit.at) for frame in pattern.frames)
 
     def _may_have_frames(self, pattern: Pattern, hit: Hit) -> bool:
-        """Without a traceback above the line, a rule of an engine applies if the user named that engine."""
-        return self.engine is not None and pattern not in ANY_ENGINE and 'File "' not in self._traceback(hit.at)
+        """Without a traceback above the line, a rule of an engine applies if the user or the text names that engine."""
+        return self.is_certain and pattern not in ANY_ENGINE and 'File "' not in self._traceback(hit.at)
 
     def _traceback(self, at: int) -> str:
         """The lines of the traceback above a place."""

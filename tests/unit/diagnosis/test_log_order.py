@@ -112,6 +112,8 @@ def test_the_broadcast_error_is_llama_cpp_pythons_only_with_its_frames():
     assert ids(line) == ["log-unknown"]
     [alone] = explain(line, "llama-cpp-python")
     assert alone.id == "log-draft-object" and "may come from" in alone.cause
+    [named] = explain(line + "\n- llama-cpp-python version: 0.3.2\n")
+    assert named == alone, "notes that name the engine do what --engine does"
 
 
 def test_a_rule_states_its_phase():

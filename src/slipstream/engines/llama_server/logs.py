@@ -11,9 +11,10 @@ _VERBOSE = "start with --verbose to see what it waits for"
 START = StartLog(
     marks=(
         *("llama_model", "llama_load", "llama_init", "llama_new_context", "llama_context", "llama_perf", "llama_print"),
-        *("llama_kv", "llama_decode", "llama_cpp", "llama_server", "llm_load", "ggml_", "GGML_", "common_speculative"),
-        *("lmstudio", "LM STUDIO", "mlx_engine", "koboldcpp", "KoboldCpp", "KoboldAI", "Load Text Model OK"),
-        *("srv  ", "slot print_timing", "slot update_slots", "slot launch_slot", "main: loading model"),
+        *("llama_kv", "llama_decode", "llama_cpp", "llama-cpp-python", "llama_server", "llm_load", "ggml_", "GGML_"),
+        *("common_speculative", "lmstudio", "LM STUDIO", "mlx_engine", "koboldcpp", "KoboldCpp", "KoboldAI"),
+        *("srv  ", "slot print_timing", "slot update_slots", "slot launch_slot"),
+        *("main: loading model", "Load Text Model OK"),
     ),
     begins=("main: loading model", "main: build = ", "system_info: n_threads"),
     # "HTTP server is listening" alone comes before the model is loaded.
