@@ -70,6 +70,16 @@ def test_a_pair_blamed_on_its_tokenizers_shares_one_and_the_error_is_explained(t
     assert not {"vocabulary-tokens", "vocabulary-size"} & ids(result)
 
 
+def test_a_log_that_names_no_engine_is_read_as_of_the_engine_of_the_configuration(tmp_path: Path) -> None:
+    log, config = tmp_path / "notes.txt", tmp_path / "run.py"
+    log.write_text("ValueError: operands could not be broadcast together with shapes (0,) (82,)\n")
+    config.write_text("from llama_cpp import Llama\nllm = Llama('t.gguf', draft_model=Llama('d.gguf'))\n")
+    found = ids(doctor("--log", log, "--config", config, code=1))
+    assert {"log-draft-object", "config-draft-object"} <= found and "log-unknown" not in found
+    log.write_text("sglang.launch_server\n" + log.read_text())
+    assert "log-draft-object" not in ids(doctor("--log", log, "--config", config, code=1)), "the log itself says whose"
+
+
 def test_a_draft_of_another_vocabulary_is_refused_with_the_first_ids_that_differ(tmp_path: Path) -> None:
     target = gguf_file(tmp_path / "miqu.gguf")
     draft = gguf_file(tmp_path / "tiny.gguf", tokens=lambda i, token: f"x{i}" if i >= 5 else token)

@@ -70,6 +70,7 @@ class Diagnosis:
     prediction: Prediction | None = None
     checked: list[str] = field(default_factory=list)  # what was looked at, in words
     figures: list[Figure] = field(default_factory=list)  # read from the log
+    configured: str | None = None  # the engine that the configuration is for
 
     @property
     def is_blocked(self) -> bool:
@@ -231,6 +232,7 @@ def _check_config(result: Diagnosis, say: Say) -> list[Finding]:
     engine = guessed if is_script else _named_engine(case) or guessed
     if engine is None and not is_script:
         raise UsageError(f"can't tell which engine {case.config} is for: name the engine with --engine")
+    result.configured = engine
     kind = f"the configuration of {find_folder(engine).facts.title}" if engine else "Python code"
     say(f"reading {case.config} as {kind}")
     result.checked.append(kind)
@@ -251,7 +253,7 @@ def _check_log(result: Diagnosis, say: Say) -> list[Finding]:
     if not log.text.strip():
         raise UsageError(f"{case.log} is empty: give the log of a run")
     engine = _named_engine(case)
-    report = logs.judge(log, engine)
+    report = logs.judge(log, engine, result.configured)
     result.figures += figures(log)
     result.checked.append(report.checked)
     return [*report.findings, *configs.lint_blocks(log, engine)]

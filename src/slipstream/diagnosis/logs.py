@@ -88,12 +88,13 @@ def explain(text: str, engine: str | None = None) -> list[Finding]:
     return _Judgement(condensed(text, marks_to_keep()), engine).failures
 
 
-def judge(log: Log, engine: str | None = None) -> LogReport:
+def judge(log: Log, engine: str | None = None, likely: str | None = None) -> LogReport:
     """What `explain` finds, and for a log without a failure whether it shows the engine at work.
 
-    With `engine`, failures of other engines are skipped; without, the log's own marks decide whose it is.
+    With `engine`, failures of other engines are skipped; without, the log's own marks decide whose it is, and
+    `likely` where it has none.
     """
-    judgement = _Judgement(log, engine)
+    judgement = _Judgement(log, engine, likely)
     titles = tuple(one.facts.title for one in judgement.engines if one.log)
     return LogReport(
         findings=judgement.findings(),
@@ -117,11 +118,13 @@ class _Judgement:
 
     log: Log
     engine: str | None
+    likely: str | None = None  # the engine where neither the user nor the log names one
     engines: list[EngineFolder] = field(init=False)
     is_certain: bool = field(init=False)  # whether the log is known to be from these engines
 
     def __post_init__(self) -> None:
         found = [find_folder(self.engine)] if self.engine else _engines_by_marks(self.log.text)
+        found = found or ([find_folder(self.likely)] if self.likely else [])
         self.is_certain = bool(found)
         self.engines = found or list(folders())
 
