@@ -174,7 +174,9 @@ def _check_model(result: Diagnosis, role: Role, spec: str, in_files: list[Findin
     python = result.case.judged_python
     if not blocks(in_files) and facts.format == "safetensors" and python:
         found += load_one_tensor(spec, python)
-    return [*found, *check_support(facts, role, find_folder(result.case.engine).facts, result.machine.gpus)]
+    engine = find_folder(result.case.engine).facts
+    found += engine.check_draft(result.case.target, spec) if role == "draft" else []
+    return [*found, *check_support(facts, role, engine, result.machine.gpus)]
 
 
 def _head_line(facts: ModelFacts) -> str:

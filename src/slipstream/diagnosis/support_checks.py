@@ -74,6 +74,7 @@ def check_models(target: str | None, draft: str | None, engine: EngineFacts, gpu
     """All that speaks against two models as a pair, or against one alone, apart from sizes. Raises ModelError."""
     roles: tuple[tuple[Role, str | None], ...] = (("target", target), ("draft", draft))
     support = [f for role, spec in roles if spec for f in check_support(describe(spec), role, engine, gpus)]
+    support += engine.check_draft(target, draft) if draft else []
     return [*(vocabulary.check_specs(target, draft, engine) if target and draft else []), *support]
 
 

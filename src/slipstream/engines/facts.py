@@ -21,6 +21,7 @@ class EngineFacts:
     quantisations: Mapping[str, str]  # method: what limits it, "" if nothing does; one that is missing is not supported
     best_weights: str  # what to use if the engine can't load the given weights
     check_vocabulary: Callable[[Pair], Iterator[Finding]]  # what its own start-up check finds, and what it overlooks
+    check_draft: Callable[[str | None, str], list[Finding]] = lambda target, draft: []  # by the files, not the tokens
     aliases: tuple[str, ...] = ()
     also_gguf: bool = False  # reads GGUF files too, if `weights` are folders
     finds_models: bool = True  # takes the hub's names, or those of its own store

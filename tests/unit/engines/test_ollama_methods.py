@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from slipstream.diagnosis.configs import lint
+from slipstream.diagnosis.examine import Case, examine
 from slipstream.diagnosis.logs import explain
-from slipstream.engines import find_engine
+from slipstream.diagnosis.support_checks import check_models
+from slipstream.engines import find_engine, find_folder
 from slipstream.engines.client import Client
 from slipstream.engines.driver import method_like
 from slipstream.engines.engine_types import EngineSettings, Speculation
@@ -96,6 +98,15 @@ def test_a_draft_model_is_no_method_of_it(files, drafter):
         engine_settings(EngineChoice("ollama"), ModelOptions("plain.gguf", "plain.gguf", drafter))
     assert "slipstream launch llama-server" in str(caught.value)
     assert method_like(ENGINE, "draft").name == "draft"
+
+
+def test_the_doctor_blocks_a_draft_that_launch_refuses(files):
+    case = Case(target="plain.gguf", draft="plain.gguf", engine="ollama")
+    [finding] = [f for f in examine(case).findings if f.id == "config-draft-kind"]
+    assert finding.severity == "blocks" and "launch llama-server --model plain.gguf --draft plain.gguf" in finding.fix
+    engine, ids = find_folder("ollama").facts, lambda *pair: [f.id for f in check_models(*pair, engine, ())]
+    assert "config-draft-kind" in ids("plain.gguf", "plain.gguf") and "config-draft-kind" in ids(None, "plain.gguf")
+    assert "config-draft-kind" not in ids(None, "mtp.gguf") + ids(None, "dflash.gguf") + ids("plain.gguf", None)
 
 
 def test_architectures_with_one_stream_are_noted(files):

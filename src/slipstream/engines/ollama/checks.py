@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from slipstream.engines.ollama.drafts import architecture, file_here, is_draft
+from slipstream.engines.ollama.drafts import DRAFT_KIND, architecture, file_here, is_draft
 from slipstream.engines.ollama.flags import INSTRUCTIONS, PARAMETERS, ROLES
 from slipstream.findings import Finding, rule
 from slipstream.parsing.config_checks import (
@@ -32,16 +32,6 @@ DRAFT_PATH = rule(
     "DRAFT needs a file or folder on this machine. {value} looks like a model name, which only FROM accepts.",
     "Use the path of a file with MTP layers or of a DFlash draft: DRAFT ./draft.gguf. For a model that Ollama already "
     "has, the FROM line of `ollama show --modelfile {value}` shows the path.",
-)
-
-DRAFT_KIND = rule(
-    "config-draft-kind",
-    "blocks",
-    "DRAFT is an ordinary model",
-    "Ollama drafts with MTP layers or DFlash drafts. {value} is neither (architecture {architecture}), so the model "
-    "would not load.",
-    "Remove DRAFT. To use this draft, run the pair with llama-server: slipstream launch llama-server --model MODEL "
-    "--draft {value} (MODEL can be ollama:NAME).",
 )
 
 _COMMANDS = Table("ollama", PARAMETERS.version, "", tuple(Flag(name) for name in INSTRUCTIONS))
@@ -142,7 +132,7 @@ def _check_draft(lines: list[_Line]) -> Iterator[Finding]:
     elif draft and _MODEL_NAME.fullmatch(draft.rest) and (":" in draft.rest or not re.search(r"[./]", draft.rest)):
         yield DRAFT_PATH.finding(draft.shown, value=draft.rest)
     elif draft and (header := file_here(draft.rest)) and not is_draft(header):
-        yield DRAFT_KIND.finding(draft.shown, value=draft.rest, architecture=architecture(header))
+        yield DRAFT_KIND.finding(draft.shown, model="MODEL", value=draft.rest, architecture=architecture(header))
     if draft and count and off:
         why = "draft_num_predict 0 turns the draft off"
         yield SPECULATION_OFF.finding(count.shown, engine="Ollama", why=why, fix="Set PARAMETER draft_num_predict 4")

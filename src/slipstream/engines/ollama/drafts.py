@@ -6,9 +6,12 @@ It runs llama-server with `--spec-type draft-dflash` for a DFlash file and with 
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from slipstream.errors import ModelError
+from slipstream.findings import Finding, rule
+from slipstream.model_files.local_models import local_place
 from slipstream.models.files import expand_home
 from slipstream.models.gguf.header import GgufHeader, read_header
 from slipstream.models.sources.ollama import find_ollama_model
@@ -17,6 +20,15 @@ from slipstream.models.sources.ollama import find_ollama_model
 ONE_STREAM = (
     *("mllama", "qwen3vl", "qwen3vlmoe", "qwen35", "qwen35moe", "qwen3next", "lfm2", "lfm2moe"),
     *("nemotron_h", "nemotron_h_moe", "nemotron_h_omni"),
+)
+DRAFT_KIND = rule(
+    "config-draft-kind",
+    "blocks",
+    "Ollama can't draft with an ordinary model",
+    "Ollama drafts with MTP layers or DFlash drafts. {value} is neither (architecture {architecture}), so the model "
+    "would not load.",
+    "Run the pair with llama-server: slipstream launch llama-server --model {model} --draft {value} (a model of Ollama "
+    "is ollama:NAME there). In a Modelfile, remove DRAFT.",
 )
 _MTP_AS_TENSORS = ("qwen35", "qwen35moe")  # in older files of these, only the tensors show it
 
@@ -37,6 +49,18 @@ def file_here(path: str) -> GgufHeader | None:
 
 def architecture(header: GgufHeader) -> str:
     return str(header.metadata.get("general.architecture", "unknown"))
+
+
+def check_draft(target: str | None, draft: str) -> list[Finding]:
+    """What speaks against a model as a draft by its file; empty for one that is not here."""
+    try:
+        header = gguf_here(str(local_place(draft).path))
+    except ModelError:
+        return []
+    if header is None or is_draft(header):
+        return []
+    model, value, kind = shlex.quote(target or "MODEL"), shlex.quote(draft), architecture(header)
+    return [DRAFT_KIND.finding(f"draft {draft}: {kind}", model=model, value=value, architecture=kind)]
 
 
 def has_mtp(header: GgufHeader) -> bool:
