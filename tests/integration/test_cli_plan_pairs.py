@@ -139,6 +139,8 @@ def test_pairs_ranks_drafts_for_a_target(tmp_path: Path, stores: dict[str, str])
     shown = run_here(*arguments, **stores).stdout
     assert "predicted" in shown and "another vocabulary" in shown and "--drafter translate" in shown
     assert "skipped, of 3 models found:" in shown and "broken.gguf: can't be read" in shown
+    beside = json.loads(run_here(*arguments[:3], "--engine", "vllm", "--json", **stores).stdout)
+    assert [m["spec"] for m in beside["drafts"]] == [draft["spec"]], "the target's folder needs no --search"
 
 
 @pytest.mark.parametrize(
@@ -190,6 +192,7 @@ def test_pairs_names_published_models_when_nothing_fits(tmp_path: Path, stores: 
     result = run_here("pairs", "--target", str(target), **stores)
     assert result.returncode == 1
     assert "Llama 3.x" in result.stdout and "no model here can draft for it" in result.stdout
+    assert "--search FOLDER" in result.stdout
 
 
 def test_pairs_is_quick_the_second_time(tmp_path: Path, stores: dict[str, str]) -> None:

@@ -50,13 +50,14 @@ class FoundModel:
 # -- finding ----------------------------------------------------------------------------------------------------------
 
 
-def find(search: Sequence[Path] = (), *, stores: bool = True) -> list[FoundModel]:
-    """Models below the given folders and, with `stores`, in the hub cache, Ollama's store and the built-in's place.
+def find(search: Sequence[Path] = (), *, stores: bool = True, beside: Path | None = None) -> list[FoundModel]:
+    """Models below the given folders, in the folder that holds `beside` (not below it) and, with `stores`, in the hub
+    cache, Ollama's store and the built-in's place.
 
     Each model once, with the first name found. Downloads nothing.
     """
     places: dict[Path, tuple[str, Path]] = {}  # by real path; read by the path found, which names parts of a split file
-    for spec, path in (*_in_folders(search), *(_in_stores() if stores else ())):
+    for spec, path in (*_in_folders(search), *_beside(beside), *(_in_stores() if stores else ())):
         places.setdefault(path.resolve(), (spec, path.absolute()))
     with _Memory.open() as memory:
         return [memory.candidate(spec, path) for spec, path in places.values()]
@@ -77,6 +78,14 @@ def _in_folders(search: Sequence[Path]) -> Iterator[tuple[str, Path]]:
         for path in [root, *_below(root)] if root.is_dir() else [root]:
             if _is_model(path):
                 yield str(path), path
+
+
+def _beside(model: Path | None) -> Iterator[tuple[str, Path]]:
+    try:
+        paths = sorted(model.parent.iterdir()) if model and model.exists() else []
+    except (OSError, ValueError):  # no permission to read the folder, or not a valid file name
+        paths = []
+    yield from ((str(path), path) for path in paths if _is_model(path))
 
 
 def _below(root: Path) -> list[Path]:

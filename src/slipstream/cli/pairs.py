@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 def pairs(options: PairsOptions = PairsOptions(), as_json: opt.Json = False) -> None:
     """Find the models that share a vocabulary, and rank drafts for a target by predicted speed-up on this machine.
 
-    Searches the hub cache, Ollama's store, the built-in models and the given folders. The exit code is 1 if a target is
-    given and no model can draft for it.
+    Searches the hub cache, Ollama's store, the built-in models, the target's folder and the given ones. The exit code
+    is 1 if a target is given and no model can draft for it.
 
     [bold]Examples[/bold]
 
@@ -189,6 +189,7 @@ def _fine_print(machine: Machine, engine: str) -> str:
 def _print_suggestions(console: Console, result: RankedDrafts) -> None:
     family, lines = result.published()
     console.print("no model here can draft for it.", style="bold")
+    console.print("If another folder has models, name it: --search FOLDER")
     if family:
         console.print(
             f"Its vocabulary is that of {family.name} ({family.source}). Published models with the same vocabulary:"

@@ -17,6 +17,7 @@ from slipstream.errors import SlipstreamError, UsageError
 from slipstream.findings import Finding, blocking
 from slipstream.measurement.results import ALL_KINDS
 from slipstream.measurement.runner import BenchSettings
+from slipstream.models.files import expand_home
 from slipstream.predict.machine import Machine, inspect
 from slipstream.tasks.bench import bench_models
 from slipstream.tasks.models import load_models
@@ -133,12 +134,12 @@ def judge_of(machine: Machine, engine: EngineFacts, context: int | None = None) 
 def pairs(options: PairsOptions = PairsOptions(), *, reporter: Reporter = SILENT) -> ModelGroups | RankedDrafts:
     """Models that share a vocabulary; with a target, drafts for it by predicted speed-up on this machine.
 
-    Looks in the hub cache, Ollama's store, the built-in models and the folders given. Raises UsageError.
+    Looks in the hub cache, Ollama's store, the built-in models, the target's folder and those given. Raises UsageError.
     """
     check_search(options.search)
     if options.measure and (options.target is None or options.engine not in (None, OWN)):
         raise UsageError("--measure needs --target and uses only Slipstream's own engine: remove --engine")
-    found = find(options.search)
+    found = find(options.search, beside=expand_home(options.target) if options.target else None)
     if options.target is None:
         return ModelGroups(groups(found), [entry for entry in found if entry.problem])
     wanted, machine = candidate(options.target), inspect()

@@ -72,6 +72,14 @@ def test_folders_are_searched(models: Path) -> None:
     assert all(c.problem is None and c.sizes for c in found)
 
 
+def test_the_folder_of_a_model_is_searched_and_not_what_is_below_it(models: Path) -> None:
+    tiny_gguf.write(models / "a.gguf", words())
+    tiny_gguf.write(models / "b.gguf", words())
+    tiny_gguf.write(models / "deep" / "c.gguf", words())
+    assert [Path(c.spec).name for c in find(stores=False, beside=models / "a.gguf")] == ["a.gguf", "b.gguf"]
+    assert find(stores=False, beside=Path("org/name")) == []
+
+
 def test_all_stores_are_searched_and_each_model_is_named_as_commands_take_it(own_stores: Path, models: Path) -> None:
     file = tiny_gguf.write(models / "x.gguf", words())
     folder = models / "folder"
