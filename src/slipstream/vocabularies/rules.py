@@ -33,7 +33,7 @@ SPECIAL = rule(
     "blocks",
     "BOS or EOS tokens differ between target and draft (llama.cpp)",
     "Before drafting, llama.cpp compares the BOS and EOS tokens of both models and whether they are added. {meaning}",
-    "Set the target's value for both models: {override}",
+    "{fix}",
 )
 SIZE = rule(
     "vocabulary-size",

@@ -224,6 +224,13 @@ def test_llama_cpp_ends(changes: dict, severity: str, override: str) -> None:
     assert note.severity == "note"
 
 
+def test_llama_cpp_is_not_told_to_use_an_id_that_is_another_token_in_the_draft() -> None:
+    ours = byte_level(words(600), eos_token_id=599)
+    for tokens in (words(300), [*words(590), *(f"other{i}" for i in range(10))]):
+        finding = only(check(ours, byte_level(tokens), "llama.cpp"), "vocabulary-special")
+        assert "override-kv" not in finding.fix and "pairs --target" in finding.fix
+
+
 def test_a_bos_that_nobody_adds_does_not_block_llama_cpp() -> None:
     plain = {"add_bos_token": False}
     ours, theirs = byte_level(words(300), **plain), byte_level(words(300), bos_token_id=2, **plain)

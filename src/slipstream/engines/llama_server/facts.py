@@ -14,6 +14,11 @@ from slipstream.vocabularies.rules import SPECIAL, TOKENS, TYPE, differences, ex
 
 MAX_SIZE_DIFFERENCE = 128
 FIRST_CHECKED_ID = 5
+_FOR_BOTH = "Set the target's value for both models: "
+_OTHER_DRAFT = (
+    "Use a draft model of the target's family (`slipstream pairs --target TARGET`): the target's token is not in the "
+    "draft under this id."
+)
 
 
 def check_vocabulary(pair: Pair) -> Iterator[Finding]:
@@ -47,13 +52,16 @@ def _check_ends(pair: Pair) -> Iterator[Finding]:
     if ours.add_bos != theirs.add_bos:
         override = f"--override-kv tokenizer.ggml.add_bos_token=bool:{str(ours.add_bos).lower()}"
         evidence = f"BOS added to texts: target {ours.add_bos}, draft {theirs.add_bos}"
-        yield SPECIAL.finding(evidence, meaning="Only one of them adds BOS, so the pair is refused.", override=override)
+        meaning = "Only one of them adds BOS, so the pair is refused."
+        yield SPECIAL.finding(evidence, meaning=meaning, fix=f"{_FOR_BOTH}{override}")
     for name, our_id, their_id, added in (
         ("bos", ours.bos_id, theirs.bos_id, ours.add_bos and theirs.add_bos),
         ("eos", ours.eos_id, theirs.eos_id, False),
     ):
         if our_id == their_id:
             continue
+        override = f"--override-kv tokenizer.ggml.{name}_token_id=int:{-1 if our_id is None else our_id}"
+        same_token = our_id is None or named(pair.target, our_id) == named(pair.draft, our_id)
         yield SPECIAL.finding(
             f"{name.upper()}: target {named(pair.target, our_id)}, draft {named(pair.draft, their_id)}",
             "blocks" if added else "slows",
@@ -61,7 +69,7 @@ def _check_ends(pair: Pair) -> Iterator[Finding]:
             if added
             else "Older builds refuse the pair or silently translate tokens. Newer builds compare only tokens that are "
             "added to texts, and accept the pair.",
-            override=f"--override-kv tokenizer.ggml.{name}_token_id=int:{-1 if our_id is None else our_id}",
+            fix=f"{_FOR_BOTH}{override}" if same_token else _OTHER_DRAFT,
         )
 
 
