@@ -243,6 +243,12 @@ def test_a_log_without_a_sign_of_work_gets_no_all_clear(tmp_path: Path) -> None:
     assert shown("--log", log, columns=100)[-1] == "no problems found"
 
 
+@pytest.mark.parametrize("context", ["0", "-1"])
+def test_a_context_without_a_token_is_refused(context: str) -> None:
+    done = run_here("doctor", "--context", context)
+    assert done.returncode == 2 and "'--context'" in done.stderr and "greater than or equal to 1" in done.stderr
+
+
 def test_prose_of_a_report_is_no_error(tmp_path: Path) -> None:
     report = tmp_path / "report.md"
     prose = "# Report\n\n## Risks\n\n1. **Mismatch**: it failed\n\n```cpp\nreturn false; // Cannot use it\n```\n"

@@ -39,7 +39,7 @@ _COLOURS = {"blocks": "red", "unknown": "magenta", "slows": "yellow", "note": "d
     log=opt.OptionSpec(
         "--log", "A log, or any text with an error or speeds, to explain; - reads standard input, here and in --config."
     ),
-    context=opt.OptionSpec("--context", "Tokens of prompt and answer that you need."),
+    context=opt.OptionSpec("--context", "Tokens of prompt and answer that you need.", more={"min": 1}),
     batch=opt.OptionSpec("--batch", "Requests at the same time.", more={"min": 1}),
     python=opt.OptionSpec("--python", "The Python of the engine's environment: its torch is tested on the files."),
     measure=opt.OptionSpec("--measure", "Also run the target briefly, and check its speed."),
