@@ -55,6 +55,7 @@ _GOES_ON = re.compile(
     r"(?i)\bfall(?:ing)? back to\b|\btrying port\b|\btruncating\b|\bwill be skipped\b|\bcontinuing (?:to|without)\b|"
     r"\bfor auto-detection\b"
 )
+_TABLE_ROW = re.compile(r"\s*\|(?:[^|]+\|){2,}\s*$")
 _BEFORE_THE_ERROR = "The log says this before the error that ends it; it may be the cause or not."
 _FORM = re.compile(r"_\d$")
 _NO_FAILURE_LEVELS = ("WARN", "WARNING", "INFO")
@@ -349,7 +350,9 @@ def _exception_of(text: str, hit: Hit) -> Hit:
 
 
 def _is_no_failure(line: str) -> bool:
-    """Whether the program that wrote the line goes on: a note or a warning, not an error."""
+    """Whether a line is no error: a note, a warning, or a row of a Markdown table that quotes none."""
+    if _TABLE_ROW.match(line) and kind_of(line) is None:
+        return True
     level = _LEVEL.search(line[:200])
     is_warning = level and (level[0] in _NO_FAILURE_LEVELS or level[0].endswith("Warning"))
     return bool(_NO_FAILURE.search(line) or is_warning or _GOES_ON.search(line))

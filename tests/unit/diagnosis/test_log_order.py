@@ -116,6 +116,12 @@ def test_the_broadcast_error_is_llama_cpp_pythons_only_with_its_frames():
     assert named == alone, "notes that name the engine do what --engine does"
 
 
+def test_a_row_of_a_table_is_a_failure_only_where_it_quotes_one():
+    row = "## Limits\n\n| Limit | Effect |\n|---|---|\n| Memory | Two models {} |\n"
+    assert "log-cuda-memory" not in ids(row.format("requires more GPU memory"))
+    assert ids(row.format("fail with RuntimeError: CUDA out of memory")) == ["log-cuda-memory"]
+
+
 def test_a_rule_states_its_phase():
     option = "error: unrecognized arguments: --x\n"
     assert ids(BEGIN + option) == ["log-option-unknown"]
