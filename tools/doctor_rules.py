@@ -30,7 +30,8 @@ In order: what came after decides. Only the last run in the log counts. What blo
 engine ready or at work (that it is idle shows nothing); what slows counts anywhere in the run.
 Prompts and answers that the log quotes are no errors.
 The log's own lines show which engine wrote it, unless `--engine` names it, and rules of other engines do not apply. If
-the log shows no engine, all rules apply, and a finding says "may". A start is called unfinished only if the log shows
+the log shows no engine, that of the `--config` beside it counts; without one all rules apply, and a finding says "may".
+A start is called unfinished only if the log shows
 its beginning and ends in it, or ends with a line that only waits. A log without a failure is fine if a line shows the
 engine ready or at work, and unknown if no line shows even its start. Some rules have another fix for a platform or an
 engine, which is used if the log shows it.
