@@ -33,7 +33,7 @@ TRAINING = {  # of all commands that train
     "temperatures": opt.OptionSpec("--temperatures", "Of the answers, separated by commas; 0 is greedy.", "Text"),
     "streams": opt.OptionSpec("--streams", "Texts written at the same time.", "Text", {"min": 1}),
     "shard_texts": opt.OptionSpec(
-        "--shard-texts", "Conversations per file. A crash loses the file being written.", "Text"
+        "--shard-texts", "Maximum conversations per file. A file is also written after a minute.", "Text"
     ),
     "steps": opt.OptionSpec("--steps", "Training steps.", "Training", {"min": 1}),
     "seconds": opt.OptionSpec("--seconds", "Train for this many seconds instead of --steps.", "Training", {"min": 1}),

@@ -15,11 +15,12 @@ class Messenger:
     say: Callable[[str], None] = lambda line: None
     progress: Callable[[float, float, str], None] = lambda done, total, what: None
     phase: Callable[[str], None] = lambda title: None
-    stop_asked: bool = False  # Ctrl-C was pressed once: finish what can't be left half done
+    stop_asked: bool = False  # Ctrl-C was pressed once, or SIGTERM came: finish what can't be left half done
 
     @contextmanager
     def catching_interrupts(self) -> Iterator[None]:
-        """The first Ctrl-C asks to stop, the second one stops at once. Other threads than the main one get none."""
+        """The first Ctrl-C or SIGTERM asks to stop, the second one stops at once. Other threads than the main
+        one get none."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -30,11 +31,12 @@ class Messenger:
             self.stop_asked = True
             self.say("stopping after this step; press Ctrl-C again to stop at once")
 
-        before = signal.signal(signal.SIGINT, on_interrupt)
+        before = {number: signal.signal(number, on_interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
         finally:
-            signal.signal(signal.SIGINT, before)
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 def time_left(seconds: float) -> str:

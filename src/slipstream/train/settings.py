@@ -33,7 +33,7 @@ class RunOptions:
     length: int = 512  # tokens of a text, at most
     temperatures: str = "0,0,0.7,0.9"  # of answers; greedy twice, since most use is near it; small models ramble at 1
     streams: int = 256  # texts written at the same time
-    shard_texts: int = 2048  # conversations of a file; a crash loses those of files that are not complete
+    shard_texts: int = 2048  # conversations of a file, at most; a crash loses those of the last minute
 
     # training
     steps: int = 6000

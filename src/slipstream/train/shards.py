@@ -20,6 +20,7 @@ from slipstream.train.settings import differences
 from slipstream.writing import write_result
 
 _RECIPE = "recipe.json"
+_ARRAYS = ("tokens", "roles", "ends", "kind", "kinds", "num_conversations")
 
 
 class Role(IntEnum):
@@ -76,8 +77,9 @@ class Shards:
             number += 1
         return number
 
-    def write(self, number: int, texts: Sequence[Text]) -> None:
-        """Raises UsageError where another run has begun with another recipe meanwhile."""
+    def write(self, number: int, texts: Sequence[Text], num_conversations: int) -> None:
+        """`num_conversations`: how many the texts are what is kept of; the next shard begins after them. Raises
+        UsageError where another run has begun with another recipe meanwhile."""
         if not number:
             self._refuse_others()
             write_result(self.folder / _RECIPE, json.dumps(self._recipe, indent=1))
@@ -91,20 +93,30 @@ class Shards:
             ends=np.cumsum(lengths, dtype=np.int64),
             kind=np.array([kinds.index(text.kind) for text in texts], np.uint8),
             kinds=np.array(kinds or [""], dtype=np.str_),
+            num_conversations=np.int64(num_conversations),
         )
         write_result(self._path(number), file.getvalue())
 
     def read(self, number: int) -> list[Text]:
         """Raises SlipstreamError for a damaged shard."""
+        found = self._arrays(number)
+        starts, ends, kinds = [0, *found["ends"]][:-1], found["ends"], found["kinds"][found["kind"]]
+        return [
+            Text(found["tokens"][a:b], found["roles"][a:b], str(kind))
+            for a, b, kind in zip(starts, ends, kinds, strict=True)
+        ]
+
+    def num_conversations(self, number: int) -> int:
+        """Raises SlipstreamError for a damaged shard."""
+        return int(self._arrays(number)["num_conversations"])
+
+    def _arrays(self, number: int) -> dict[str, npt.NDArray[Any]]:
         path = self._path(number)
         try:
             with np.load(path, allow_pickle=False) as shard:
-                tokens, roles, ends = shard["tokens"], shard["roles"], shard["ends"]
-                kinds = [str(shard["kinds"][i]) for i in shard["kind"]]
+                return {name: shard[name] for name in _ARRAYS}
         except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
             raise SlipstreamError(f"{path} can't be read ({error}): remove it, and it is made again") from error
-        starts = [0, *ends][: len(ends)]
-        return [Text(tokens[a:b], roles[a:b], kind) for a, b, kind in zip(starts, ends, kinds, strict=True)]
 
     def all(self) -> Iterator[Text]:
         for number in range(self.count()):

@@ -1,12 +1,15 @@
-"""Makes the text that a head is trained on: shard by shard, each from its own seed, until there is enough of it."""
+"""Makes the text that a head is trained on: conversations, each from its own seed, until there is enough.
+
+Where a shard ends depends on the time; what the conversations are, and how many `--tokens` takes, does not.
+"""
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count, islice
 
 from slipstream.core.engine import Engine
@@ -27,7 +30,8 @@ from slipstream.train.writer import run_scripts, writer_for
 LEAST_TEXTS = 9  # to learn from and to judge by
 _SURELY_HELD_BACK = 4  # texts on average: then there is one at least
 _USUALLY_KEPT = 0.3  # of the tokens written: SmolLM2 0.31
-_MAX_POOR_SHARDS = 3  # in a row with hardly anything new: more would not help, now or in a run that goes on
+_MAX_POOR_SHARDS = 3  # whole ones in a row with hardly anything new: more would not help, now or in a run that goes on
+_MAX_UNSAVED_S = 60.0  # a shard is written after this time, full or not: on a CPU a full one can take hours
 
 
 def refuse_too_few(options: RunOptions, tokenizer: Tokenizer) -> None:
@@ -101,6 +105,24 @@ class Tally:
         self.expected = max(self.expected, self.kept)
 
 
+@dataclass(slots=True)
+class _Shard:
+    """What is kept of some conversations that follow each other."""
+
+    texts: list[Text]
+    num_conversations: int = 0
+    num_tokens: int = field(init=False)  # of answers
+
+    def __post_init__(self) -> None:
+        self.num_tokens = sum(text.num_answer_tokens for text in self.texts)
+
+    def add(self, texts: Sequence[Text]) -> None:
+        """A conversation."""
+        self.texts += texts
+        self.num_conversations += 1
+        self.num_tokens += sum(text.num_answer_tokens for text in texts)
+
+
 @dataclass(frozen=True, slots=True)
 class TextMaker:
     """`engine` is called when something has to be written: finished shards need none."""
@@ -111,7 +133,7 @@ class TextMaker:
     messenger: Messenger
 
     def make(self, shards: Shards) -> None:
-        """Fills `shards`. What is there already is kept; another call goes on after the last whole shard.
+        """Fills `shards`. What is there already is kept; another call goes on after the last shard.
 
         Nothing is written before there is enough to train on: other options could not go on with it. Raises
         SlipstreamError where that never comes."""
@@ -120,35 +142,73 @@ class TextMaker:
                 texts = self._chosen(read_transcripts(self.options.transcripts, ChatForm(self.tokenizer)), Seen())
                 if len(texts) < LEAST_TEXTS:
                     raise too_few(self.options, len(texts))
-                shards.write(0, texts)
+                shards.write(0, texts, len(texts))
             return
-        gains = [_num_answer_tokens(shards.read(number)) for number in range(shards.count())]
+        done = [_Shard(shards.read(n), shards.num_conversations(n)) for n in range(shards.count())]
+        first, num_tokens = sum(shard.num_conversations for shard in done), sum(shard.num_tokens for shard in done)
         kinds = self._given_kinds()
-        is_used_up = kinds is not None and len(gains) * self.options.shard_texts >= len(kinds)
-        if is_used_up or self._is_over(gains):
+        is_used_up = kinds is not None and first >= len(kinds)
+        if is_used_up or self._is_enough(done) or self._is_poor(done):
             return
-        if gains:
-            self.messenger.say(f"going on after {len(gains)} shards with {sum(gains):,} answer tokens")
+        if done:
+            self.messenger.say(f"going on after {first:,} conversations with {num_tokens:,} answer tokens")
         self.messenger.phase("writing text, tokens")
-        tally = Tally(sum(gains), _USUALLY_KEPT if kinds is None else 1.0)
-        seen, num_texts = Seen(shards.all(), keeps_answers=kinds is not None), sum(1 for _ in shards.all())
-        unwritten: list[list[Text]] = []
-        with closing(self._written(len(gains), kinds, tally)) as written:
-            while not self._is_over(gains) and (made := list(islice(written, self.options.shard_texts))):
-                unwritten.append(self._chosen((text for texts in made for text in texts), seen))
-                num_texts += len(unwritten[-1])
-                gains.append(_num_answer_tokens(unwritten[-1]))
-                tally.keep(gains[-1])
-                while unwritten and num_texts >= LEAST_TEXTS:
-                    shards.write(len(gains) - len(unwritten), unwritten.pop(0))
-        if unwritten:
-            raise too_few(self.options, num_texts)
+        tally = Tally(num_tokens, _USUALLY_KEPT if kinds is None else 1.0)
+        seen, num_kept = Seen(shards.all(), keeps_answers=kinds is not None), len(done)
 
-    def _is_over(self, gains: list[int]) -> bool:
-        """`gains`: answer tokens of each shard."""
-        last = gains[-_MAX_POOR_SHARDS:]
-        is_poor = len(last) == _MAX_POOR_SHARDS and max(last) <= self.options.shard_texts
-        return is_poor or sum(gains) >= self.options.tokens
+        def keep() -> None:
+            """Writes shards as soon as there is enough to train on."""
+            nonlocal num_kept
+            if sum(len(shard.texts) for shard in done) >= LEAST_TEXTS:
+                for number in range(num_kept, len(done)):
+                    shards.write(number, done[number].texts, done[number].num_conversations)
+                num_kept = len(done)
+
+        try:
+            with closing(self._written(first, kinds, tally)) as written:
+                self._fill(done, written, seen, tally, keep)
+        finally:  # what is complete is kept, however it ends
+            keep()
+            if self.messenger.stop_asked:
+                kept = sum(shard.num_tokens for shard in done[:num_kept])
+                self.messenger.say(
+                    f"{kept:,} answer tokens are kept; the same command goes on" if kept else "no text to keep yet"
+                )
+        if num_kept < len(done):
+            raise too_few(self.options, sum(len(shard.texts) for shard in done))
+
+    def _fill(
+        self, done: list[_Shard], written: Iterator[list[Text]], seen: Seen, tally: Tally, keep: Callable[[], None]
+    ) -> None:
+        """Adds shards to `done` until there is enough, or nothing new comes."""
+        is_full, saved_at = True, time.monotonic()
+        for texts in written:
+            if is_full:
+                done.append(_Shard([]))
+            shard = done[-1]
+            shard.add(self._chosen(texts, seen))
+            is_enough, is_late = self._is_enough(done), time.monotonic() - saved_at >= _MAX_UNSAVED_S
+            is_full = is_enough or is_late or shard.num_conversations >= self.options.shard_texts
+            if is_full:
+                tally.keep(shard.num_tokens)
+                keep()
+                saved_at = time.monotonic()
+            if is_enough or (is_full and self._is_poor(done)):
+                return
+
+    def _is_enough(self, done: Sequence[_Shard]) -> bool:
+        num_texts, num_tokens = (sum(len(shard.texts) for shard in done), sum(shard.num_tokens for shard in done))
+        return num_tokens >= self.options.tokens and num_texts >= LEAST_TEXTS
+
+    def _is_poor(self, done: Sequence[_Shard]) -> bool:
+        """Hardly anything of the last conversations was new."""
+        num_conversations = num_tokens = 0
+        for shard in reversed(done):
+            num_conversations += shard.num_conversations
+            num_tokens += shard.num_tokens
+            if num_conversations >= _MAX_POOR_SHARDS * self.options.shard_texts:
+                return num_tokens <= num_conversations
+        return False
 
     def _given_kinds(self) -> list[Kind] | None:
         """The user's prompts, each once for each temperature."""
@@ -159,23 +219,22 @@ class TextMaker:
             raise UsageError("--prompts needs a target with a chat template; this one has none")
         return [_kind_of(prompt) for _ in self.options.answer_temperatures() for prompt in prompts]
 
-    def _written(self, number: int, kinds: list[Kind] | None, tally: Tally) -> Generator[list[Text]]:
-        """What each conversation from shard `number` on became."""
-        started, first, wanted = time.monotonic(), tally.kept, self.options.tokens
+    def _written(self, first: int, kinds: list[Kind] | None, tally: Tally) -> Generator[list[Text]]:
+        """What each conversation from number `first` on became."""
+        started, kept, wanted = time.monotonic(), tally.kept, self.options.tokens
 
         def pulse(num_written: int) -> None:
-            if self.messenger.stop_asked:  # shards that are not complete are lost, those before them are kept
+            if self.messenger.stop_asked:  # conversations that are not complete are lost, those before them are kept
                 raise KeyboardInterrupt
             tally.write(num_written)
             seconds, now = max(time.monotonic() - started, 1e-9), min(tally.expected, wanted)
-            left = [time_left((wanted - now) * seconds / (now - first))] if now > first else []
+            left = [time_left((wanted - now) * seconds / (now - kept))] if now > kept else []
             self.messenger.progress(now, wanted, ", ".join([f"{num_written / seconds:,.0f} tokens/s", *left]))
 
-        return run_scripts(writer_for(self.engine()), self._scripts(number, kinds), self.options.streams, pulse)
+        return run_scripts(writer_for(self.engine()), self._scripts(first, kinds), self.options.streams, pulse)
 
-    def _scripts(self, number: int, kinds: list[Kind] | None) -> Iterator[Script]:
+    def _scripts(self, first: int, kinds: list[Kind] | None) -> Iterator[Script]:
         options, form = self.options, ChatForm(self.tokenizer)
-        first = number * options.shard_texts
         for index in count(first) if kinds is None else range(first, len(kinds)):
             chance = random.Random(f"{options.seed}/{index}")
             writing = Writing(form, options.length, options.answer_temperatures(), chance)
@@ -184,10 +243,6 @@ class TextMaker:
     def _chosen(self, texts: Iterable[Text], seen: Seen) -> list[Text]:
         cut = (text.cut(self.options.length) for text in texts)
         return [text for text in cut if is_worth_keeping(text) and seen.is_new(text)]
-
-
-def _num_answer_tokens(texts: Iterable[Text]) -> int:
-    return sum(text.num_answer_tokens for text in texts)
 
 
 def _kind_of(prompt: Prompt) -> Kind:

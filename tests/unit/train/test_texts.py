@@ -161,10 +161,11 @@ def test_a_question_counts_once():
 def test_shards_come_back_as_they_were(tmp_path):
     texts = [answer([1, 2, 3], "chat"), answer([4], "task")]
     shards = Shards(tmp_path, {"seed": 0})
-    shards.write(0, texts)
-    shards.write(1, [])
+    shards.write(0, texts, 2)
+    shards.write(1, [], 3)
     back = list(Shards(tmp_path, {"seed": 0}).all())
     assert [(t.tokens.tolist(), t.kind) for t in back] == [([1, 2, 3], "chat"), ([4], "task")]
+    assert [shards.num_conversations(number) for number in range(2)] == [2, 3]
     with pytest.raises(UsageError, match="another recipe"):
         Shards(tmp_path, {"seed": 1})
     (tmp_path / "shard-00000.npz").write_bytes(b"PK\x03\x04")
@@ -174,9 +175,9 @@ def test_shards_come_back_as_they_were(tmp_path):
 
 def test_two_runs_that_begin_at_the_same_time_do_not_mix_their_recipes(tmp_path):
     first, second = Shards(tmp_path, {"length": 48}), Shards(tmp_path, {"length": 64})
-    first.write(0, [answer([1, 2, 3])])
+    first.write(0, [answer([1, 2, 3])], 1)
     with pytest.raises(UsageError, match=r"text of another recipe \(--length was 48, now 64\)"):
-        second.write(0, [answer([4])])
+        second.write(0, [answer([4])], 1)
     assert [text.tokens.tolist() for text in Shards(tmp_path, {"length": 48}).all()] == [[1, 2, 3]]
 
 
@@ -196,6 +197,38 @@ def test_making_goes_on_with_the_same_text(learnable, tmp_path):
     assert whole[: len(first)] == first and len(whole) > len(first) > 0
 
 
+@pytest.mark.parametrize("is_asked", [True, False], ids=["stopped", "killed"])
+def test_conversations_of_a_shard_that_is_not_full_are_kept(learnable, tmp_path, monkeypatch, is_asked):
+    """The text is the same as that of a run that was not broken off, and ends with the conversation that has enough."""
+    options = TrainOptions(target=str(learnable), tokens=600, length=32, streams=6, temperatures="1")
+    checkpoint, said = open_checkpoint(learnable), []
+
+    def make(folder: Path, messenger: Messenger) -> list[list[int]]:
+        engine = load(learnable, drafter="none", max_streams=6)
+        shards = Shards(folder, options.recipe())
+        TextMaker(options, checkpoint.tokenizer, lambda: engine, messenger).make(shards)
+        return [text.tokens.tolist() for text in shards.all()]
+
+    def break_off(done: float, total: float, what: str) -> None:
+        messenger.stop_asked = is_asked and done > 100  # less is expected of what was written than is kept
+        if done > 300 and not is_asked:
+            monkeypatch.setattr(Shards, "write", lambda *given: None)  # a process that is killed writes nothing more
+            raise KeyboardInterrupt
+
+    whole = make(tmp_path / "whole", Messenger())
+    assert sum(map(len, whole[:-1])) < 800 and Shards(tmp_path / "whole", options.recipe()).count() == 1
+    messenger = Messenger(said.append, break_off)
+    if not is_asked:
+        monkeypatch.setattr(train_texts, "_MAX_UNSAVED_S", 0.0)
+    with pytest.raises(KeyboardInterrupt):
+        make(tmp_path / "broken-off", messenger)
+    monkeypatch.undo()
+    begun = [text.tokens.tolist() for text in Shards(tmp_path / "broken-off", options.recipe()).all()]
+    assert 0 < len(begun) < len(whole) and begun == whole[: len(begun)]
+    assert not is_asked or said[-1].endswith(" answer tokens are kept; the same command goes on")
+    assert make(tmp_path / "broken-off", Messenger()) == whole
+
+
 def test_writing_that_ended_because_nothing_new_came_does_not_begin_again(tiny, tmp_path, monkeypatch):
     def nothing(*given: object) -> Iterator[list[Text]]:
         yield from repeat([])
@@ -204,7 +237,7 @@ def test_writing_that_ended_because_nothing_new_came_does_not_begin_again(tiny, 
     monkeypatch.setattr(train_texts, "writer_for", lambda engine: None)
     options = TrainOptions(target=str(tiny), shard_texts=12)
     shards = Shards(tmp_path, options.recipe())
-    shards.write(0, [answer(list(range(n, n + 30))) for n in range(9)])
+    shards.write(0, [answer(list(range(n, n + 30))) for n in range(9)], 12)
     maker = TextMaker(options, open_checkpoint(tiny).tokenizer, lambda: None, Messenger())
     maker.make(shards)
     assert shards.count() == 4
@@ -248,7 +281,7 @@ def test_prompts_of_the_user_are_answered_once_for_each_temperature(tiny, tmp_pa
 def test_text_of_a_file_that_has_changed_is_refused(tmp_path, name):
     path = questions(tmp_path / "file.txt", 12)
     options = TrainOptions(**{name: path})
-    Shards(tmp_path / "texts", options.recipe()).write(0, [])
+    Shards(tmp_path / "texts", options.recipe()).write(0, [], 0)
     assert Shards(tmp_path / "texts", options.recipe()).count() == 1
     questions(path, 13)
     with pytest.raises(UsageError, match=rf"--{name} was .*file.txt \(SHA-256 \w{{12}}\), now .*use another --output"):

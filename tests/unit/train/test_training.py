@@ -263,7 +263,7 @@ def test_a_run_that_diverges_saves_nothing_of_it(options, tmp_path, monkeypatch,
 
     if has_infinite_weight:
         monkeypatch.setattr(loop.Trainer, "_step", overflow)
-    rate = 0.02 if has_infinite_weight else 1e10
+    rate = 0.02 if has_infinite_weight else 1e12
     cause = "a weight is NaN or infinite" if has_infinite_weight else "the loss is nan"
     advice = f"Use a lower --learning-rate than {rate:g} with another --output, and --texts {options.texts}"
     with pytest.raises(SlipstreamError, match=rf"training diverged: {cause} at step \d+\. {re.escape(advice)}"):
@@ -273,13 +273,19 @@ def test_a_run_that_diverges_saves_nothing_of_it(options, tmp_path, monkeypatch,
     assert all(weight.isfinite().all() for weight in saved.values())
 
 
-def test_the_first_interrupt_asks_and_the_second_stops():
-    messenger = Messenger()
-    with messenger.catching_interrupts():
-        signal.raise_signal(signal.SIGINT)
-        assert messenger.stop_asked
-        with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_interrupt_asks_and_the_second_stops(number):
+    before, messenger = signal.getsignal(number), Messenger()
+    signal.signal(signal.SIGTERM, lambda *given: pytest.fail("SIGTERM was not caught"))
+    try:
+        with messenger.catching_interrupts():
+            signal.raise_signal(number)
+            assert messenger.stop_asked
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(number)
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    assert signal.getsignal(number) == before
 
 
 def test_the_rate_rises_and_falls():
@@ -312,7 +318,7 @@ def test_a_run_that_goes_on_with_other_text_keeps_the_ids_that_its_weights_are_f
     before = id_map(train(options, tmp_path / "head", messenger))
     recipe = options.recipe()
     shards, changed = Shards(options.texts, recipe), Shards(tmp_path / "texts", recipe)
-    changed.write(0, [replace(text, tokens=130 - text.tokens) for text in shards.all()])
+    changed.write(0, [replace(text, tokens=130 - text.tokens) for text in shards.all()], shards.num_conversations(0))
     other = replace(options, texts=tmp_path / "texts", steps=1)
     assert not np.array_equal(id_map(train(other, tmp_path / "other")), before)
     assert np.array_equal(id_map(train(replace(other, steps=options.steps), tmp_path / "head")), before)
