@@ -121,7 +121,7 @@ def _padded(length: int) -> int:
 def split(texts: Sequence[Text], held_back: float, user_weight: float) -> tuple[Corpus, Corpus]:
     """Texts to learn from and texts held back, by a hash of their questions: all answers to one are together."""
     kinds = tuple(sorted({text.kind for text in texts}))
-    judged = [text.digest() % 10_000 < held_back * 10_000 for text in texts]
+    judged = [text.is_held_back(held_back) for text in texts]
     learned = [text for text, is_judged in zip(texts, judged, strict=True) if not is_judged]
     others = [text for text, is_judged in zip(texts, judged, strict=True) if is_judged]
     return Corpus(learned, kinds, user_weight), Corpus(others, kinds, 0.0)

@@ -33,7 +33,7 @@ from slipstream.train.run_state import RunState, best_of, load_state
 from slipstream.train.settings import OPTIMIZERS, DistilOptions, RunOptions, TrainOptions, usual_optimizer
 from slipstream.train.shards import Shards, Text
 from slipstream.train.stored_states import StoredStates, stored_states
-from slipstream.train.texts import LEAST_TEXTS, TextMaker, none_held_back, refuse_too_few, too_few
+from slipstream.train.texts import LEAST_TEXTS, TextMaker, refuse_split, refuse_too_few, too_few
 from slipstream.train.trainee import Trainee
 from slipstream.train.writer import BULK_STEPS
 from slipstream.writing import refuse_unwritable, write_result
@@ -97,8 +97,10 @@ class TrainingRun:
             self.messenger.say(note)
         plan = self._plan()
         texts, data_s = self._texts()
+        if len(texts) < LEAST_TEXTS:
+            raise too_few(self.options, len(texts))
+        refuse_split(self.options, texts)
         learned, judged = split(texts, self.options.held_back, self.options.user_weight)
-        self._refuse_few(learned, judged)
         counts = f"{len(texts):,} texts, {len(judged.texts):,} of them held back"
         state = state or RunState()
         self.messenger.say("; ".join(part for part in (counts, self.trainee.read(learned.texts, state.ids)) if part))
@@ -110,18 +112,6 @@ class TrainingRun:
         return TrainResult(self.output, state.is_finished, state.step, facts)
 
     # -- the parts ------------------------------------------------------------------------------------------------
-
-    def _refuse_few(self, learned: Corpus, judged: Corpus) -> None:
-        options, num_learned, num_texts = self.options, len(learned.texts), len(learned.texts) + len(judged.texts)
-        if num_texts < LEAST_TEXTS:
-            raise too_few(options, num_texts)
-        if not judged.texts:
-            raise none_held_back(options, len({text.digest() for text in learned.texts}))
-        if num_learned < LEAST_TEXTS - 1:
-            raise UsageError(
-                f"--held-back is {options.held_back}, which of {num_texts} texts leaves {num_learned} to learn from: "
-                "lower it"
-            )
 
     def _plan(self) -> TrainingPlan:
         """Raises CapacityError where it does not fit."""

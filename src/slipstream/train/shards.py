@@ -50,6 +50,10 @@ class Text:
         marked = asked if len(asked) else self.tokens
         return int.from_bytes(hashlib.blake2b(marked.tobytes(), digest_size=8).digest(), "little")
 
+    def is_held_back(self, share: float) -> bool:
+        """All texts with the same question are on the same side."""
+        return self.digest() % 10_000 < share * 10_000
+
 
 class Shards:
     """The shards of one recipe in a folder. A folder with another recipe's is refused."""

@@ -29,6 +29,7 @@ from slipstream.train.writer import run_scripts, writer_for
 
 LEAST_TEXTS = 9  # to learn from and to judge by
 _SURELY_HELD_BACK = 4  # texts on average: then there is one at least
+_SMALL_SHARE = 0.2  # with a larger one there may be too few to learn from
 _USUALLY_KEPT = 0.3  # of the tokens written: SmolLM2 0.31
 _MAX_POOR_SHARDS = 3  # whole ones in a row with hardly anything new: more would not help, now or in a run that goes on
 _MAX_UNSAVED_S = 60.0  # a shard is written after this time, full or not: on a CPU a full one can take hours
@@ -48,7 +49,11 @@ def refuse_too_few(options: RunOptions, tokenizer: Tokenizer) -> None:
                 f"{LEAST_ANSWER_ROOM} tokens of it for an answer: raise it"
             )
         if len(prompts) * options.held_back < 1:
-            raise none_held_back(options, len(prompts))
+            enough = _SURELY_HELD_BACK / len(prompts)
+            raise_it = f"raise it, to {enough:.2g} for example" if enough <= _SMALL_SHARE else _more(options)
+            raise UsageError(
+                f"--held-back is {options.held_back}, which of {len(prompts)} texts leaves none to judge by: {raise_it}"
+            )
     elif not options.transcripts and length < (least := least_length(form)):
         raise UsageError(
             f"--length is {length}, but a question and an answer need {least} with this template: raise it"
@@ -56,21 +61,33 @@ def refuse_too_few(options: RunOptions, tokenizer: Tokenizer) -> None:
 
 
 def too_few(options: RunOptions, num_texts: int) -> SlipstreamError:
-    source = options.prompts or options.transcripts
-    more = f"add more to {source}, or raise --length" if source else "raise --tokens or --length"
     return SlipstreamError(
         f"there are only {num_texts} usable texts (an answer of {LEAST_ANSWER_TOKENS} tokens or more within --length, "
-        f"no loops), and training needs {LEAST_TEXTS}: {more}"
+        f"no loops), and training needs {LEAST_TEXTS}: {_more(options)}, or raise --length"
     )
 
 
-def none_held_back(options: RunOptions, num_texts: int) -> UsageError:
-    """`num_texts`: of different questions."""
-    enough = min(_SURELY_HELD_BACK / num_texts, MAX_HELD_BACK)
-    return UsageError(
-        f"--held-back is {options.held_back}, which of {num_texts} texts leaves none to judge by: raise it, to "
-        f"{enough:.2g} for example"
-    )
+def refuse_split(options: RunOptions, texts: Sequence[Text]) -> None:
+    """Raises UsageError where too few texts are held back, or left to learn from, with the share that works."""
+    num_judged = sum(text.is_held_back(options.held_back) for text in texts)
+    if _is_usable(num_judged, len(texts)):
+        return
+    found = (step / 100 for step in range(1, round(MAX_HELD_BACK * 100) + 1))
+    counts = {share: sum(text.is_held_back(share) for text in texts) for share in found}
+    usable = [share for share, count in counts.items() if _is_usable(count, len(texts))]
+    best = min(usable, key=lambda share: abs(counts[share] - _SURELY_HELD_BACK), default=None)
+    change = f"{'lower' if num_judged else 'raise'} it to {best}" if best else f"more text is needed: {_more(options)}"
+    left = f"{len(texts) - num_judged} to learn from" if num_judged else "none to judge by"
+    raise UsageError(f"--held-back is {options.held_back}, which of {len(texts)} texts leaves {left}: {change}")
+
+
+def _is_usable(num_judged: int, num_texts: int) -> bool:
+    return num_judged > 0 and num_texts - num_judged >= LEAST_TEXTS - 1
+
+
+def _more(options: RunOptions) -> str:
+    source = options.prompts or options.transcripts
+    return f"add more to {source}" if source else "raise --tokens"
 
 
 def _num_tokens(form: ChatForm, prompt: Prompt) -> int:

@@ -39,7 +39,7 @@ from slipstream.train.scripts import (
 )
 from slipstream.train.settings import TrainOptions
 from slipstream.train.shards import Role, Shards, Text
-from slipstream.train.texts import Tally, TextMaker, refuse_too_few
+from slipstream.train.texts import Tally, TextMaker, refuse_split, refuse_too_few
 from slipstream.train.transcripts import read_transcripts
 from slipstream.train.vocabulary import choose_vocabulary
 from unit.models.model_files import write_gguf
@@ -372,6 +372,7 @@ def questions(path: Path, count: int) -> Path:
     [
         (5, {}, "has 5 prompts; training needs 9: add some"),
         (29, {}, r"--held-back is 0\.03, which of 29 texts leaves none to judge by: raise it, to 0\.14"),
+        (13, {}, r"--held-back is 0\.03, which of 13 texts leaves none to judge by: add more to .*prompts.txt"),
         (29, {"length": 33, "held_back": 0.2}, "--length is 33, and fewer than 9 of the 29 prompts leave 32 tokens"),
         (None, {"length": 64}, "--length is 64, but a question and an answer need 1[0-9]{2} with this template"),
     ],
@@ -406,6 +407,25 @@ def test_too_few_usable_texts_leave_no_folder_that_would_refuse_what_is_advised(
     written(answers)
     shards = make(replace(options, length=300))
     assert [len(shards.read(number)) for number in range(shards.count())] == [4, 4, 4]
+
+
+@pytest.mark.parametrize("held_back", [0.001, 0.5])
+def test_a_share_to_hold_back_that_is_advised_works(held_back):
+    texts = [answer(list(range(n, n + 30))) for n in range(13)]
+    with pytest.raises(
+        UsageError, match=r"of 13 texts leaves (none to judge by: raise|\d to learn from: lower)"
+    ) as told:
+        refuse_split(TrainOptions(held_back=held_back), texts)
+    advised = float(str(told.value).rpartition(" it to ")[2])
+    refuse_split(TrainOptions(held_back=advised), texts)
+    learned, judged = split(texts, advised, 0.0)
+    assert judged.texts and len(learned.texts) >= 8
+
+
+def test_more_text_is_advised_where_no_share_works():
+    text = answer(list(range(30)))
+    with pytest.raises(UsageError, match=r"of 9 texts leaves .*: more text is needed: raise --tokens"):
+        refuse_split(TrainOptions(), [text] * 9)  # all on the same side
 
 
 def test_enough_prompts_pass(tiny, tmp_path):
