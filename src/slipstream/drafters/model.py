@@ -29,8 +29,12 @@ class DraftModelOptions:
     head: int = 0  # generate only the first so many ids of the vocabulary, with a smaller output head; 0 is all of them
 
     def __post_init__(self) -> None:
-        if not 0 <= self.p_min < 1 or not 0 <= self.p_split <= 1 or self.n_parallel < 1:
-            raise UsageError(f"{self}: expected p_min and p_split between 0 and 1, n_parallel 1 or more")
+        if not 0 <= self.p_min < 1:
+            raise UsageError(f"p_min={self.p_min:g}: expected p_min 0 or more, and less than 1")
+        if not 0 <= self.p_split <= 1:
+            raise UsageError(f"p_split={self.p_split:g}: expected p_split 0 to 1")
+        if self.n_parallel < 1:
+            raise UsageError(f"n_parallel={self.n_parallel}: expected n_parallel 1 or more")
 
 
 @dataclass(slots=True)

@@ -30,8 +30,9 @@ class SuffixOptions:
     max_tokens: int = 400_000  # of earlier streams, about 50 MB; beyond it the oldest of them are removed
 
     def __post_init__(self) -> None:
-        if self.depth < 2 or self.width < 1 or self.max_tokens < 1:
-            raise UsageError(f"{self}: expected depth 2 or more, width and max_tokens 1 or more")
+        for name, least in (("depth", 2), ("width", 1), ("max_tokens", 1)):
+            if getattr(self, name) < least:
+                raise UsageError(f"suffix({name}={getattr(self, name)}): expected {name} {least} or more")
 
 
 class _Match(NamedTuple):

@@ -251,10 +251,10 @@ def test_suffix_forgets_the_oldest_while_others_run():
     assert text(drafter.propose([running], [2])[0].tokens) == "ef"
 
 
-@pytest.mark.parametrize("options", [{"depth": 1}, {"width": 0}, {"max_tokens": 0}], ids=str)
-def test_suffix_refuses_impossible_options(options):
-    with pytest.raises(UsageError, match="expected depth 2 or more"):
-        SuffixOptions(**options)
+@pytest.mark.parametrize(("name", "value", "least"), [("depth", 1, 2), ("width", 0, 1), ("max_tokens", 0, 1)])
+def test_suffix_refuses_impossible_options(name, value, least):
+    with pytest.raises(UsageError, match=rf"^suffix\({name}={value}\): expected {name} {least} or more$"):
+        SuffixOptions(**{name: value})
 
 
 # -- both, in an engine -------------------------------------------------------------------------------------------

@@ -145,10 +145,20 @@ def test_more_branches_are_accepted_more_often():
     assert accepted(3).accepted_at[1] > accepted(1).accepted_at[1] * 1.1
 
 
-@pytest.mark.parametrize("options", [{"p_min": 1.0}, {"p_min": -0.1}, {"p_split": 1.1}, {"n_parallel": 0}], ids=str)
-def test_impossible_options_are_refused(options):
-    with pytest.raises(UsageError, match="expected p_min and p_split between 0 and 1"):
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"p_min": 1.0}, "p_min=1: expected p_min 0 or more, and less than 1"),
+        ({"p_min": -0.1}, "p_min=-0.1: expected p_min 0 or more, and less than 1"),
+        ({"p_split": 1.1}, "p_split=1.1: expected p_split 0 to 1"),
+        ({"n_parallel": 0}, "n_parallel=0: expected n_parallel 1 or more"),
+    ],
+    ids=str,
+)
+def test_impossible_options_are_refused(options, told):
+    with pytest.raises(UsageError) as refused:
         DraftModelOptions(**options)
+    assert str(refused.value) == told
 
 
 # -- what it computes ---------------------------------------------------------------------------------------------
