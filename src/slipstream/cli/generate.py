@@ -107,7 +107,7 @@ def figures(generation: Generation, engine: Engine) -> str:
     drafter = engine.drafter.name if engine.drafter else "none"
     return (
         f"{stats.num_tokens} tokens, {stats.tokens_per_s:.1f} tokens/s, first token after {stats.ttft_s:.2f} s; "
-        f"{stats.target_forwards} forward passes, {stats.num_accepted} of {stats.num_drafted} drafted tokens accepted "
+        f"{stats.rounds} rounds, {stats.num_accepted} of {stats.num_drafted} drafted tokens accepted "
         f"({info.name}, {info.device}, {info.dtype}, drafter {drafter}; {engine.policy.explain().reason})"
     )
 
