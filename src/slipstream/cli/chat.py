@@ -9,6 +9,7 @@ import typer
 
 from slipstream.backends import MachineOptions
 from slipstream.cli import options as opt
+from slipstream.cli.generate import reason, stream_tokens
 from slipstream.cli.groups import grouped
 from slipstream.cli.terminal import TerminalReporter
 from slipstream.tasks.options import AnswerOptions, ModelOptions, SamplingOptions
@@ -95,7 +96,7 @@ class Conversation:
             print(
                 f"{stats.num_tokens} tokens in {stats.rounds} rounds, {stats.num_accepted} of {stats.num_drafted} "
                 f"drafted tokens accepted, {stats.num_reused} prompt tokens reused; "
-                f"{self._engine.policy.explain().reason}",
+                f"{reason(self._engine)}",
                 file=sys.stderr,
             )
         else:
@@ -106,7 +107,6 @@ class Conversation:
         """Streams one answer. A failed answer is not added to the conversation, and False; a stopped one is added up to
         where it stopped.
         """
-        from slipstream.cli.generate import stream_tokens
         from slipstream.errors import SlipstreamError
 
         asked = [*self._messages, {"role": "user", "content": line}]

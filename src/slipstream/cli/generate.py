@@ -108,8 +108,13 @@ def figures(generation: Generation, engine: Engine) -> str:
     return (
         f"{stats.num_tokens} tokens, {stats.tokens_per_s:.1f} tokens/s, first token after {stats.ttft_s:.2f} s; "
         f"{stats.rounds} rounds, {stats.num_accepted} of {stats.num_drafted} drafted tokens accepted "
-        f"({info.name}, {info.device}, {info.dtype}, drafter {drafter}; {engine.policy.explain().reason})"
+        f"({info.name}, {info.device}, {info.dtype}, drafter {drafter}; {reason(engine)})"
     )
+
+
+def reason(engine: Engine) -> str:
+    """Why it drafts or does not. Without a drafter the policy is not asked."""
+    return engine.policy.explain().reason if engine.drafter else "speculation off: no drafter"
 
 
 def describe(
@@ -125,5 +130,5 @@ def describe(
         "drafter": engine.drafter.name if engine.drafter else "none",
         "verifier": verifier,
         "sampling": asdict(sampling),
-        "policy": engine.policy.explain().to_dict(),
+        "policy": engine.policy.explain().to_dict() | {"reason": reason(engine)},
     }
