@@ -36,8 +36,8 @@ PROMPT_CACHE = rule(
 KV_TYPE = rule(
     "fit-try-kv-type", "note", "Use a smaller KV cache",
     "At {context:,} tokens the KV cache has {kv:.1f} GB, the weights {weights:.1f} GB. Both are read for each token.",
-    "llama.cpp: -ctk q8_0 -ctv q8_0 (with -fa on); vLLM: --kv-cache-dtype fp8; TabbyAPI: cache_mode: Q8. "
-    "Expected: {gain:.2f}x at full context, and half the memory.",
+    "Slipstream: --kv-type q8_0; llama.cpp: -ctk q8_0 -ctv q8_0 (with -fa on); vLLM: --kv-cache-dtype fp8; TabbyAPI: "
+    "cache_mode: Q8. Expected: {gain:.2f}x at full context, and half the memory.",
 )  # fmt: skip
 FLASH_ATTENTION = rule(
     "fit-try-flash-attention", "note", "Use flash attention",

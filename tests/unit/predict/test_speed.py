@@ -212,6 +212,7 @@ def test_prompt_cache_and_streams_come_with_gains() -> None:
 def test_kv_type_flash_attention_and_right_size_depend_on_the_context() -> None:
     long = alternatives_by_id(GPU_MACHINE, LLAMA_8B, workload=Workload(context=65536))
     assert {"fit-try-kv-type", "fit-try-flash-attention", "fit-try-right-size"} <= set(long)
+    assert "Slipstream: --kv-type q8_0;" in long["fit-try-kv-type"].fix
     small = Workload(context=1024, prompt_tokens=512, max_tokens=256)
     short = alternatives_by_id(GPU_MACHINE, LLAMA_8B, workload=small)
     assert not {"fit-try-kv-type", "fit-try-flash-attention", "fit-try-right-size"} & set(short)
