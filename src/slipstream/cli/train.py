@@ -31,7 +31,9 @@ TRAINING = {  # of all commands that train
     "tokens": opt.OptionSpec("--tokens", "Answer tokens to train on.", "Text", {"min": 1}),
     "length": opt.OptionSpec("--length", "Maximum tokens of a text.", "Text", {"min": 16}),
     "temperatures": opt.OptionSpec("--temperatures", "Of the answers, separated by commas; 0 is greedy.", "Text"),
-    "streams": opt.OptionSpec("--streams", "Texts written at the same time.", "Text", {"min": 1}),
+    "streams": opt.OptionSpec(
+        "--streams", "Texts written at the same time. Default: 256 on GPUs, 16 on CPUs.", "Text", {"min": 1}
+    ),
     "shard_texts": opt.OptionSpec(
         "--shard-texts", "Maximum conversations per file. A file is also written after a minute.", "Text"
     ),

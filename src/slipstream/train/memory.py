@@ -12,7 +12,7 @@ from slipstream.errors import CapacityError
 from slipstream.models.config import DecoderConfig
 from slipstream.models.draft_heads.config import HeadConfig
 from slipstream.models.tensors import expected_tensors
-from slipstream.train.settings import RunOptions, TrainOptions
+from slipstream.train.settings import RunOptions, TrainOptions, usual_streams
 
 _GB = 1e9
 _COPIES = 5  # of trained weights in float32: themselves, gradients, two moments, the best; checkpoints need none
@@ -72,7 +72,7 @@ def plan_training(
     """`item_bytes` is the size of one weight of the target."""
     cache_item = 4 if device.type == "cpu" else item_bytes
     kv_token = 2 * target.num_layers * target.num_kv_heads * target.head_dim * cache_item
-    streams = 0 if options.transcripts else options.streams
+    streams = 0 if options.transcripts else options.streams or usual_streams(device.type)
     return TrainingPlan(
         target=item_bytes * decoder_parameters(target),
         writing=streams * options.length * kv_token,

@@ -30,7 +30,14 @@ from slipstream.train.memory import TrainingPlan, plan_training
 from slipstream.train.messages import Messenger
 from slipstream.train.plot import page
 from slipstream.train.run_state import RunState, best_of, load_state
-from slipstream.train.settings import OPTIMIZERS, DistilOptions, RunOptions, TrainOptions, usual_optimizer
+from slipstream.train.settings import (
+    OPTIMIZERS,
+    DistilOptions,
+    RunOptions,
+    TrainOptions,
+    usual_optimizer,
+    usual_streams,
+)
 from slipstream.train.shards import Shards, Text
 from slipstream.train.stored_states import StoredStates, stored_states
 from slipstream.train.texts import LEAST_TEXTS, TextMaker, refuse_split, refuse_too_few, too_few
@@ -79,7 +86,9 @@ class TrainingRun:
         self.device = pick_device(machine.device)
         self.dtype = pick_dtype(machine.dtype, self.device)
         optimizer = self.options.optimizer or usual_optimizer(self.device.type)
-        self.options = replace(self.options, optimizer=optimizer, texts=self.options.texts or self.work / "texts")
+        streams = self.options.streams or usual_streams(self.device.type)
+        texts = self.options.texts or self.work / "texts"
+        self.options = replace(self.options, optimizer=optimizer, streams=streams, texts=texts)
         if machine.threads:
             torch.set_num_threads(machine.threads)
         if self.options.length + BULK_STEPS > self.target.config.context_length:
@@ -143,7 +152,8 @@ class TrainingRun:
         return list(shards.all()), elapsed_s
 
     def _engine(self) -> Engine:
-        length, streams = self.options.length + BULK_STEPS, self.options.streams
+        length = self.options.length + BULK_STEPS
+        streams = self.options.streams or usual_streams(self.device.type)
         many_rows = "fp" if self.device.type == "cuda" else AUTO  # with codes, 64 rows take 3.6 times as long as one
         kv_tokens = tokens_for(streams, length)
         options = replace(self.load_options, context_length=length, kv_tokens=kv_tokens, activations=many_rows)

@@ -22,7 +22,7 @@ from slipstream.train.chat_form import ChatForm
 from slipstream.train.filters import LEAST_ANSWER_TOKENS, Seen, is_worth_keeping
 from slipstream.train.messages import Messenger, time_left
 from slipstream.train.scripts import LEAST_ANSWER_ROOM, Kind, Script, Writing, given, least_length, random_script
-from slipstream.train.settings import MAX_HELD_BACK, RunOptions
+from slipstream.train.settings import MAX_HELD_BACK, RunOptions, usual_streams
 from slipstream.train.shards import Shards, Text
 from slipstream.train.transcripts import read_transcripts
 from slipstream.train.writer import run_scripts, writer_for
@@ -248,7 +248,8 @@ class TextMaker:
             left = [time_left((wanted - now) * seconds / (now - kept))] if now > kept else []
             self.messenger.progress(now, wanted, ", ".join([f"{num_written / seconds:,.0f} tokens/s", *left]))
 
-        return run_scripts(writer_for(self.engine()), self._scripts(first, kinds), self.options.streams, pulse)
+        streams = self.options.streams or usual_streams("cpu")
+        return run_scripts(writer_for(self.engine()), self._scripts(first, kinds), streams, pulse)
 
     def _scripts(self, first: int, kinds: list[Kind] | None) -> Iterator[Script]:
         options, form = self.options, ChatForm(self.tokenizer)
