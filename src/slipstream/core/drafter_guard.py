@@ -76,14 +76,12 @@ class DrafterGuard:
 
     def read_prompts(self, read: Sequence[tuple[Stream, int]]) -> None:
         """Lets drafters read prompts as far as the target has: so many tokens more of these streams."""
-        readers = [
-            (drafter, part) for part in read for drafter in members_of(part[0].drafter) if reads_prompts(drafter)
-        ]
+        readers = [(own, part) for part in read for own in members_of(part[0].drafter) if reads_prompts(own)]
         for drafter, places in _by_drafter([drafter for drafter, _ in readers]):
             self._read(drafter, [readers[i][1] for i in places])
 
     def _read(self, drafter: Drafter, read: Sequence[tuple[Stream, int]]) -> None:
-        """As `_ask`: after a failure each stream alone."""
+        """After a failure each stream is read alone, and the drafter is dropped only for those where it fails again."""
         read = [part for part in read if part[0].drafter]
         try:
             if read:

@@ -292,6 +292,7 @@ class Engine:
         )
 
     def _started_early(self, parts: list[StreamPart], requests: list[ScoreRequest]) -> _EarlyRound | None:
+        """The round that the device starts on its own after this one; None where only the host knows what follows."""
         lengths = {request.next_draft for request in requests}
         if not self.target.info.runs_ahead or len(lengths) > 1 or None in lengths:
             return None

@@ -61,7 +61,7 @@ def read_on(model: Model, branches: Sequence[Branch]) -> Iterator[Scores]:
 
 class DraftCache:
     def __init__(self, model: Model, context_of: Callable[[Stream], list[int]], growth: int) -> None:
-        """`context_of`: a stream's text in the draft's tokens. `growth`: at most so many for one of the target's."""
+        """`context_of`: a stream's text in the draft's tokens. `growth`: draft tokens for a target token, at most."""
         self._model = model
         self._context_of = context_of
         self._growth = growth

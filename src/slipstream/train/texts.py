@@ -214,7 +214,7 @@ class TextMaker:
                 return
 
     def _is_enough(self, done: Sequence[_Shard]) -> bool:
-        num_texts, num_tokens = (sum(len(shard.texts) for shard in done), sum(shard.num_tokens for shard in done))
+        num_texts, num_tokens = sum(len(shard.texts) for shard in done), sum(shard.num_tokens for shard in done)
         return num_tokens >= self.options.tokens and num_texts >= LEAST_TEXTS
 
     def _is_poor(self, done: Sequence[_Shard]) -> bool:
