@@ -386,7 +386,7 @@ def test_a_header_that_does_not_come_is_given_up(server, start, rest):
             slow.sendall(bytes([byte]))
             time.sleep(0.01)
         assert slow.recv(9999) == b""
-        assert time.monotonic() - began < 1.9
+        assert time.monotonic() - began < 4
 
 
 def test_a_long_answer_is_not_cut_off_by_the_idle_limit(tokenizer, monkeypatch):

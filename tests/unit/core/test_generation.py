@@ -144,7 +144,7 @@ def test_cancelling_the_task_cancels_the_answer():
             await reader
 
     asyncio.run(ask())
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while model.open_sequences and time.monotonic() < deadline:
         time.sleep(0.01)  # the round that was running ends first
     assert answer.finish_reason == "cancelled" and not model.open_sequences

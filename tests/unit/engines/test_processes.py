@@ -36,7 +36,7 @@ def is_running(pid: int) -> bool:
 
 
 def family(folder: Path) -> list[int]:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         pids = (folder / "pids").read_text().split() if (folder / "pids").exists() else []
         if len(pids) == 3:
@@ -45,7 +45,7 @@ def family(folder: Path) -> list[int]:
     raise AssertionError("the family did not start")
 
 
-def all_end(pids: list[int], within_s: float = 10) -> bool:
+def all_end(pids: list[int], within_s: float = 60) -> bool:
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
         if not any(map(is_running, pids)):
@@ -58,7 +58,7 @@ def test_leaving_the_block_ends_the_engine_and_its_workers(tmp_path):
     with EngineProcess.start(shell(FAMILY, tmp_path), tmp_path) as process:
         pids = family(tmp_path)
         assert process.exit_code is None
-    assert all_end(pids, 0.5)
+    assert all_end(pids, 2)
     assert process.exit_code == 128 + signal.SIGTERM
 
 
@@ -98,7 +98,7 @@ def test_a_detached_engine_outlives_its_parent_and_is_ended_by_its_guard(tmp_pat
     pids = family(tmp_path)
     assert all(map(is_running, pids))
     stop_detached(int(done.stdout))
-    assert all_end(pids, 0.5)
+    assert all_end(pids, 2)
 
 
 def test_the_log_is_read_line_by_line(tmp_path):
@@ -106,7 +106,7 @@ def test_the_log_is_read_line_by_line(tmp_path):
         shell("echo one; echo two; printf thr; sleep 0.5; echo ee; sleep 100"), tmp_path
     ) as process:
         seen: list[str] = []
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while "three" not in seen and time.monotonic() < deadline:
             seen += process.new_lines()
             time.sleep(0.05)
@@ -120,7 +120,7 @@ def test_a_program_that_is_not_there(tmp_path):
         EngineProcess.start(StartPlan(("no-such-engine",), install="pip install it"), tmp_path)
     plan = StartPlan(("no-such-engine",), fallback=("sh", "-c", "echo instead; sleep 100"))
     with EngineProcess.start(plan, tmp_path) as process:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while process.last_lines() != ["instead"] and time.monotonic() < deadline:
             time.sleep(0.02)
         assert process.last_lines() == ["instead"]
