@@ -19,6 +19,7 @@ EVERYWHERE = {
     "errors",
     "cache",
     "child",
+    "extras",
     "host",
     "plugins",
     "reading",

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 
 from slipstream.backends import MachineOptions
 from slipstream.errors import MissingDependencyError
+from slipstream.extras import install_command
 from slipstream.server.settings import ServeOptions
 from slipstream.tasks.models import load_models
 from slipstream.tasks.options import ModelOptions
@@ -27,7 +28,7 @@ def serve(
     loaded."""
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
-        raise MissingDependencyError(f"serve needs {missing[0]}: pip install 'slipstream[server]'")
+        raise MissingDependencyError(f"serve needs {missing[0]}: {install_command('server')}")
     from slipstream.server.keys import read_keys
     from slipstream.server.run import bind, make_service, run
 

@@ -12,6 +12,7 @@ import slipstream.backends as backends
 from slipstream.backends import BACKENDS, MachineOptions, choose_backend
 from slipstream.backends.llamacpp.options import LlamaCppOptions
 from slipstream.errors import MissingDependencyError, UsageError
+from slipstream.extras import install_command
 from slipstream.loading import load_model
 from unit.models import model_files
 
@@ -113,7 +114,7 @@ def test_the_missing_extra_names_the_pip_command(gguf):
     library.cache_clear()
     with mock.patch.dict("sys.modules", {"llama_cpp": None}), pytest.raises(MissingDependencyError) as caught:
         load_model(gguf, LlamaCppOptions())
-    assert "pip install 'slipstream[llamacpp]'" in str(caught.value)
+    assert install_command("llamacpp") in str(caught.value)
 
 
 def test_options_of_the_other_backend_are_refused():

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from slipstream.errors import MissingDependencyError
+from slipstream.extras import install_command
 
 log = logging.getLogger("slipstream.llamacpp")
 
@@ -27,7 +28,7 @@ def library() -> Any:
         import llama_cpp
     except ImportError as error:
         raise MissingDependencyError(
-            f"the llama.cpp backend needs llama-cpp-python ({error}). Run: pip install 'slipstream[llamacpp]' "
+            f"the llama.cpp backend needs llama-cpp-python ({error}). Run: {install_command('llamacpp')} "
             "(docs/llamacpp.md has the flags for GPUs)"
         ) from error
     llama_cpp.llama_log_set(_listener(llama_cpp), ctypes.c_void_p(0))

@@ -30,13 +30,13 @@ from slipstream.engines.metrics import Metrics
 from slipstream.engines.openai_api import openai_request, read_openai_event
 from slipstream.engines.versions import own_package_version, program_version
 from slipstream.errors import EngineRequestError, UsageError
+from slipstream.extras import install_command
 from slipstream.models.sources.spec import looks_like_path
 
 if TYPE_CHECKING:
     from slipstream.engines.client import Client
 
 _COUNTER = "llamacpp:spec_decode_num_{}_total"
-_INSTALL = "pip install 'slipstream[llama-server]', or put llama.cpp's llama-server on PATH"
 _SECRET_VARIABLES = {"--api-key": "LLAMA_API_KEY", "--hf-token": "HF_TOKEN", "-hft": "HF_TOKEN"}
 _SLOT_CONTEXT = "divided among the streams, so it is the context of one times their number"
 _SHARED_CONTEXT = "without --parallel the server's slots share one cache, and each may use all of it"
@@ -85,7 +85,7 @@ class LlamaServer(ExternalEngine):
             line.arguments,
             secret_env={_SECRET_VARIABLES[flag]: value for flag, value in settings.secrets.items()},
             fallback=() if settings.program else _wheel(),
-            install=_INSTALL,
+            install=f"{install_command('llama-server')}, or put llama.cpp's llama-server on PATH",
         )
 
     def installed_version(self, program: str | None) -> str | None:

@@ -18,8 +18,7 @@ from typing import Any
 
 from slipstream.engines.llama_server.flags import FLAGS
 from slipstream.errors import MissingDependencyError, SlipstreamError, UsageError
-
-_INSTALL = "pip install 'slipstream[llama-server]'"
+from slipstream.extras import install_command
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +153,9 @@ def serve(words: list[str]) -> None:
     try:
         import xllamacpp
     except ImportError as error:
-        raise MissingDependencyError(f"xllamacpp is not installed ({error}). Run: {_INSTALL}") from error
+        raise MissingDependencyError(
+            f"xllamacpp is not installed ({error}). Run: {install_command('llama-server')}"
+        ) from error
     params = xllamacpp.CommonParams()
     for path, value in settings:
         *owners, name = path.split(".")

@@ -28,6 +28,7 @@ from slipstream.engines.engine_types import (
 )
 from slipstream.engines.openai_api import openai_request, read_openai_event
 from slipstream.engines.slipstream.flags import FLAGS
+from slipstream.extras import install_command
 from slipstream.parsing.log_patterns import Stage, StartLog
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class SlipstreamServer(ExternalEngine):
             (settings.program, "serve") if settings.program else tuple(own_python("-m", "slipstream", "serve")),
             line.arguments,
             secret_env={_SECRET_VARIABLES[flag]: value for flag, value in settings.secrets.items()},
-            install="pip install 'slipstream[server]'",
+            install=install_command("server"),
         )
 
     def installed_version(self, program: str | None) -> str | None:

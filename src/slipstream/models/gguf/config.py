@@ -12,7 +12,7 @@ from slipstream.models.config import DecoderConfig
 
 ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3")
 PERMUTED_ARCHITECTURES = frozenset({"llama", "mistral"})  # llama.cpp interleaves their rotary rows when converting
-WAY_OUT = "Use the llama.cpp backend (pip install 'slipstream[llamacpp]', --backend llamacpp) or another engine."
+WAY_OUT = "Use the llama.cpp backend (--backend llamacpp) or another engine."
 
 Number = TypeVar("Number", int, float)
 
