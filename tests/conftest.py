@@ -1,7 +1,8 @@
 """Settings of all tests.
 
 Without a GPU, Triton's kernels run in its interpreter. It reads this when kernels are imported.
-Tests that run beside others have one thread each: threads that wait for each other crawl on a busy machine.
+Tests that run beside others have one thread each: threads that wait for each other crawl on a busy machine. Hypothesis
+would fail a test for the wall time of one example.
 """
 
 from __future__ import annotations
@@ -11,12 +12,16 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is imported
 
 import torch
+
+hypothesis.settings.register_profile("any machine", deadline=None)
+hypothesis.settings.load_profile("any machine")
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"

@@ -340,7 +340,7 @@ CHECKS = [
     schemathesis.checks.content_type_conformance,
     schemathesis.checks.response_schema_conformance,
 ]
-SHORT = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+SHORT = settings(max_examples=25, suppress_health_check=list(HealthCheck), derandomize=True)
 
 
 @pytest.mark.parametrize("mode", schemathesis.GenerationMode)

@@ -412,5 +412,5 @@ class PoolMachine(RuleBasedStateMachine):
         assert self.pool.num_open == 0
 
 
-PoolMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+PoolMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=30)
 TestAnyOrderOfEvents = PoolMachine.TestCase

@@ -48,7 +48,7 @@ def generate(logits, prompt, sampling, verifier, draft, count):
     return tokens[len(prompt) :][:count]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     samplings, st.integers(0, 10**6), st.integers(0, 12), st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=4)
 )
@@ -59,7 +59,7 @@ def test_any_trees_give_the_tokens_of_plain_decoding(sampling, seed, nodes, prom
     assert answer == plain_tokens(logits, prompt, sampling, 24)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 10**6))
 def test_rejection_is_matching_where_nothing_is_sampled(seed):
     logits, sampling = hashed_logits(VOCAB, seed % 50), Sampling(frequency_penalty=0.5)

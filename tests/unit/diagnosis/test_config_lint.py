@@ -360,7 +360,7 @@ def test_an_unknown_engine_is_refused_with_the_known_ones():
         lint("tgi", "x")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.sampled_from(sorted(TABLES)),
     st.text(alphabet="{}[]\"'$\\\n\t:=-,.# abdefmprstv015", max_size=60).map(lambda text: f"vllm serve -sc {text}"),

@@ -402,7 +402,7 @@ def test_a_log_of_50_mb_takes_seconds_and_its_end_is_still_read(line):
     assert "log-draft-object" in [finding.id for finding in findings]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.lists(st.sampled_from([text for text, _, _ in KNOWN] + [line for line, _ in VLLM_STAGES] + ["", "\0", "{x}"]))
 )

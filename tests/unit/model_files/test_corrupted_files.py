@@ -433,7 +433,7 @@ def test_the_pickle_fix_is_a_command(sound: Path, tmp_path: Path) -> None:
     assert {"weights-pickle", "weights-pointer"} <= {f.id for f in check_weights(folder)}
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_nothing_is_raised_whatever_the_bytes(sound: Path, tmp_path: Path, data: st.DataObject) -> None:
     source = data.draw(st.sampled_from(["single/model.safetensors", "tiny.gguf"]))

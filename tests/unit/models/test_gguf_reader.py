@@ -205,7 +205,7 @@ def test_a_missing_file_is_named_with_its_neighbours(sound_gguf: Path) -> None:
         open_checkpoint(sound_gguf.with_name("tini.gguf"))
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_flipped_bytes_and_cuts_never_surprise(sound_gguf: Path, tmp_path: Path, data: st.DataObject) -> None:
     content = bytearray(sound_gguf.read_bytes())

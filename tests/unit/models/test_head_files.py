@@ -430,7 +430,7 @@ def test_default_layers_need_a_deep_enough_target(tmp_path: Path) -> None:
 # --- anything else
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_changed_bytes_never_raise_anything_else(tmp_path: Path, data: st.DataObject) -> None:
     if not (tmp_path / "head").exists():

@@ -191,7 +191,7 @@ def test_a_tokenizer_larger_than_the_embedding_is_refused(tmp_path: Path) -> Non
         open_checkpoint(tmp_path)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_flipped_bytes_and_cuts_never_surprise(llama_folder: Path, tmp_path: Path, data: st.DataObject) -> None:
     folder = tmp_path / "model"

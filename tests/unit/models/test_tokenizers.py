@@ -79,7 +79,7 @@ def test_byte_level_equals_the_trained_tokenizer(
     assert byte_level.decode(byte_level.encode(text)) == text
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.text())
 def test_byte_level_round_trip(text: str) -> None:
     tokenizer = _cached_byte_level()
@@ -254,7 +254,7 @@ def test_a_sentencepiece_model_that_rewrites_text_is_refused(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("kind", ["byte_level", "spm"])
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(data=st.data())
 def test_a_stream_equals_decoding_at_once(spm_model: bytes, kind: str, data: st.DataObject) -> None:
     tokenizer = _cached_byte_level() if kind == "byte_level" else spm_gguf(spm_model)
