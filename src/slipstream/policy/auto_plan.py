@@ -170,17 +170,16 @@ class AutoPlan:
         chances = known.chances(name, group.streams, group.longest)
         self._consider(chances[0].p)
         expected = self._best_draft(group, chances, 0.0, offered)
-        start_cost = 0.0 if self.view.early_draft else self._start_cost(group.drafter)
-        if expected and not known.budget.covers(start_cost):
-            is_lasting = self._drafts_early(group.drafter) or stops_early(
-                group.drafter
-            )  # two wrong drafts would end it
-            seen = known.chances(name, group.streams, group.longest, PRIOR / 2 if is_lasting else 0.0)
-            self._saves = True
-            expected = expected if self._best_draft(group, seen, 0.0, offered, fades=False) else None
-            return expected and replace(expected, pays=True)
         if expected:
-            return replace(expected, pays=True)
+            start_cost = 0.0 if self.view.early_draft else self._start_cost(group.drafter)
+            known.budget.save_for(start_cost)
+            if not known.budget.allows(start_cost - LOSS_SHARE):  # the cost changes a little from round to round
+                # By observations alone, two wrong drafts would end lasting ones: there a part of the prior stays.
+                is_lasting = self._drafts_early(group.drafter) or stops_early(group.drafter)
+                seen = known.chances(name, group.streams, group.longest, PRIOR / 2 if is_lasting else 0.0)
+                self._saves = True
+                expected = expected if self._best_draft(group, seen, 0.0, offered, fades=False) else None
+            return expected and replace(expected, pays=True)
         trial = self._best_draft(group, chances, CAUTION, offered)
         if trial is None:
             return None

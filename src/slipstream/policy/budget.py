@@ -10,17 +10,16 @@ class LossBudget:
     ones.
 
     It is limited to plus and minus `CREDIT` plain rounds and starts full: old gains can't pay for new losses, and old
-    losses do not prevent new trials. What costs more at once, it is saved for.
+    losses do not prevent new trials. `save_for` raises the limit for what costs more at once.
     """
 
     def __init__(self) -> None:
         self._rounds = CREDIT
         self._most = CREDIT
 
-    def covers(self, rounds: float) -> bool:
-        """Whether this many plain rounds may be lost. More than `CREDIT` are saved for from now on."""
+    def save_for(self, rounds: float) -> None:
+        """Lets the balance grow to this many plain rounds, if that is more than `CREDIT`."""
         self._most = max(CREDIT, rounds)
-        return rounds <= self._rounds + LOSS_SHARE  # what it costs changes a little from round to round
 
     def allows(self, rounds: float) -> bool:
         """Whether this many plain rounds may be lost."""
