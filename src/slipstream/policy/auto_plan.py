@@ -13,7 +13,7 @@ from slipstream.policy.constants import CAUTION, CHANGE, HOLD, LOSS_SHARE, MEMOR
 from slipstream.policy.groups import DrafterGroup, DraftOption, Rivals, group_by_drafter
 from slipstream.policy.knowledge import Decision, Knowledge
 from slipstream.policy.objective import RoundOption, best_prefix
-from slipstream.policy.offers import Offers
+from slipstream.policy.offers import Choice, Offers
 
 
 class AutoPlan:
@@ -189,19 +189,17 @@ class AutoPlan:
         return trial if known.budget.allows(lost_rounds) else None
 
     def _best_draft(
-        self, group: DrafterGroup, chances: Sequence[Chance], z: float, offered: RoundOption, *, fades: bool = True
+        self, group: DrafterGroup, chances: Sequence[Chance], z: float, offered: Choice, *, fades: bool = True
     ) -> DraftOption | None:
-        """The best depth, with each p at its quantile `z`. None if no draft is better than the current offers. `fades`:
-        what rounds took that the device started by itself counts less, the longer ago it was.
-        """
+        """The best depth, with each p at its quantile `z`. None if no draft is better than `offered`. `fades`: what
+        rounds took that the device started by itself counts less, the longer ago it was."""
         times, num_streams = self._known.drafters[group.drafter.name].times, len(self.view.streams)
         under_way = self.view.early_draft if self._drafts_early(group.drafter) else 0
-        everybody, width, gains = len(group.members), nodes_of_a_step(group.drafter), self.offers.gains()
-        rivals = Rivals(group, gains)
+        everybody, width = len(group.members), nodes_of_a_step(group.drafter)
+        rivals = Rivals(group, self.offers.gains(offered.places))
         step_s, other_s = 0.0 if group.drafter.is_free else times.step(everybody), self._other_s(group, fades)
-        offered_nodes = sum(gain.nodes for gain in gains.values())
-        most_nodes = min(self.view.max_nodes, len(chances) * everybody * width + offered_nodes)
-        found, rate, gain = None, offered.rate, 0.0
+        most_nodes = min(self.view.max_nodes, len(chances) * everybody * width + len(offered.places))
+        found, rate, gain = None, offered.round.rate, 0.0
         for depth, chance in enumerate(chances, start=1):
             gain += quantile(*chance, z) if z else chance.p
             rivals.compare(gain)
@@ -245,8 +243,7 @@ class AutoPlan:
                 return self._keep_device_drafts(self._device_drafter, uncut)
             self.offers.weigh(self._known)
         view, known = self.view, self._known
-        asked = range(len(view.streams)) if self.offers.was_asked else ()
-        uncuttable = fit(self.offers.uncuttable() if asked else [], view.max_nodes)
+        uncuttable = fit(self.offers.uncuttable() if self.offers.was_asked else [], view.max_nodes)
         num_uncuttable = sum(map(len, uncuttable))
         tokens, start_s = self.plain.tokens, self.plain.seconds
         if self._pays:  # the device waits for the next draft, whether this one is scored or not
@@ -254,19 +251,18 @@ class AutoPlan:
         if num_uncuttable:
             tokens += sum(self.offers.uncuttable_gain(i, tree, known) for i, tree in enumerate(uncuttable) if tree)
             start_s = known.times.seconds(len(view.streams) + num_uncuttable) - self._head_start_s
-        self.chosen = self._choose(RoundOption(0, tokens, start_s + self._drafting_s), num_uncuttable)
-        kept = (
-            [tree or selected for tree, selected in zip(uncuttable, self.offers.selected(), strict=True)]
-            if asked
-            else []
-        )
-        for stream, tree in zip(view.streams, kept, strict=True) if asked else ():
-            if self.offers.of_stream(stream):
-                known.streams[stream.id].num_scored = len(tree)
+        choice = self._choose(RoundOption(0, tokens, start_s + self._drafting_s), num_uncuttable)
+        self.chosen = choice.round
+        kept = plain = [EMPTY_TREE] * len(view.streams)
+        if self.offers.was_asked:
+            kept = [tree or own for tree, own in zip(uncuttable, self.offers.trees(choice.places), strict=True)]
+            for stream, tree in zip(view.streams, kept, strict=True):
+                if self.offers.of_stream(stream):
+                    known.streams[stream.id].num_scored = len(tree)
         known.is_waiting = view.can_run_ahead and self._is_worth_waiting()
         known.plain_rounds_left = HOLD if self._is_off() else 0
         self.next_draft = 0 if view.can_run_ahead and known.times.is_known and not known.is_waiting else None
-        return [EMPTY_TREE] * len(view.streams) if view.is_plain or not asked else kept
+        return plain if view.is_plain else kept
 
     def _keep_device_drafts(self, drafter: str, drafts: list[DraftTree]) -> list[DraftTree]:
         """Drafts that the device scores already: they can't be cut, however likely their tokens are."""
@@ -282,19 +278,17 @@ class AutoPlan:
         known.is_waiting = not self.next_draft
         return drafts
 
-    def _choose(self, start: RoundOption, num_uncuttable: int) -> RoundOption:
-        """Selects the best number of offered nodes: by the expected p if the budget covers the loss when all of them
-        are rejected, else by the lower p.
-        """
-        chosen = start
-        self.offers.select(())
+    def _choose(self, start: RoundOption, num_uncuttable: int) -> Choice:
+        """The best number of offered nodes: by the expected p if the budget covers the loss when all of them are
+        rejected, else by the lower p."""
+        choice = Choice(start, [])
         for cautiously in (False, True) if self.offers else ():
             order, chances = self.offers.ranked(self.view.max_nodes - num_uncuttable, cautiously=cautiously)
-            chosen = self._best_prefix(start, chances, num_uncuttable, 0.0)
-            self.offers.select(order[: chosen.size])
-            if not chosen.size or self._known.budget.allows(chosen.seconds / self.plain.seconds - 1):
+            best = self._best_prefix(start, chances, num_uncuttable, 0.0)
+            choice = Choice(best, order[: best.size])
+            if not best.size or self._known.budget.allows(best.seconds / self.plain.seconds - 1):
                 break
-        return chosen
+        return choice
 
     def _best_prefix(
         self, start: RoundOption, chances: Sequence[float], num_uncuttable: int, more_s: float

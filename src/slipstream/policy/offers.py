@@ -9,10 +9,18 @@ from slipstream.core.stream import Drafter, Observation, Stream
 from slipstream.core.tree import EMPTY_TREE, ROOT, DraftTree, TreeBuilder
 from slipstream.policy.acceptance import TreeChances
 from slipstream.policy.knowledge import Knowledge
+from slipstream.policy.objective import RoundOption
+
+
+class Choice(NamedTuple):
+    """Offered nodes to score, and the round in which they are scored."""
+
+    round: RoundOption
+    places: list[int]
 
 
 class StreamGain(NamedTuple):
-    """Selected nodes of a stream, and how many of them are expected to be accepted."""
+    """Chosen nodes of a stream, and how many of them are expected to be accepted."""
 
     nodes: int
     tokens: float
@@ -21,7 +29,7 @@ class StreamGain(NamedTuple):
 class Offers:
     """All nodes that may be cut are numbered through, stream after stream: such a number is a *place*.
 
-    `add` what was proposed, `weigh` it, look at the `ranked` places, `select` some; `selected` has their trees.
+    `add` what was proposed, `weigh` it, choose some of the `ranked` places; `trees` makes drafts of them.
     """
 
     def __init__(self, streams: Sequence[Stream], rooms: Sequence[int]) -> None:
@@ -36,7 +44,6 @@ class Offers:
         self._stream_of: list[int] = []  # by place
         self._chances = TreeChances([], [])  # by place
         self._recovery: list[float] = []  # by stream: the chance that a draft goes on rightly after a wrong one
-        self._selected: list[list[int]] = []  # by stream: places
         self.was_asked = False  # any drafter: if not, there is nothing to choose from or to learn
 
     def add(self, stream: Stream, drafter: Drafter, tree: DraftTree) -> None:
@@ -144,22 +151,23 @@ class Offers:
             ]
         return sorted(expected, reverse=True)[:limit]
 
-    # -- the selection ----------------------------------------------------------------------------------------------
+    # -- chosen places ----------------------------------------------------------------------------------------------
 
-    def select(self, places: Sequence[int]) -> None:
-        self._selected = [[] for _ in self._streams]
-        for place in places:
-            self._selected[self._stream_of[place]].append(place)
-
-    def selected(self) -> list[DraftTree]:
-        """By stream: the tree of its selected nodes."""
-        of_streams = zip(self._merged, self._starts, self._selected, strict=True)
+    def trees(self, places: Sequence[int]) -> list[DraftTree]:
+        """By stream: the tree of its nodes at these places."""
+        of_streams = zip(self._merged, self._starts, self._by_stream(places), strict=True)
         return [t.keep([at - start for at in own]) if len(own) < len(t.tokens) else t for t, start, own in of_streams]
 
-    def gains(self) -> dict[int, StreamGain]:
-        """Of each stream that has selected nodes."""
-        p = self._chances.p
-        return {i: StreamGain(len(of), sum([p[place] for place in of])) for i, of in enumerate(self._selected) if of}
+    def gains(self, places: Sequence[int]) -> dict[int, StreamGain]:
+        """What the nodes at these places give each stream that has some."""
+        p, by_stream = self._chances.p, self._by_stream(places)
+        return {i: StreamGain(len(own), sum([p[place] for place in own])) for i, own in enumerate(by_stream) if own}
+
+    def _by_stream(self, places: Sequence[int]) -> list[list[int]]:
+        by_stream: list[list[int]] = [[] for _ in self._streams]
+        for place in places:
+            by_stream[self._stream_of[place]].append(place)
+        return by_stream
 
     # -- the result -------------------------------------------------------------------------------------------------
 

@@ -75,8 +75,7 @@ def test_offered_nodes_are_ranked_by_chance_and_parents_come_first(nodes, others
     assert sorted(order) == list(range(len(order))) and chances == sorted(chances, reverse=True)
     assert all(0 <= c <= 1 for c in chances)
     for count in range(len(order) + 1):
-        offers.select(order[:count])
-        assert len(offers.selected()[0]) == count  # a child without its parent would raise
+        assert len(offers.trees(order[:count])[0]) == count  # a child without its parent would raise
 
 
 def test_what_several_drafters_offer_keeps_to_the_streams_room():
@@ -86,8 +85,7 @@ def test_what_several_drafters_offer_keeps_to_the_streams_room():
     offers.add(stream, FakeDrafter("b"), DraftTree.chain([3, 4], [0.6, 0.5]))
     offers.weigh(known)
     order, _ = offers.ranked(99, cautiously=False)
-    offers.select(order)
-    assert offers.selected()[0].tokens == (1, 3)
+    assert offers.trees(order)[0].tokens == (1, 3)
 
 
 def test_a_drafter_is_credited_with_what_it_alone_proposed():
