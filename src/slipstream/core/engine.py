@@ -9,11 +9,11 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal, Protocol, Unpack, cast
 
 from slipstream.core.checks import token_ids
 from slipstream.core.drafter_guard import DrafterGuard
+from slipstream.core.early_round import EarlyRound, next_draft, started_early
 from slipstream.core.generate_keywords import GenerateKeywords, answer_settings
 from slipstream.core.generation import Generation
 from slipstream.core.generator import Conversation
@@ -21,7 +21,7 @@ from slipstream.core.logprobs import TokenLogprobs, token_logprobs
 from slipstream.core.policy import PlainPolicy, Policy, RoundOutcome, RoundView
 from slipstream.core.policy_guard import PolicyGuard
 from slipstream.core.prompt_pace import PromptPace
-from slipstream.core.protocols import Model, ScoreRequest, Scores
+from slipstream.core.protocols import Model, Scores
 from slipstream.core.round_parts import StreamPart, schedule
 from slipstream.core.round_stats import enter_round
 from slipstream.core.sampling import Sampling
@@ -51,14 +51,6 @@ class EngineTokenizer(Protocol):
     def chat_ids(self, messages: Conversation) -> list[int]: ...
 
     def stream_decoder(self) -> TokenDecoder: ...
-
-
-@dataclass(frozen=True, slots=True)
-class _EarlyRound:
-    """The next round, which the device starts before the host asks for it."""
-
-    draft: int  # tokens drafted for each stream; 0: a plain round
-    stream_ids: list[int]
 
 
 class Engine:
@@ -101,7 +93,7 @@ class Engine:
         self._drafter_guard = DrafterGuard(target.info.vocab_size, clock)
         self._policy_guard = PolicyGuard(self.policy, self._drafter_guard, self.stats)
         self._after_s = 0.0  # what the last round took after it was measured: accounts, the policy
-        self._early: _EarlyRound | None = None
+        self._early: EarlyRound | None = None
 
     # -- requests -------------------------------------------------------------------------------------------------
 
@@ -245,7 +237,7 @@ class Engine:
             part.tree = tree
             part.offers = draft.offers.get(part.stream.id, ())
         scoring = self._clock()
-        requests = [part.request(draft.next_draft, is_alone=len(parts) == 1) for part in parts]
+        requests = [part.request(next_draft(part, draft.next_draft, is_alone=len(parts) == 1)) for part in parts]
         for part in parts:
             part.prepare_constraint()
         scores = self.target.score(requests)
@@ -274,14 +266,14 @@ class Engine:
             observation.stream.conclude()
         if draft.plan or any(part.stream.drafter for part in parts):
             self._policy_guard.record(outcome)
-        self._early = self._started_early(parts, requests)
+        self._early = started_early(parts, requests) if self.target.info.runs_ahead else None
         self._after_s = self._clock() - measured
 
     def _view(self, parts: list[StreamPart]) -> RoundView:
         streams = [part.stream for part in parts if not part.is_prefill]
         info, num_rows = self.target.info, sum(len(part.pending) for part in parts)
         max_rows = info.max_rows if len(streams) < len(parts) else info.decoding_rows or info.max_rows
-        early_draft = self._early_draft(parts)
+        early_draft = self._early.draft_for(parts) if self._early else None
         return RoundView(
             streams,
             [self._room(s, early_draft or 0) for s in streams],
@@ -290,20 +282,6 @@ class Engine:
             reads_prompts=len(streams) < len(parts),
             early_draft=early_draft,
         )
-
-    def _started_early(self, parts: list[StreamPart], requests: list[ScoreRequest]) -> _EarlyRound | None:
-        """The round that the device starts on its own after this one; None where only the host knows what follows."""
-        lengths = {request.next_draft for request in requests}
-        if not self.target.info.runs_ahead or len(lengths) > 1 or None in lengths:
-            return None
-        draft = lengths.pop() or 0
-        is_alike = all(part.drafts_early for part in parts) if draft else not any(part.tree for part in parts)
-        return _EarlyRound(draft, [part.stream.id for part in parts]) if is_alike else None
-
-    def _early_draft(self, parts: list[StreamPart]) -> int | None:
-        """Tokens that the device drafts for each of these streams in a round that it has started; None: in none."""
-        early = self._early
-        return early.draft if early and early.stream_ids == [part.stream.id for part in parts] else None
 
     def _commit(self, parts: list[StreamPart], scores: list[Scores]) -> list[Observation]:
         """Verifies each draft and keeps what was accepted. A prompt chunk that is not the last is kept unjudged."""

@@ -22,7 +22,7 @@ class RoundView:
     early_draft: int | None = None  # the device has started this round, with so many drafted tokens for each stream
 
     @property
-    def is_plain(self) -> bool:
+    def started_plain(self) -> bool:
         """Whether the device has started this round without a draft, so that none can be scored in it."""
         return self.early_draft == 0
 

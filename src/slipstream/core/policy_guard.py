@@ -98,7 +98,7 @@ def _check(trees: Sequence[DraftTree], view: RoundView, vocab_size: int) -> None
         raise ValueError(f"it keeps token ids from {min(tokens)} to {max(tokens)} of {vocab_size}")
     if len(sizes) != len(view.streams):
         raise ValueError(f"it keeps {len(sizes)} drafts for {len(view.streams)} streams")
-    if sum(sizes) > (0 if view.is_plain else view.max_nodes) or any(map(int.__gt__, sizes, view.rooms)):
+    if sum(sizes) > (0 if view.started_plain else view.max_nodes) or any(map(int.__gt__, sizes, view.rooms)):
         raise ValueError(
             f"it keeps drafts of {sizes} tokens; the limits are {view.rooms} per stream and {view.max_nodes} in all"
         )

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from slipstream.core.prompt_pace import PromptPace
 from slipstream.core.protocols import KVSequence, ScoreRequest
-from slipstream.core.stream import Offer, Stream, drafts_early
-from slipstream.core.team import members_of
+from slipstream.core.stream import Offer, Stream
 from slipstream.core.tree import EMPTY_TREE, DraftTree
 
 
@@ -28,32 +27,11 @@ class StreamPart:
     def num_rows(self) -> int:
         return len(self.pending) + len(self.tree)
 
-    @property
-    def drafts_early(self) -> bool:
-        """Whether its draft is one whose successor the device makes without the host."""
-        own = {drafter.name for drafter in members_of(self.stream.drafter) if drafts_early(drafter)}
-        return bool(self.tree) and any(offer.tree is self.tree and offer.drafter in own for offer in self.offers)
-
-    def request(self, planned: int | None, is_alone: bool) -> ScoreRequest:
+    def request(self, next_draft: int | None) -> ScoreRequest:
         """Without `sampling` the device chooses nothing: more of the prompt follows, or the host needs the logits."""
         stream = self.stream
         sampling = stream.sampling if self.chooses and not stream.needs_logits else None
-        next_draft = self._next_draft(planned, is_alone)
         return ScoreRequest(self.sequence, self.pending, self.tree, sampling, stream.num_answer_tokens, next_draft)
-
-    def _next_draft(self, planned: int | None, is_alone: bool) -> int | None:
-        """Tokens that this stream drafts next, if the device may start that round now. None if only the host can tell.
-
-        `planned`: for streams that have a drafter. `is_alone`: it is the only stream, so a round started for nothing,
-        because the answer ended in this one, delays no other.
-        """
-        stream = self.stream
-        draft = planned and stream.drafted_at_most(planned) if stream.drafter else 0
-        if draft is None or self.is_prefill:
-            return None
-        if not stream.verifier.judges_unscored and (self.tree or draft):
-            return None  # the device can't tell which tokens are accepted
-        return draft if stream.continues_after(1 if is_alone else len(self.tree) + 1) else None
 
     def prepare_constraint(self) -> None:
         """If it fails, the stream ends; its rows are still in this forward pass, and are ignored."""

@@ -162,12 +162,6 @@ class Stream:
         """Whether drafts are chosen as the target chooses, with its noise. If not, they are independent samples."""
         return self.verifier.couples or self.sampling.is_greedy
 
-    def continues_after(self, num_tokens: int) -> bool:
-        """Whether the answer goes on after `num_tokens` more tokens (unless one of them ends it), and the device alone
-        can choose all of them."""
-        room = self.max_answer_tokens + self.prompt_length - len(self.tokens)
-        return room > num_tokens and not self.needs_logits and self.verifier.couples
-
     def drafted_at_most(self, count: int) -> int:
         """`count`, limited by the request's `max_draft`."""
         return count if self.options.max_draft is None else min(count, self.options.max_draft)

@@ -69,7 +69,7 @@ class AutoPolicy:
     def plan(self, view: RoundView) -> RoundPlan:
         """Where nothing was found to pay, some rounds are not planned."""
         known = self._known
-        if known.plain_rounds_left and not view.reads_prompts and view.is_plain == view.can_run_ahead:
+        if known.plain_rounds_left and not view.reads_prompts and view.started_plain == view.can_run_ahead:
             known.rest()
             return PlainPlan(view)
         return AutoPlan(known, view)

@@ -77,7 +77,7 @@ class AutoPlan:
         known = self._known
         drafter = known.drafters[group.drafter.name]
         asking_s = drafter.times.seconds(len(group.members), 1, 0) + (known.asking_s or 0.0)
-        if self.view.is_plain:
+        if self.view.started_plain:
             asking_s = known.times.asking(len(self.view.streams))
         affordable = LOSS_SHARE * (drafter.rounds_since + 1) if known.budget.allows(0.0) else 0.0
         if asking_s > max(affordable, drafter.worth) * self.plain.seconds and not known.is_waiting:
@@ -90,8 +90,8 @@ class AutoPlan:
 
     def _ask_costly(self, group: DrafterGroup) -> list[Ask]:
         view, drafter = self.view, group.drafter
-        draft = None if group.is_cut_later or view.is_plain else self._worthwhile_draft(group)
-        if self._drafts_early(drafter):
+        draft = None if group.is_cut_later or view.started_plain else self._worthwhile_draft(group)
+        if self._device_can_draft(drafter):
             self._note_early_drafts(group, draft)
             if view.early_draft:  # its time is spent: what was just decided is the draft after it
                 return [Ask(view.streams[i], drafter, min(view.early_draft, view.rooms[i])) for i in group.members]
@@ -114,14 +114,14 @@ class AutoPlan:
         if view.early_draft or (is_for_all and known.drafters[name].early.has_seen(len(view.streams))):
             self.early_drafter = name if known.times.is_known else None
 
-    def _drafts_early(self, drafter: Drafter) -> bool:
+    def _device_can_draft(self, drafter: Drafter) -> bool:
         """Whether the device can start the next round with this drafter's drafts."""
         view = self.view
         return view.can_run_ahead and drafts_early(drafter) and all(s.verifier.judges_unscored for s in view.streams)
 
     def _start_cost(self, drafter: Drafter) -> float:
         """Plain rounds lost by changing to rounds with drafts that the device starts early, and by changing back."""
-        if not self._drafts_early(drafter):
+        if not self._device_can_draft(drafter):
             return 0.0
         start_s = self._known.drafters[drafter.name].early.start_s
         return (start_s + self._known.times.head_start(len(self.view.streams))) / self.plain.seconds if start_s else 0.0
@@ -175,7 +175,7 @@ class AutoPlan:
             known.budget.save_for(start_cost)
             if not known.budget.allows(start_cost - LOSS_SHARE):  # the cost changes a little from round to round
                 # By observations alone, two wrong drafts would end lasting ones: there a part of the prior stays.
-                is_lasting = self._drafts_early(group.drafter) or stops_early(group.drafter)
+                is_lasting = self._device_can_draft(group.drafter) or stops_early(group.drafter)
                 seen = known.chances(name, group.streams, group.longest, PRIOR / 2 if is_lasting else 0.0)
                 self._saves = True
                 expected = expected if self._best_draft(group, seen, 0.0, offered, fades=False) else None
@@ -194,7 +194,7 @@ class AutoPlan:
         """The best depth, with each p at its quantile `z`. None if no draft is better than `offered`. `fades`: what
         rounds took that the device started by itself counts less, the longer ago it was."""
         times, num_streams = self._known.drafters[group.drafter.name].times, len(self.view.streams)
-        under_way = self.view.early_draft if self._drafts_early(group.drafter) else 0
+        under_way = self.view.early_draft if self._device_can_draft(group.drafter) else 0
         everybody, width = len(group.members), nodes_of_a_step(group.drafter)
         rivals = Rivals(group, self.offers.gains(offered.places))
         step_s, other_s = 0.0 if group.drafter.is_free else times.step(everybody), self._other_s(group, fades)
@@ -222,7 +222,7 @@ class AutoPlan:
         known, num_streams, is_free = self._known, len(self.view.streams), group.drafter.is_free
         state = known.drafters[group.drafter.name]
         other_s = self._drafting_s + state.times.seconds(len(group.members), int(is_free), group.num_unread)
-        if not self._drafts_early(group.drafter):
+        if not self._device_can_draft(group.drafter):
             return other_s - self._head_start_s
         other_s += state.early.extra_s(num_streams, state.rounds_since if fades else 0)
         start_s = self._start_cost(group.drafter) * self.plain.seconds * (1 - MEMORY)  # of each that follows
@@ -262,7 +262,7 @@ class AutoPlan:
         known.is_waiting = view.can_run_ahead and self._is_worth_waiting()
         known.plain_rounds_left = HOLD if self._is_off() else 0
         self.next_draft = 0 if view.can_run_ahead and known.times.is_known and not known.is_waiting else None
-        return plain if view.is_plain else kept
+        return plain if view.started_plain else kept
 
     def _keep_device_drafts(self, drafter: str, drafts: list[DraftTree]) -> list[DraftTree]:
         """Drafts that the device scores already: they can't be cut, however likely their tokens are."""
@@ -305,7 +305,7 @@ class AutoPlan:
         """Whether costly drafters were looked into, and none is worth asking. Not where a prompt is read: nothing is
         known of that stream. Nor with a draft model on a device that runs ahead: a kind of text lost 4 % in the replay.
         """
-        if self.view.can_run_ahead and not any(self._drafts_early(group.drafter) for group in self._groups):
+        if self.view.can_run_ahead and not any(self._device_can_draft(group.drafter) for group in self._groups):
             return False
         is_asked = self.offers.was_asked or self._known.is_waiting or any(self._drafts.values())
         return bool(self._drafts) and not (is_asked or self._saves or self.view.reads_prompts)

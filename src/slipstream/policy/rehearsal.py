@@ -97,7 +97,7 @@ class _ScriptPlan:
         self._trees: list[DraftTree] = []
 
     def asks(self) -> Sequence[Ask]:
-        if self._trees or not self.step.depth or self._view.is_plain:
+        if self._trees or not self.step.depth or self._view.started_plain:
             return ()
         asked = [(s, s.drafter) for s in self._view.streams]
         rooms = [min(room, self._view.max_nodes) for room in self._view.rooms]
