@@ -1,10 +1,12 @@
-"""The host: cores and main memory that this process may use. A container's own limit counts where it is lower."""
+"""The host: cores and main memory that this process may use, a container's limits included, and its C compiler."""
 
 from __future__ import annotations
 
 import gc
 import os
 import re
+import shlex
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -50,6 +52,12 @@ def check_threads(name: str, number: int | None) -> None:
         raise UsageError(f"{name} is {number}; expected 1 or more")
     if number is not None and number > most:
         raise UsageError(f"{name} is {number}; this machine has {cores()} cores: expected {most} at most")
+
+
+def c_compiler() -> list[str]:
+    """$CC, which may have arguments (`ccache gcc`), else the first compiler found. Empty: there is none."""
+    found = shutil.which("gcc") or shutil.which("clang") or shutil.which("cc")
+    return shlex.split(os.environ.get("CC", "")) or ([found] if found else [])
 
 
 def total_memory() -> int:

@@ -9,8 +9,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from slipstream.backend_choice import BackendChoice, BackendFacts, best_backend
 from slipstream.errors import UsageError
-from slipstream.host import free_memory
+from slipstream.host import c_compiler, free_memory
 
 if TYPE_CHECKING:
     from slipstream.backends.llamacpp.options import LlamaCppOptions
@@ -170,13 +171,6 @@ BACKENDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class BackendChoice:
-    backend: str
-    reason: str
-    was_open: bool = True  # there was a choice: both backends could run it
-
-
 def choose_backend(
     spec: str | Path, wanted: str = AUTO, device: str = AUTO, needs_layers: bool = False
 ) -> BackendChoice:
@@ -191,22 +185,17 @@ def choose_backend(
     from slipstream.models.sources.builtin import BUILTIN_NAMES
     from slipstream.models.sources.spec import locate
 
-    if str(spec) in BUILTIN_NAMES:
-        return BackendChoice("torch", "there the built-in model gives the same text on every machine", was_open=False)
-    if find_spec("llama_cpp") is None:
-        return BackendChoice("torch", "llama-cpp-python is not installed", was_open=False)
-    path = locate(spec).path
-    if path.is_dir():
-        return BackendChoice("torch", "safetensors", was_open=False)
-    if needs_layers:
-        return BackendChoice("torch", "the drafter uses parts of the model, which llama.cpp does not provide")
-    if device != "cpu" and _torch_sees_a_gpu():
-        if _torch_can_run(path):
-            return BackendChoice("torch", "a dense model of the Llama family, and the machine has a GPU")
-        return BackendChoice("llamacpp", "a GGUF file with an architecture that the torch backend can't run")
-    if (device == "cpu" or not _llama_cpp_sees_a_gpu()) and _torch_runs_codes(path):
-        return BackendChoice("torch", "quantised weights run as they are stored, faster than with llama.cpp")
-    return BackendChoice("llamacpp", "a GGUF file that is not quantised or that torch can't run, and no GPU for torch")
+    facts = BackendFacts(
+        is_builtin=lambda: str(spec) in BUILTIN_NAMES,
+        has_llama_cpp=lambda: find_spec("llama_cpp") is not None,
+        is_gguf=lambda: not locate(spec).path.is_dir(),
+        needs_layers=lambda: needs_layers,
+        torch_has_gpu=lambda: device != "cpu" and _torch_sees_a_gpu(),
+        torch_runs_it=lambda: _opened(locate(spec).path) is not None,
+        llama_cpp_has_gpu=lambda: device != "cpu" and _llama_cpp_sees_a_gpu(),
+        torch_runs_codes=lambda: bool(c_compiler()) and _has_codes(locate(spec).path),
+    )
+    return best_backend(facts)
 
 
 def _torch_sees_a_gpu() -> bool:
@@ -229,21 +218,16 @@ def _llama_cpp_sees_a_gpu() -> bool:
         return False
 
 
-def _torch_can_run(path: Path) -> bool:
-    return _opened(path) is not None
-
-
-def _torch_runs_codes(path: Path) -> bool:
-    """Whether all matrices are quantised in ways that the CPU kernels multiply with, and the kernels can be built.
+def _has_codes(path: Path) -> bool:
+    """Whether all matrices are quantised in ways that the CPU kernels multiply with.
 
     That is faster than llama.cpp (benchmarks/results/2026-11-16-quantised.md); floats are not.
     """
-    from slipstream.backends.torch.cpu.library import has_compiler
     from slipstream.errors import DamagedModelError
     from slipstream.models.tensors import expected_tensors
 
     try:
-        checkpoint = _opened(path) if has_compiler() else None
+        checkpoint = _opened(path)
     except DamagedModelError:
         return True  # loading it there says what is wrong, with the doctor's finding
     if checkpoint is None:

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from slipstream.host import cores, file_text, free_memory, total_memory
+from slipstream.host import c_compiler, cores, file_text, free_memory, total_memory
 from slipstream.predict.gpus import Gpu, ask, find_gpus
 from slipstream.predict.packages import InstalledPackage, installed_llama_cpp, installed_torch
 
@@ -34,6 +34,7 @@ class Machine:
     gpus: tuple[Gpu, ...] = ()
     torch: InstalledPackage | None = None
     llama_cpp: InstalledPackage | None = None
+    has_compiler: bool = True  # of C, which the CPU kernels of the torch backend are built with
 
     def gpu_for(self, num_bytes: int) -> Gpu | None:
         """The fastest GPU with this much memory; if only all GPUs together have it, the slowest."""
@@ -70,6 +71,7 @@ def inspect() -> Machine:
             gpus=gpus.result(),
             torch=installed_torch(bool(gpus.result())),
             llama_cpp=llama_cpp.result(),
+            has_compiler=bool(c_compiler()),
         )
 
 

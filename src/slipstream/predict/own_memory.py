@@ -1,12 +1,10 @@
-"""Memory of Slipstream's own engine, which depends on the backend that a model goes to.
-
-`backends.choose_backend` decides when a model is loaded; `_chosen` foretells it from what is known of the machine.
-"""
+"""Memory of Slipstream's own engine, which depends on the backend that a model goes to."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from slipstream.backend_choice import CODES_CAPABILITY, BackendFacts, best_backend
 from slipstream.models.gguf.config import ARCHITECTURES
 from slipstream.models.sources.builtin import BUILTIN_NAMES
 from slipstream.predict.gpus import Gpu
@@ -23,8 +21,7 @@ TORCH = EngineMemory(
 )  # fmt: skip
 # A window that drops old tokens could not be rewound, so Slipstream has llama.cpp keep the whole context.
 LLAMA_CPP = EngineMemory("layers", 450 * MB, 0, 512, 512, keeps_windows=False, package="llama_cpp")
-CODE_CAPABILITY = 8.0
-BACKENDS = {"torch": TORCH, "llamacpp": LLAMA_CPP}
+BACKEND_MEMORY = {"torch": TORCH, "llamacpp": LLAMA_CPP}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +36,11 @@ def own_engine(backend: str, weight_bytes: float | None, *, keeps_codes: bool, o
     """The engine with a backend that is known, and weights of this many bytes; None: as stored."""
     held = {"weight_bytes": weight_bytes, "cpu_weight_bytes": weight_bytes}
     codes = {"keeps_codes": keeps_codes, "gpu_keeps_codes": keeps_codes}
-    return OwnEngine(replace(BACKENDS[backend], **held, **codes, offloads=offloads))  # type: ignore[arg-type]
+    return OwnEngine(replace(BACKEND_MEMORY[backend], **held, **codes, offloads=offloads))  # type: ignore[arg-type]
 
 
 def _chosen(sizes: Sizes, machine: Machine | None) -> EngineMemory:
-    engine = _backend(sizes, machine)
+    engine = BACKEND_MEMORY[best_backend(_foretold(sizes, machine)).backend]
     if engine is TORCH and machine and not all(_multiplies_codes(gpu) for gpu in machine.gpus):
         return replace(engine, gpu_keeps_codes=False)
     return engine
@@ -51,22 +48,24 @@ def _chosen(sizes: Sizes, machine: Machine | None) -> EngineMemory:
 
 def _multiplies_codes(gpu: Gpu) -> bool:
     """Its tensor cores multiply 8-bit codes; an unknown one is taken to be recent."""
-    return gpu.vendor == "nvidia" and (gpu.compute_capability or CODE_CAPABILITY) >= CODE_CAPABILITY
+    return gpu.vendor == "nvidia" and (gpu.compute_capability or CODES_CAPABILITY) >= CODES_CAPABILITY
 
 
-def _backend(sizes: Sizes, machine: Machine | None) -> EngineMemory:
-    if sizes.format != "gguf" or sizes.name in BUILTIN_NAMES:
-        return TORCH
+def _foretold(sizes: Sizes, machine: Machine | None) -> BackendFacts:
+    """What `backends.choose_backend` would look up. No machine: all packages are taken to be there, and a GPU."""
+    torch, llama_cpp, gpus = (machine.torch, machine.llama_cpp, machine.gpus) if machine else (None, None, ())
     torch_runs_it = sizes.architecture in ARCHITECTURES
-    if machine is None:
-        return TORCH if torch_runs_it else LLAMA_CPP
-    if machine.llama_cpp is None:
-        return TORCH
-    if torch_runs_it and sizes.is_quantised and not (machine.gpus and machine.llama_cpp.sees_gpu):
-        return TORCH
-    has_nvidia = any(gpu.vendor == "nvidia" for gpu in machine.gpus)  # the only GPUs for which torch is preferred
-    torch_sees_gpu = bool(has_nvidia and machine.torch and machine.torch.sees_gpu)
-    return TORCH if torch_sees_gpu and torch_runs_it else LLAMA_CPP
+    has_nvidia = any(gpu.vendor == "nvidia" for gpu in gpus)
+    return BackendFacts(
+        is_builtin=lambda: sizes.name in BUILTIN_NAMES,
+        has_llama_cpp=lambda: machine is None or llama_cpp is not None,
+        is_gguf=lambda: sizes.format == "gguf",
+        needs_layers=lambda: False,
+        torch_has_gpu=lambda: machine is None or bool(has_nvidia and torch and torch.sees_gpu),
+        torch_runs_it=lambda: torch_runs_it,
+        llama_cpp_has_gpu=lambda: bool(gpus and llama_cpp and llama_cpp.sees_gpu),
+        torch_runs_codes=lambda: torch_runs_it and sizes.is_quantised and bool(machine and machine.has_compiler),
+    )
 
 
 OWN_ENGINE = OwnEngine(replace(TORCH, choose=_chosen))

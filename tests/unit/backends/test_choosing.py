@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
@@ -14,91 +17,87 @@ from slipstream.backends.llamacpp.options import LlamaCppOptions
 from slipstream.errors import MissingDependencyError, UsageError
 from slipstream.extras import install_command
 from slipstream.loading import load_model
+from slipstream.model_files.model_facts import describe
+from slipstream.predict.gpus import parse_nvidia_smi
+from slipstream.predict.machine import Machine, inspect
+from slipstream.predict.own_memory import BACKEND_MEMORY, LLAMA_CPP, OWN_ENGINE
+from slipstream.predict.packages import InstalledPackage
+from slipstream.predict.sizes import Sizes
 from unit.models import model_files
+
+LLAMA, FLOATS, NO_CODES, GEMMA = ("llama", "Q4_0"), ("llama", "F32"), ("llama", "BF16"), ("gemma", "Q4_0")
+
+
+def write(path: Path, architecture: str = "llama", quantisation: str = "F32") -> Path:
+    model_files.write_gguf(path, architecture=architecture, quantisation=GGMLQuantizationType[quantisation])
+    return path
 
 
 @pytest.fixture
 def gguf(tmp_path: Path) -> Path:
-    model_files.write_gguf(tmp_path / "llama.gguf")
-    return tmp_path / "llama.gguf"
+    return write(tmp_path / "llama.gguf")
 
 
 @pytest.fixture
-def other_gguf(tmp_path: Path) -> Path:
-    model_files.write_gguf(tmp_path / "other.gguf", architecture="gemma")
-    return tmp_path / "other.gguf"
+def have(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    def have(*, torch_gpu: bool = False, llama_cpp_gpu: bool = False, llama_cpp: bool = True) -> None:
+        monkeypatch.setattr(backends, "find_spec", {"llama_cpp": object() if llama_cpp else None}.get)
+        monkeypatch.setattr(backends, "_torch_sees_a_gpu", lambda: torch_gpu)
+        monkeypatch.setattr(backends, "_llama_cpp_sees_a_gpu", lambda: llama_cpp_gpu)
+
+    return have
 
 
-@pytest.fixture
-def installed():
-    with mock.patch.object(backends, "find_spec", return_value=object()) as found:
-        yield found
+@pytest.mark.parametrize(
+    ("model", "gpu", "device", "backend", "reason"),
+    [
+        (LLAMA, "", "auto", "torch", "as they are stored"),
+        (LLAMA, "", "cpu", "torch", "as they are stored"),
+        (LLAMA, "llama_cpp_gpu", "auto", "llamacpp", "no GPU for torch"),
+        (LLAMA, "llama_cpp_gpu", "cpu", "torch", "as they are stored"),
+        (NO_CODES, "", "auto", "llamacpp", "not quantised"),
+        (FLOATS, "", "auto", "llamacpp", "not quantised"),
+        (FLOATS, "torch_gpu", "auto", "torch", "has a GPU"),
+        (FLOATS, "torch_gpu", "cpu", "llamacpp", "no GPU"),
+        (GEMMA, "torch_gpu", "auto", "llamacpp", "can't run"),
+    ],
+)
+def test_a_gguf_goes_where_it_runs_best(tmp_path, have, model, gpu, device, backend, reason):
+    have(**({gpu: True} if gpu else {}))
+    choice = choose_backend(write(tmp_path / "model.gguf", *model), device=device)
+    assert (choice.backend, choice.was_open) == (backend, True)
+    assert reason in choice.reason
 
 
-@pytest.fixture
-def gpu():
-    with mock.patch.object(backends, "_torch_sees_a_gpu", return_value=True) as seen:
-        yield seen
+def test_without_a_compiler_a_model_goes_to_llama_cpp_and_predictions_know(tmp_path, have, monkeypatch):
+    path = write(tmp_path / "q.gguf", *LLAMA)
+    have()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    machine = replace(inspect(), llama_cpp=InstalledPackage("0.3", None, sees_gpu=False))
+    assert OWN_ENGINE.memory.for_model(Sizes.of(describe(path)), machine) is LLAMA_CPP
+    assert choose_backend(path).backend == "llamacpp"
 
 
-@pytest.fixture
-def no_gpu():
-    with (
-        mock.patch.object(backends, "_torch_sees_a_gpu", return_value=False) as seen,
-        mock.patch.object(backends, "_llama_cpp_sees_a_gpu", return_value=False),
-    ):
-        yield seen
+@pytest.mark.parametrize("model", [LLAMA, FLOATS, GEMMA])
+def test_predictions_take_the_backend_that_loading_takes(tmp_path, have, monkeypatch, model):
+    path = write(tmp_path / "model.gguf", *model)
+    sizes, gpus = Sizes.of(describe(path)), parse_nvidia_smi("NVIDIA GeForce RTX 3060, 12288, 11800, 8.6, 570")
+    for torch_gpu, llama_cpp_gpu, llama_cpp, has_compiler in itertools.product((False, True), repeat=4):
+        have(torch_gpu=torch_gpu, llama_cpp_gpu=llama_cpp_gpu, llama_cpp=llama_cpp)
+        monkeypatch.setattr(backends, "c_compiler", lambda has=has_compiler: ["cc"] * has)
+        torch, library = (InstalledPackage("1", None, seen) for seen in (torch_gpu, llama_cpp_gpu))
+        machine = Machine("", 8, 1, 1, 1.0, gpus, torch, library if llama_cpp else None, has_compiler)
+        assert OWN_ENGINE.memory.for_model(sizes, machine) is BACKEND_MEMORY[choose_backend(path).backend]
 
 
-@pytest.mark.parametrize("device", ["auto", "cpu"])
-def test_a_quantised_gguf_runs_on_torch_without_a_gpu_too(tmp_path, installed, no_gpu, device):
-    model_files.write_gguf(tmp_path / "q.gguf", quantisation=GGMLQuantizationType.Q4_0)
-    choice = choose_backend(tmp_path / "q.gguf", device=device)
-    assert (choice.backend, choice.was_open) == ("torch", True)
-    assert "as they are stored" in choice.reason
-
-
-def test_a_gpu_that_only_llama_cpp_uses_goes_before_the_cpu(tmp_path, installed, no_gpu):
-    model_files.write_gguf(tmp_path / "q.gguf", quantisation=GGMLQuantizationType.Q4_0)
-    with mock.patch.object(backends, "_llama_cpp_sees_a_gpu", return_value=True):
-        assert choose_backend(tmp_path / "q.gguf").backend == "llamacpp"
-        assert choose_backend(tmp_path / "q.gguf", device="cpu").backend == "torch"
-
-
-def test_without_a_compiler_or_with_a_type_that_has_no_codes_it_goes_to_llama_cpp(
-    tmp_path, installed, no_gpu, monkeypatch
-):
-    model_files.write_gguf(tmp_path / "q.gguf", quantisation=GGMLQuantizationType.Q4_0)
-    model_files.write_gguf(tmp_path / "bf16.gguf", quantisation=GGMLQuantizationType.BF16)
-    assert choose_backend(tmp_path / "bf16.gguf").backend == "llamacpp"
-    monkeypatch.setattr("slipstream.backends.torch.cpu.library.has_compiler", lambda: False)
-    assert choose_backend(tmp_path / "q.gguf").backend == "llamacpp"
-
-
-def test_a_gguf_without_a_gpu_goes_to_llama_cpp(gguf, installed, no_gpu):
-    choice = choose_backend(gguf)
-    assert (choice.backend, choice.was_open) == ("llamacpp", True)
-    assert "GGUF" in choice.reason
-
-
-def test_a_gguf_with_a_gpu_goes_to_torch_if_that_can_run_it(gguf, other_gguf, installed, gpu):
-    assert choose_backend(gguf).backend == "torch"
-    assert choose_backend(gguf, device="cpu").backend == "llamacpp"
-    assert choose_backend(other_gguf).backend == "llamacpp"
-
-
-def test_a_drafter_that_needs_layers_goes_to_torch(gguf, installed, no_gpu):
+def test_what_only_torch_can_run_goes_there(tmp_path, gguf, have):
+    have()
     assert choose_backend(gguf, needs_layers=True).backend == "torch"
-
-
-def test_safetensors_and_the_built_in_model_stay_on_torch(tmp_path, installed, no_gpu):
     assert choose_backend(tmp_path).backend == "torch"
     assert choose_backend("smollm2-135m").backend == "torch"
-
-
-def test_without_the_extra_nothing_changes(gguf):
-    with mock.patch.object(backends, "find_spec", return_value=None):
-        choice = choose_backend(gguf)
+    have(llama_cpp=False)
+    choice = choose_backend(gguf)
     assert (choice.backend, choice.was_open) == ("torch", False)
 
 

@@ -16,6 +16,7 @@ import pytest
 from contract import tiny_models
 from slipstream.backends.torch import code_cache
 from slipstream.backends.torch.cpu import library
+from slipstream.host import c_compiler
 
 LOAD = "from slipstream.backends.torch.cpu.library import kernels; assert kernels() is not None"
 
@@ -30,7 +31,7 @@ def a_machine_that_has_built_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return library._compile(library._compiler(), library.kernel_source(), tmp_path_factory.mktemp("kernels"))
+    return library._compile(c_compiler(), library.kernel_source(), tmp_path_factory.mktemp("kernels"))
 
 
 @pytest.fixture

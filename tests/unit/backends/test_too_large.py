@@ -13,14 +13,9 @@ import fake_models
 import slipstream
 from fake_models import FakeShape
 from slipstream import backends
-from slipstream.backends import choose_backend
 from slipstream.errors import CapacityError
 from slipstream.host import IGNORE_MEMORY
 from slipstream.load_checks import ModelToLoad, refuse_too_large
-from slipstream.model_files.model_facts import describe
-from slipstream.predict.machine import inspect
-from slipstream.predict.own_memory import BACKENDS, OWN_ENGINE
-from slipstream.predict.sizes import Sizes
 
 LARGE = FakeShape(126, 16384, 128, 8, 53248)  # 228 GB in Q4_K
 SMALL = FakeShape(4, 512, 8, 4, 1024, 4096)
@@ -76,13 +71,3 @@ def test_a_context_that_was_asked_for_counts(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(CapacityError, match="Use a context of"):
         refuse_too_large(ModelToLoad(long, options))
     refuse_too_large(ModelToLoad(long))  # left out, the cache takes what there is
-
-
-def test_the_plan_knows_the_backend_that_loading_takes(tmp_path: Path) -> None:
-    machine = inspect()
-    for architecture in ("llama", "gemma3"):
-        path = fake_models.write_gguf(
-            tmp_path / f"{architecture}.gguf", FakeShape(2, 512, 8, 4, 1024, 4096, architecture)
-        )
-        planned = OWN_ENGINE.memory.for_model(Sizes.of(describe(path)), machine)
-        assert planned is BACKENDS[choose_backend(path).backend]

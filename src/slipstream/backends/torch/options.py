@@ -9,6 +9,7 @@ from typing import ClassVar
 
 import torch
 
+from slipstream.backend_choice import CODES_CAPABILITY
 from slipstream.errors import UsageError
 from slipstream.host import check_threads
 
@@ -16,7 +17,6 @@ log = logging.getLogger("slipstream")
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 ACTIVATIONS = ("auto", "int8", "fp")
-_CODE_CAPABILITY = (8, 0)  # of the first GPUs whose tensor cores multiply 8-bit codes in groups of 32
 KV_TYPES = ("auto", "q8_0")
 KERNELS = ("auto", "triton")
 
@@ -108,4 +108,4 @@ def keeps_codes(options: TorchOptions, device: torch.device) -> bool:
         return False
     if device.type == "cpu":
         return True
-    return torch.version.hip is None and torch.cuda.get_device_capability(device) >= _CODE_CAPABILITY
+    return torch.version.hip is None and torch.cuda.get_device_capability(device)[0] >= CODES_CAPABILITY

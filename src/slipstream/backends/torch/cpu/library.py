@@ -8,16 +8,14 @@ import ctypes
 import functools
 import hashlib
 import logging
-import os
 import platform
-import shlex
-import shutil
 import subprocess
 import tempfile
 from importlib.resources import files
 from pathlib import Path
 
 from slipstream.backends.torch.code_cache import keep_code, kept_code
+from slipstream.host import c_compiler
 
 log = logging.getLogger("slipstream")
 
@@ -82,7 +80,9 @@ def kernel_source() -> bytes:
 def _load() -> ctypes.CDLL:
     """The library from the cache, else compiled and cached. Without a usable cache it is compiled at every start."""
     source = kernel_source()
-    compiler = _compiler()
+    compiler = c_compiler()
+    if not compiler:
+        raise FileNotFoundError("no C compiler found")
     identity = b"\0".join([source, " ".join([*compiler, *_OPTIMISE]).encode(), _cpu_identity()])
     name = f"cpu-{hashlib.sha256(identity).hexdigest()[:16]}"
     if kept := kept_code(name, ".so"):
@@ -91,22 +91,6 @@ def _load() -> ctypes.CDLL:
         built = _compile(compiler, source, Path(scratch))
         path = keep_code(built.read_bytes(), name, ".so") or built
         return ctypes.CDLL(str(path))  # it stays loaded when the scratch folder is removed
-
-
-def has_compiler() -> bool:
-    try:
-        return bool(_compiler())
-    except FileNotFoundError:
-        return False
-
-
-def _compiler() -> list[str]:
-    """$CC, which may have arguments (`ccache gcc`), or the first compiler found."""
-    chosen = shlex.split(os.environ.get("CC", ""))
-    found = shutil.which("gcc") or shutil.which("clang") or shutil.which("cc")
-    if not chosen and found is None:
-        raise FileNotFoundError("no C compiler found")
-    return chosen or [str(found)]
 
 
 def _cpu_identity() -> bytes:
