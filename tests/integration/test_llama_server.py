@@ -74,7 +74,7 @@ def answers(client: Client, max_tokens: int = 16, **sampling: float) -> list[str
 @pytest.fixture(scope="module")
 def plain_texts(smollm2_path) -> dict[str, list[str]]:
     with running(ENGINE, settings(smollm2_path)) as plain:
-        assert ENGINE.speculation_state(plain.client, plain.settings).on is False
+        assert ENGINE.speculation_state(plain.client).on is False
         return {"greedy": answers(plain.client), "sampled": answers(plain.client, temperature=0.8, seed=5)}
 
 
@@ -178,7 +178,6 @@ def test_candidates_come_with_their_probabilities(smollm2_path):
 def test_without_slots_and_metrics_nothing_is_claimed(tiny):
     plan = ENGINE.plan(settings(tiny), Path())
     words = tuple(a for a in plan.argv[1:] if a not in ("--metrics", "--slots"))
-    bare = EngineSettings(tiny, program=None, port=settings(tiny).port)
     from dataclasses import replace
 
     from slipstream.engines.engine_types import Argument
@@ -189,7 +188,7 @@ def test_without_slots_and_metrics_nothing_is_claimed(tiny):
     client = Client(f"http://127.0.0.1:{port}")
     with EngineProcess.start(stripped, Path(os.environ["SLIPSTREAM_CACHE"]) / "bare") as process:
         wait_until_ready(process, client, ENGINE.readiness, 60)
-        assert ENGINE.speculation_state(client, bare).on is None
+        assert ENGINE.speculation_state(client).on is None
         assert ENGINE.read_speculation(client) is None
 
 

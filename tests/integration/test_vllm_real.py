@@ -100,7 +100,7 @@ def test_plain_and_ngram_write_the_same_text_as_slipstream(folder: Path) -> None
     plain = settings(folder)
     stages: list[str] = []
     with running(ENGINE, plain, stages.append) as server:
-        assert ENGINE.speculation_state(server.client, plain).on is False
+        assert ENGINE.speculation_state(server.client).on is False
         assert ENGINE.read_speculation(server.client) is None
         assert answers(server) == own
     assert "loading the weights" in stages and "starting the HTTP server" in stages

@@ -59,7 +59,7 @@ class MadeUp(ExternalEngine):
         piece = read_openai_event(event)
         return replace(piece, speculation=Speculation(*event["guessed"])) if "guessed" in event else piece
 
-    def speculation_state(self, client: Client, settings: EngineSettings) -> SpeculationState:
+    def speculation_state(self, client: Client) -> SpeculationState:
         return SpeculationState(None, "it does not say")
 
 

@@ -7,6 +7,7 @@ and timing are the same for all engines, in `process`, `readiness`, `client` and
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -52,7 +53,16 @@ class ExternalEngine(Protocol):
     """Used if neither a drafter nor a draft model is given; an engine without it decodes plainly."""
     combines: bool = False  # whether several methods can be used at once
     hints: Mapping[str, str] = {}  # by Slipstream drafter: what to do instead, where the engine has nothing like it
-    secret_flags: tuple[str, ...] = ()  # with secrets that can be passed without the command line; `plan` does so
+    secret_variables: Mapping[str, str] = {}  # environment variables for values of flags that are secret, by flag
+
+    @property
+    def secret_flags(self) -> tuple[str, ...]:
+        """Flags whose values can be passed without the command line; `plan` does so."""
+        return tuple(self.secret_variables)
+
+    def secret_env(self, settings: EngineSettings) -> dict[str, str]:
+        """`StartPlan.secret_env`: the variables of the settings' secrets."""
+        return {self.secret_variables[flag]: value for flag, value in settings.secrets.items()}
 
     @abstractmethod
     def plan(self, settings: EngineSettings, folder: Path) -> StartPlan:
@@ -82,7 +92,7 @@ class ExternalEngine(Protocol):
         return read_openai_event(event)
 
     @abstractmethod
-    def speculation_state(self, client: Client, settings: EngineSettings) -> SpeculationState:
+    def speculation_state(self, client: Client) -> SpeculationState:
         """Detects a silent fallback: speculation was configured, but the engine runs without it."""
         ...
 
@@ -96,6 +106,14 @@ class NamedModelEngine(Protocol):
     """An engine whose requests have to name the model that it serves."""
 
     def served_model(self, client: Client) -> str: ...
+
+
+def logged_speculation(client: Client, answer_line: re.Pattern[str]) -> Speculation | None:
+    """The sum over the lines of the engine's log that have accepted and drafted tokens; None if there is no log."""
+    if not client.log:
+        return None
+    found = answer_line.findall(client.log_text())
+    return Speculation(sum(int(drafted) for _, drafted in found), sum(int(accepted) for accepted, _ in found))
 
 
 OPTIONAL = ("tensor_parallel", "pipeline_parallel", "nodes")  # settings that not every engine has

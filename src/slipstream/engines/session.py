@@ -89,7 +89,7 @@ def require_speculation(
     """What the engine reports. Raises SilentFallbackError with the log's explanation if speculation was configured but
     is off.
     """
-    state = engine.speculation_state(client, settings)
+    state = engine.speculation_state(client)
     if settings.method == PLAIN or state.on is not False:
         return state
     why = "\n".join(explain(client.log_text())) or "Its log has no known explanation."

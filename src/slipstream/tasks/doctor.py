@@ -9,7 +9,6 @@ from slipstream.diagnosis.machine_checks import check_speed
 from slipstream.diagnosis.runtime import check_running
 from slipstream.engines import find_engine, find_folder
 from slipstream.engines.client import Client
-from slipstream.engines.engine_types import EngineSettings
 from slipstream.findings import Finding
 from slipstream.loading import load
 from slipstream.models import pull
@@ -53,7 +52,7 @@ def doctor(
 def _check_running(name: str, url: str, api_key: str | None) -> list[Finding]:
     """What the engine at `url` says of its speculation."""
     engine, client = find_engine(name), Client(url, api_key)
-    state = engine.speculation_state(client, EngineSettings(model=""))
+    state = engine.speculation_state(client)
     return list(check_running(name, state, engine.read_speculation(client)))
 
 

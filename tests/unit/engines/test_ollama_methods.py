@@ -130,7 +130,7 @@ def test_modelfiles(files):
 def test_the_log_says_whether_it_drafts(tmp_path, log, on):
     (tmp_path / "engine.log").write_text(log)
     here = Client("http://127.0.0.1:1", log=tmp_path / "engine.log")  # nothing listens: only the log is read
-    assert ENGINE.speculation_state(here, EngineSettings("m", "mtp")).on is on
+    assert ENGINE.speculation_state(here).on is on
 
 
 def test_acceptance_is_in_its_log(tmp_path):
@@ -145,7 +145,7 @@ def test_the_model_is_loaded_to_see_how_it_starts(tmp_path):
     log.write_text("Listening on 127.0.0.1:11434\n")
     with serving(OLLAMA, "/api/generate", lines=True, others={}, log=log) as (client, _):
         client.post_json = lambda path, body, timeout_s=None: log.write_text(DRAFTING)
-        state = ENGINE.speculation_state(client, EngineSettings("m", "mtp"))
+        state = ENGINE.speculation_state(client)
     assert state.on is True
     assert "--spec-type draft-mtp" in state.evidence
 

@@ -18,7 +18,7 @@ from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
 from slipstream.engines import find_engine
 from slipstream.engines.client import Client
-from slipstream.engines.engine_types import EngineSettings, Speculation
+from slipstream.engines.engine_types import Speculation
 from slipstream.engines.http_generator import HttpGenerator
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
@@ -113,7 +113,7 @@ def test_sglang():
     engine = find_engine("sglang")
     with serving(SGLANG, "/v1/chat/completions", others=others) as (client, server):
         answer = HttpGenerator(engine, client, "x").answer(MESSAGES, Sampling(), Limits(16))
-        assert engine.speculation_state(client, EngineSettings("m")).on is True
+        assert engine.speculation_state(client).on is True
         asked = server.asked
     assert (answer.text, answer.finish_reason) == ("Hello there", "stop")
     stats = answer.stats
@@ -131,7 +131,7 @@ def test_ollama():
         answer = HttpGenerator(engine, client, "x", model="qwen3:8b").answer(MESSAGES, Sampling(), Limits(16))
         assert server.asked["model"] == "qwen3:8b"
         assert server.asked["options"]["num_predict"] == 16
-        assert engine.speculation_state(client, EngineSettings("m")).on is None  # asked to, but it does not tell
+        assert engine.speculation_state(client).on is None  # asked to, but it does not tell
     assert (answer.text, answer.finish_reason, answer.stats.num_tokens) == ("Hello there", "stop", 10)
     assert answer.stats.num_drafted == 0
     raw = engine.request("Once", Sampling(), Limits(4))
@@ -144,7 +144,7 @@ def test_tabbyapi_tells_acceptance_in_its_log(tmp_path):
     log.write_text(TABBY_LOG)  # of an answer before
     with serving(TABBY, "/v1/chat/completions", log=log) as (client, _):
         answer = HttpGenerator(engine, client, "x").answer(MESSAGES, Sampling(), Limits(16))
-        state = engine.speculation_state(client, EngineSettings("m", "model", "small"))
+        state = engine.speculation_state(client)
         assert engine.read_speculation(client) == Speculation(24, 12)
     assert state.on is True
     assert (answer.text, answer.stats.num_tokens) == ("Hello there", 10)

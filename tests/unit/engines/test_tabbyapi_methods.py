@@ -54,13 +54,13 @@ def config(**values: object) -> dict:
 )  # fmt: skip
 def test_the_log_says_whether_it_drafts(tmp_path, log, on):
     """/v1/model leaves its field `draft` empty for every draft."""
-    state = ENGINE.speculation_state(client(tmp_path, log), EngineSettings("m", "model", "small"))
+    state = ENGINE.speculation_state(client(tmp_path, log))
     assert state.on is on
 
 
 def test_without_a_log_nothing_is_claimed():
     elsewhere = Client("http://127.0.0.1:1")
-    assert ENGINE.speculation_state(elsewhere, EngineSettings("m", "model", "small")).on is None
+    assert ENGINE.speculation_state(elsewhere).on is None
     assert ENGINE.read_speculation(elsewhere) is None
 
 

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from slipstream.engines.client import Client
 
 _COUNTER = "llamacpp:spec_decode_num_{}_total"
-_SECRET_VARIABLES = {"--api-key": "LLAMA_API_KEY", "--hf-token": "HF_TOKEN", "-hft": "HF_TOKEN"}
 _SLOT_CONTEXT = "divided among the streams, so it is the context of one times their number"
 _SHARED_CONTEXT = "without --parallel the server's slots share one cache, and each may use all of it"
 _HUB_NAME = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(:(?P<tag>[^@:\s]+))?(@(?P<revision>\S+))?")
@@ -48,7 +47,7 @@ class LlamaServer(ExternalEngine):
     version = FLAGS.version
     default_port = 8080
     keeps_seeds = True
-    secret_flags = tuple(_SECRET_VARIABLES)
+    secret_variables: Mapping[str, str] = {"--api-key": "LLAMA_API_KEY", "--hf-token": "HF_TOKEN", "-hft": "HF_TOKEN"}
     combines = True
     methods = (
         Method("draft-simple", "required", like=("model",), lengths=(2, 3, 4, 6, 8), takes_p_min=True),
@@ -83,7 +82,7 @@ class LlamaServer(ExternalEngine):
         return StartPlan(
             program,
             line.arguments,
-            secret_env={_SECRET_VARIABLES[flag]: value for flag, value in settings.secrets.items()},
+            secret_env=self.secret_env(settings),
             fallback=() if settings.program else _wheel(),
             install=f"{install_command('llama-server')}, or put llama.cpp's llama-server on PATH",
         )
@@ -121,7 +120,7 @@ class LlamaServer(ExternalEngine):
             speculation=counted,
         )
 
-    def speculation_state(self, client: Client, settings: EngineSettings) -> SpeculationState:
+    def speculation_state(self, client: Client) -> SpeculationState:
         """From `/slots`: an incompatible draft is loaded, reported in one line of the log, and never used."""
         try:
             slots = client.get_json("/slots")

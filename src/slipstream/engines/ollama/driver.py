@@ -12,7 +12,7 @@ from slipstream.core.generator import Conversation
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
 from slipstream.engines.arguments import CommandLine
-from slipstream.engines.driver import ExternalEngine, check_settings
+from slipstream.engines.driver import ExternalEngine, check_settings, logged_speculation
 from slipstream.engines.engine_types import (
     AnswerPiece,
     EngineSettings,
@@ -115,7 +115,7 @@ class Ollama(ExternalEngine):
             num_tokens=event.get("eval_count"),
         )
 
-    def speculation_state(self, client: Client, settings: EngineSettings) -> SpeculationState:
+    def speculation_state(self, client: Client) -> SpeculationState:
         """From its log, which has the command line of the server that runs the model.
 
         Loads the model if that did not happen yet. Without a log, the model's description shows whether speculation
@@ -133,11 +133,8 @@ class Ollama(ExternalEngine):
         return SpeculationState(None if asked else False, said)
 
     def read_speculation(self, client: Client) -> Speculation | None:
-        """From its log: its API has no figures. None if there is no log."""
-        if not client.log:
-            return None
-        found = _DRAFT_LINE.findall(client.log_text())
-        return Speculation(sum(int(total) for _, total in found), sum(int(accepted) for accepted, _ in found))
+        """From its log: its API has no figures."""
+        return logged_speculation(client, _DRAFT_LINE)
 
 
 def _state_in(log: str) -> SpeculationState | None:

@@ -40,7 +40,7 @@ class OpenAiServer(ExternalEngine):
         listed = client.get_json("/v1/models").get("data") or [{}]
         return str(listed[0].get("id", "default"))
 
-    def speculation_state(self, client: Client, settings: EngineSettings) -> SpeculationState:
+    def speculation_state(self, client: Client) -> SpeculationState:
         return SpeculationState(None, "the API does not report it")
 
 

@@ -37,7 +37,7 @@ _INSTALL = "pip install sglang, in its own environment"
 _SECRETS = "secrets.yml"
 
 
-class SgLang(ExternalEngine):
+class SgLang(ExternalEngine):  # without `read_speculation`: its metrics are gauges, which can't be summed
     name = "sglang"
     version = FLAGS.version
     default_port = 30000
@@ -103,16 +103,12 @@ class SgLang(ExternalEngine):
             told = told[0] if told else None
         return replace(piece, speculation=_speculation_of(told)) if told and "spec_verify_ct" in told else piece
 
-    def speculation_state(self, client: Client, settings: EngineSettings) -> SpeculationState:
+    def speculation_state(self, client: Client) -> SpeculationState:
         """From the configuration that the server reports."""
         algorithm = client.get_json("/server_info").get("speculative_algorithm")
         return SpeculationState(
             algorithm not in (None, "", "NONE"), f"/server_info reports speculative_algorithm: {algorithm}"
         )
-
-    def read_speculation(self, client: Client) -> Speculation | None:
-        """Its metrics are gauges, which can't be summed; each response has its own counts instead."""
-        return None
 
 
 def _secrets(settings: EngineSettings) -> dict[str, str]:

@@ -34,7 +34,6 @@ from slipstream.parsing.log_patterns import Stage, StartLog
 if TYPE_CHECKING:
     from slipstream.engines.client import Client
 
-_SECRET_VARIABLES = {"--api-key": "SLIPSTREAM_API_KEY"}
 _LENGTHS = (4,)  # beside `auto`
 
 
@@ -43,7 +42,7 @@ class SlipstreamServer(ExternalEngine):
     version = __version__
     default_port = 8000
     keeps_seeds = True
-    secret_flags = tuple(_SECRET_VARIABLES)
+    secret_variables: Mapping[str, str] = {"--api-key": "SLIPSTREAM_API_KEY"}
     default_drafter = OWN
     methods = (
         Method(OWN, lengths=_LENGTHS, adapts=True),
@@ -81,7 +80,7 @@ class SlipstreamServer(ExternalEngine):
         return StartPlan(
             (settings.program, "serve") if settings.program else tuple(own_python("-m", "slipstream", "serve")),
             line.arguments,
-            secret_env={_SECRET_VARIABLES[flag]: value for flag, value in settings.secrets.items()},
+            secret_env=self.secret_env(settings),
             install=install_command("server"),
         )
 
@@ -106,7 +105,7 @@ class SlipstreamServer(ExternalEngine):
         piece, figures = read_openai_event(event), event.get("slipstream")
         return replace(piece, speculation=_speculation(figures)) if figures and "drafted" in figures else piece
 
-    def speculation_state(self, client: Client, settings: EngineSettings) -> SpeculationState:
+    def speculation_state(self, client: Client) -> SpeculationState:
         described = client.get_json("/v1/models")["data"][0].get("slipstream") or {}
         drafter = described.get("drafter")
         return SpeculationState(drafter is not None, f"/v1/models reports drafter: {drafter}")

@@ -11,7 +11,7 @@ from slipstream.core.generator import Conversation
 from slipstream.core.sampling import Sampling
 from slipstream.core.stream import Limits
 from slipstream.engines.arguments import CommandLine
-from slipstream.engines.driver import ExternalEngine, check_settings
+from slipstream.engines.driver import ExternalEngine, check_settings, logged_speculation
 from slipstream.engines.engine_types import (
     Argument,
     EngineSettings,
@@ -79,9 +79,6 @@ class TabbyApi(ExternalEngine):
             install=_INSTALL,
         )
 
-    def installed_version(self, program: str | None) -> str | None:
-        return None  # it has no releases
-
     def request(
         self, prompt: str | Conversation, sampling: Sampling, limits: Limits, *, cold: bool = True, top: int = 0
     ) -> Request:
@@ -94,7 +91,7 @@ class TabbyApi(ExternalEngine):
         }
         return openai_request("default", prompt, sampling, limits, extras, top)
 
-    def speculation_state(self, client: Client, settings: EngineSettings) -> SpeculationState:
+    def speculation_state(self, client: Client) -> SpeculationState:
         """From its log: `/v1/model` has a field for the draft, but leaves it empty."""
         text = " ".join(client.log_text().split())
         said = next((line for line in _DRAFTING if line in text), None)
@@ -107,11 +104,8 @@ class TabbyApi(ExternalEngine):
         return SpeculationState(None, "it reports drafting only in its log, which is not known here")
 
     def read_speculation(self, client: Client) -> Speculation | None:
-        """From its log: it publishes acceptance nowhere else. None if there is no log."""
-        if not client.log:
-            return None
-        found = _DRAFT_LINE.findall(client.log_text())
-        return Speculation(sum(int(total) for _, total in found), sum(int(accepted) for accepted, _ in found))
+        """From its log: it publishes acceptance nowhere else."""
+        return logged_speculation(client, _DRAFT_LINE)
 
 
 def _config(settings: EngineSettings, method: Method | None) -> str:

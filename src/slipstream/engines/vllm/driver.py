@@ -34,7 +34,6 @@ from slipstream.engines.vllm.logs import START
 from slipstream.engines.vllm.methods import EXPORTED, VllmMethod
 from slipstream.errors import UsageError
 
-_SECRET_VARIABLES = {"--api-key": "VLLM_API_KEY", "--hf-token": "HF_TOKEN"}
 RAY_PORT = 6379
 RAY_ENV = {"RAY_AUTH_MODE": "token"}  # Ray 2.60's head turns it on if a token exists, its clients do not
 NO_RAY = "ray is not installed; running on several machines needs it: pip install ray in vLLM's environment"
@@ -51,7 +50,7 @@ class Vllm(ExternalEngine):
     version = VERSION
     default_port = 8000
     keeps_seeds = False
-    secret_flags = tuple(_SECRET_VARIABLES)
+    secret_variables: Mapping[str, str] = {"--api-key": "VLLM_API_KEY", "--hf-token": "HF_TOKEN"}
     takes = ("tensor_parallel", "pipeline_parallel", "nodes")
     methods = tuple(way.method for way in EXPORTED.values())
     readiness = START
@@ -74,7 +73,7 @@ class Vllm(ExternalEngine):
         return StartPlan(
             _program(settings),
             line.arguments,
-            secret_env={_SECRET_VARIABLES[flag]: value for flag, value in settings.secrets.items()},
+            secret_env=self.secret_env(settings),
             install="pip install vllm",
             notes=_notes(settings),
         )
@@ -106,7 +105,7 @@ class Vllm(ExternalEngine):
         told = (event.get("metrics") or {}).get("speculative_decoding")
         return replace(piece, speculation=_speculation_of(told)) if told else piece
 
-    def speculation_state(self, client: Client, settings: EngineSettings) -> SpeculationState:
+    def speculation_state(self, client: Client) -> SpeculationState:
         """vLLM publishes these counters only if it was started with a speculative method."""
         counters = self.read_speculation(client)
         if counters is None:
