@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
@@ -18,6 +19,7 @@ from slipstream.backends.torch.cuda.batch import chunk_keys
 from slipstream.backends.torch.cuda.bucket import TargetBucket
 from slipstream.backends.torch.cuda.choose import Chooser, RowChoice, narrowed
 from slipstream.backends.torch.cuda.host_copies import HostCopies
+from slipstream.backends.torch.cuda.tree_loop import TreeLoop
 from slipstream.core.engine import Engine
 from slipstream.core.protocols import ExtendRequest, KVSequence, Model, ScoreRequest, prefill
 from slipstream.core.sampling import Sampling, sample
@@ -211,6 +213,15 @@ def test_a_greedy_draft_keeps_nothing_of_a_sampled_one_before_it(pair: tuple[Mod
         assert extension.tokens == _step_by_step(reference, places[1], [9], steps, sampling, 0)
         for place in places:
             place.close()
+
+
+def test_a_greedy_tree_keeps_nothing_of_a_sampled_one_before_it() -> None:
+    """Nor where a shallower greedy tree was grown between the two."""
+    level = SimpleNamespace(batch=SimpleNamespace(capacity=3))
+    loop = TreeLoop(level, torch.arange(8, dtype=torch.int32))  # type: ignore[arg-type]
+    for sampling, levels in ((SAMPLED, 8), (Sampling(), 4), (Sampling(), 8)):
+        loop._send_plan(ExtendRequest(mock.Mock(), [1], levels, sampling, 0, 3), levels)
+        assert bool((loop._plan[:levels, 0].view(torch.float64) == sampling.temperature).all())
 
 
 def _step_by_step(

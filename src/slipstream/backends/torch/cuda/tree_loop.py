@@ -212,6 +212,7 @@ class TreeLoop:
         if request.sampling.is_greedy and self._is_greedy:
             return
         plan = self._plan_host.numpy()
+        plan[:] = 0  # a deeper greedy draft sends nothing
         plan[:levels] = settings_of([RowChoice(request.sampling, request.position + i) for i in range(levels)])
         self._is_greedy = request.sampling.is_greedy
         self._plan.copy_(self._plan_host, non_blocking=True)
