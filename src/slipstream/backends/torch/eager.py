@@ -80,8 +80,8 @@ class EagerRunner:
     def attach_head(self, checkpoint: HeadCheckpoint) -> TorchHead:
         if self.head is None:
             config = check_head_for(checkpoint, self._decoder.config)
-            weights = load_head(checkpoint, config, self._decoder, self._device)
-            self.head = TorchHead(checkpoint, weights, self._ops, self._pool, self._device)
+            head = load_head(checkpoint, config, self._decoder, self._pool, self._device)
+            self.head = TorchHead(checkpoint.path, head, self._ops)
         if self.head.path != checkpoint.path:
             raise UsageError(f"the model has the head {self.head.path} already, and it can have one at a time")
         return self.head

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,15 +16,13 @@ from slipstream.backends.torch.decoder import Decoder, rope_table, to_torch
 from slipstream.backends.torch.kv_pool import PAGE_SIZE, KVPool, PooledSequence, own_sequence
 from slipstream.backends.torch.ops import (
     ChainChoice,
-    ChainHead,
-    DraftLayer,
+    DraftHead,
     Features,
     Layer,
     LayerCache,
     Linear,
     Norm,
     QKNorm,
-    RopeTable,
     SmallSteps,
 )
 from slipstream.backends.torch.trail import Trail, joined_rows
@@ -38,39 +36,16 @@ from slipstream.models.draft_heads.files import HeadCheckpoint
 _CATCH_UP = 64  # features of a stream that wait for its head at most; they are then read in one forward pass
 
 
-@dataclass(frozen=True, slots=True)
-class HeadWeights:
-    """As the HF names say. `hidden_norm` is that of the features, `embedding_norm` that of the token."""
-
-    config: HeadConfig
-    feature_norms: tuple[Norm, ...]
-    fuse: Linear
-    embedding: Linear
-    embedding_norm: Norm
-    hidden_norm: Norm
-    qkv: Linear
-    qk_norm: QKNorm | None
-    output: Linear
-    mlp_norm: Norm
-    gate_up: Linear
-    down: Linear
-    final_norm: Norm
-    head: Linear
-    rope: RopeTable
-
-
 class FollowingHead(ABC):
     """What all heads have: a cache beside the target's, and the features that they have not read yet."""
 
     ends_early: bool
 
-    def __init__(self, checkpoint: HeadCheckpoint, weights: HeadWeights, pool: KVPool, device: torch.device) -> None:
-        self.path = checkpoint.path
-        self.token_ids: npt.NDArray[np.int64] = checkpoint.token_ids()
-        self._weights = weights
-        layer = weights.config.layer
-        self._cache = LayerCache(*pool.add_cache(layer.num_kv_heads, layer.head_dim))
-        self._device = device
+    def __init__(self, path: Path, head: DraftHead) -> None:
+        self.path = path
+        self.token_ids: npt.NDArray[np.int64] = head.token_ids.cpu().numpy()
+        self._head = head
+        self._device = head.token_ids.device
 
     @abstractmethod
     def _read_features(self, sequences: Sequence[PooledSequence], tokens: Sequence[int]) -> None:
@@ -96,24 +71,13 @@ class FollowingHead(ABC):
 class TorchHead(FollowingHead):
     ends_early = True
 
-    def __init__(
-        self, checkpoint: HeadCheckpoint, weights: HeadWeights, ops: SmallSteps[Batch], pool: KVPool,
-        device: torch.device,
-    ) -> None:  # fmt: skip
-        super().__init__(checkpoint, weights, pool, device)
+    def __init__(self, path: Path, head: DraftHead, ops: SmallSteps[Batch]) -> None:
+        super().__init__(path, head)
         self._ops = ops
-        w = weights
-        layer = Layer(w.hidden_norm, w.qkv, w.qk_norm, w.output, w.mlp_norm, w.gate_up, w.down)
-        self._layer = DraftLayer(layer, w.embedding_norm, w.config.norm_before_residual)
-        ids = torch.from_numpy(self.token_ids).to(device)
-        self._as_chains = ChainHead(
-            w.feature_norms, w.fuse, self._layer, w.embedding, w.final_norm, w.config.norm_output, w.head, ids, w.rope,
-            w.config.layer, self._cache,
-        )  # fmt: skip
 
     def features(self, num_rows: int) -> Features:
         """Room for the features of a forward pass of the target."""
-        config = self._weights.config
+        config = self._head.config
         width = config.features_size
         out = torch.empty(num_rows, width, dtype=self._ops.activation_dtype, device=self._device)
         return Features(config.feature_layers, out)
@@ -137,7 +101,7 @@ class TorchHead(FollowingHead):
                 position = sequence.length + step
                 rows.add(0, position, sequence.cell(position), number, position + 1)
         batch = rows.build([sequence.pages for sequence in sequences], PAGE_SIZE, self._device)
-        return self._ops.draft_chains(self._as_chains, features, batch, [_chain_choice(r, steps) for r in requests])
+        return self._ops.draft_chains(self._head, features, batch, [_chain_choice(r, steps) for r in requests])
 
     @torch.inference_mode()
     def begin_draft(self, sequences: Sequence[KVSequence], tokens: Sequence[int]) -> list[Logits]:
@@ -149,7 +113,7 @@ class TorchHead(FollowingHead):
         rows = RowLists()
         features = self._add_unread(rows, sequences, tokens)
         batch = rows.build([sequence.pages for sequence in sequences], PAGE_SIZE, self._device)
-        outputs = self._ops.read_features(self._as_chains, features, batch)
+        outputs = self._ops.read_features(self._head, features, batch)
         for sequence, last in zip(sequences, rows.logit_rows, strict=True):
             trail_of(sequence).output = outputs[last : last + 1]
 
@@ -176,7 +140,7 @@ class TorchHead(FollowingHead):
         for number, draft in enumerate(drafts):
             inputs += self._add_nodes(rows, number, draft)
         batch = rows.build([own_sequence(draft.sequence).pages for draft in drafts], PAGE_SIZE, self._device)
-        outputs = self._ops.read_tokens(self._as_chains, torch.cat(inputs), batch)
+        outputs = self._ops.read_tokens(self._head, torch.cat(inputs), batch)
         logits = self._logits(outputs)
         found, at = [], 0
         for draft in drafts:
@@ -210,14 +174,15 @@ class TorchHead(FollowingHead):
         return inputs
 
     def _logits(self, outputs: torch.Tensor) -> list[Logits]:
-        w = self._weights
-        normed = outputs if w.config.norm_output else self._ops.norm(outputs, w.final_norm)
-        return list(self._ops.linear(normed, w.head).float().cpu().numpy())
+        head = self._head
+        normed = outputs if head.config.norm_output else self._ops.norm(outputs, head.final_norm)
+        return list(self._ops.linear(normed, head.logits).float().cpu().numpy())
 
 
 def load_head(
-    checkpoint: HeadCheckpoint, config: HeadConfig, decoder: Decoder[Any], device: torch.device
-) -> HeadWeights:
+    checkpoint: HeadCheckpoint, config: HeadConfig, decoder: Decoder[Any], pool: KVPool, device: torch.device
+) -> DraftHead:
+    """Its weights, read and packed as `decoder.ops` do, and a cache of its own in the cells of `pool`."""
     ops, layer = decoder.ops, config.layer
 
     def read(*names: str) -> torch.Tensor:
@@ -238,22 +203,26 @@ def load_head(
     bias = read(*(f"{at}{x}_proj.bias" for x in "qkv")) if layer.qkv_bias else None
     each = [f"fc_norm.{k}.weight" for k in range(len(config.feature_layers))]
     feature_norms = {"none": [], "all": ["input_norm.weight"], "each": each}[config.feature_norm]
-    return HeadWeights(
+    return DraftHead(
         config=config,
         feature_norms=tuple(map(norm, feature_norms)),
         fuse=packed("fc.weight"),
         embedding=packed("embed_tokens.weight") if config.own_embedding else decoder.embedding,
-        embedding_norm=norm("layers.0.input_layernorm.weight"),
-        hidden_norm=norm("layers.0.hidden_norm.weight"),
-        qkv=packed(*(f"{at}{x}_proj.weight" for x in "qkv"), bias=bias),
-        qk_norm=qk_norm(at) if layer.qk_norm else None,
-        output=packed(f"{at}o_proj.weight"),
-        mlp_norm=norm("layers.0.post_attention_layernorm.weight"),
-        gate_up=packed(f"{mlp}gate_proj.weight", f"{mlp}up_proj.weight"),
-        down=packed(f"{mlp}down_proj.weight"),
+        token_norm=norm("layers.0.input_layernorm.weight"),
+        layer=Layer(
+            attention_norm=norm("layers.0.hidden_norm.weight"),
+            qkv=packed(*(f"{at}{x}_proj.weight" for x in "qkv"), bias=bias),
+            qk_norm=qk_norm(at) if layer.qk_norm else None,
+            output=packed(f"{at}o_proj.weight"),
+            mlp_norm=norm("layers.0.post_attention_layernorm.weight"),
+            gate_up=packed(f"{mlp}gate_proj.weight", f"{mlp}up_proj.weight"),
+            down=packed(f"{mlp}down_proj.weight"),
+        ),
         final_norm=norm("norm.weight"),
-        head=packed("lm_head.weight"),
+        logits=packed("lm_head.weight"),
         rope=rope_table(layer, len(decoder.rope.cosine), device),
+        token_ids=torch.from_numpy(checkpoint.token_ids()).to(device),
+        cache=LayerCache(*pool.add_cache(layer.num_kv_heads, layer.head_dim)),
     )
 
 

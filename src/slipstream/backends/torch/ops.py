@@ -16,6 +16,7 @@ import torch
 from slipstream.core.protocols import Extension, Logits
 from slipstream.core.sampling import Sampling
 from slipstream.models.config import DecoderConfig
+from slipstream.models.draft_heads.config import HeadConfig
 from slipstream.models.quantised import Fp8Tensor, QuantisedTensor
 
 Weight = torch.Tensor | QuantisedTensor | Fp8Tensor  # [outputs, inputs]
@@ -173,28 +174,19 @@ class LayerStep(Generic[BatchIn]):
 
 
 @dataclass(frozen=True, slots=True)
-class DraftLayer:
-    """The layer of a draft head. Its `attention_norm` is that of the features."""
+class DraftHead:
+    """A draft head: its weights, and the keys and values of its layer."""
 
-    layer: Layer
-    token_norm: Norm
-    from_norm: bool  # the residual stream begins with the norm of the features
-
-
-@dataclass(frozen=True, slots=True)
-class ChainHead:
-    """A draft head that reads its own choices."""
-
+    config: HeadConfig
     feature_norms: tuple[Norm, ...]  # of equal parts of the features, in their order; none: they are read as they are
     fuse: Linear  # features to hidden
-    layer: DraftLayer
     embedding: Linear
+    token_norm: Norm
+    layer: Layer  # its `attention_norm` is that of the features
     final_norm: Norm
-    norm_output: bool  # what it goes on from is normalised
     logits: Linear
-    token_ids: torch.Tensor  # [draft vocabulary] int64, the target's
     rope: RopeTable
-    config: DecoderConfig
+    token_ids: torch.Tensor  # [draft vocabulary] int64, the target's
     cache: LayerCache
 
 
@@ -338,32 +330,31 @@ class SmallSteps(ABC, Generic[B]):
     def logits(self, hidden: Hidden, norm: Norm, head: Linear) -> torch.Tensor:
         return self.linear(self.norm(hidden.x, norm), head).float()
 
-    def head_layer(self, token: torch.Tensor, x: torch.Tensor, layer: DraftLayer, step: LayerStep[B]) -> None:
+    def head_layer(self, head: DraftHead, token: torch.Tensor, x: torch.Tensor, batch: B) -> None:
         """x through the layer of a draft head, in place. It reads the norms of `token` and of `x` side by side."""
-        own, batch, config, cache = layer.layer, step.batch, step.config, step.cache
-        normed = self.norm(x, own.attention_norm)
-        qkv = self.linear(torch.cat((self.norm(token, layer.token_norm), normed), dim=1), own.qkv)
-        if layer.from_norm:
+        layer, config, cache = head.layer, head.config.layer, head.cache
+        normed = self.norm(x, layer.attention_norm)
+        qkv = self.linear(torch.cat((self.norm(token, head.token_norm), normed), dim=1), layer.qkv)
+        if head.config.norm_before_residual:
             x.copy_(normed)
-        self.rope_write(qkv, batch, config, step.rope, own.qk_norm, cache)
-        self.linear_add(self.attend(qkv, batch, config, cache), own.output, x)
-        self.linear_add(self.swiglu(self.linear(self.norm(x, own.mlp_norm), own.gate_up)), own.down, x)
+        self.rope_write(qkv, batch, config, head.rope, layer.qk_norm, cache)
+        self.linear_add(self.attend(qkv, batch, config, cache), layer.output, x)
+        self.linear_add(self.swiglu(self.linear(self.norm(x, layer.mlp_norm), layer.gate_up)), layer.down, x)
 
-    def read_features(self, head: ChainHead, features: torch.Tensor, batch: B) -> torch.Tensor:
+    def read_features(self, head: DraftHead, features: torch.Tensor, batch: B) -> torch.Tensor:
         """The head's outputs [rows, hidden] for tokens of the text, each after the target's features before it."""
         if head.feature_norms:
             parts = zip(features.chunk(len(head.feature_norms), dim=1), head.feature_norms, strict=True)
             features = torch.cat([self.norm(part.contiguous(), norm) for part, norm in parts], dim=1)
         return self.read_tokens(head, self.linear(features.contiguous(), head.fuse), batch)
 
-    def read_tokens(self, head: ChainHead, x: torch.Tensor, batch: B) -> torch.Tensor:
+    def read_tokens(self, head: DraftHead, x: torch.Tensor, batch: B) -> torch.Tensor:
         """The same, where `x` [rows, hidden] stands before the tokens. It is written to."""
-        token = self.lookup(head.embedding, batch.tokens)
-        self.head_layer(token, x, head.layer, LayerStep(head.rope, batch, head.config, head.cache))
-        return self.norm(x, head.final_norm) if head.norm_output else x
+        self.head_layer(head, self.lookup(head.embedding, batch.tokens), x, batch)
+        return self.norm(x, head.final_norm) if head.config.norm_output else x
 
     def draft_chains(
-        self, head: ChainHead, features: torch.Tensor, batch: B, choices: Sequence[ChainChoice]
+        self, head: DraftHead, features: torch.Tensor, batch: B, choices: Sequence[ChainChoice]
     ) -> list[Extension]:
         """Chains of a head's own choices, where `drafts_chains`. `batch` begins with tokens of the text, after the
         target's features before each, as `read_features` takes them: the last of each chain is wanted. The rows of all

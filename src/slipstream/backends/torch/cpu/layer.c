@@ -307,40 +307,7 @@ long slip_forward(const struct decoder *d, const struct rows *given, const struc
     return 0;
 }
 
-/* A draft head's layer, in place: it reads the norm of token[rows, width] and, beside it, that of x[rows, width]. With
- * `from_norm`, the norm of x is also what the layer adds to. scratch: layer_floats */
-static void head_layer(const struct layer *l, const float *token_norm, int from_norm, const struct batch *batch,
-                       const float *token, float *x, float *scratch) {
-    long rows = batch->rows, both = l->qkv->inputs, width = both / 2;
-    struct room room = room_of(l, rows, batch->max_keys, scratch);
-    struct acts read = acts_for(l->qkv, room.acts, rows);
-    struct meeting place = {0};
-#pragma omp parallel num_threads(num_threads)
-    {
-        meeting = &place;
-#pragma omp for schedule(static) nowait
-        for (long r = 0; r < rows; r++) {
-            float *normed = room.normed + r * both, *own = x + r * width;
-            rms_norm_row(token + r * width, token_norm, l->eps, width, normed);
-            rms_norm_row(own, l->attention_norm, l->eps, width, normed + width);
-            if (from_norm) memcpy(own, normed + width, sizeof(float) * width);
-            if (l->qkv->is_quantised) quantise_groups(&read, r, 0, both / GROUP, normed);
-        }
-        meet();
-        after_norm(l, batch, &room, &read, x);
-    }
-}
-
-long slip_head_layer(const struct layer *l, const float *token_norm, int from_norm, const struct rows *given,
-                     const float *token, float *x, float *room, long floats) {
-    struct batch batch = batch_of(given);
-    long needed = layer_floats(l, batch.rows, batch.max_keys);
-    if (needed > floats) return needed;
-    head_layer(l, token_norm, from_norm, &batch, token, x, room);
-    return 0;
-}
-
-/* ---- a draft head that goes on by itself ---- */
+/* ---- a draft head ---- */
 
 struct head {
     const struct linear *fuse;    /* features to what the layer reads */
@@ -353,6 +320,38 @@ struct head {
     const int64_t *token_ids; /* the target's id of each of its own */
     int32_t from_norm, norm_output;
 };
+
+/* A draft head's layer, in place: it reads the norm of token[rows, width] and, beside it, that of x[rows, width]. With
+ * `from_norm`, the norm of x is also what the layer adds to. scratch: layer_floats */
+static void head_layer(const struct head *h, const struct batch *batch, const float *token, float *x, float *scratch) {
+    const struct layer *l = h->layer;
+    long rows = batch->rows, both = l->qkv->inputs, width = both / 2;
+    struct room room = room_of(l, rows, batch->max_keys, scratch);
+    struct acts read = acts_for(l->qkv, room.acts, rows);
+    struct meeting place = {0};
+#pragma omp parallel num_threads(num_threads)
+    {
+        meeting = &place;
+#pragma omp for schedule(static) nowait
+        for (long r = 0; r < rows; r++) {
+            float *normed = room.normed + r * both, *own = x + r * width;
+            rms_norm_row(token + r * width, h->token_norm, l->eps, width, normed);
+            rms_norm_row(own, l->attention_norm, l->eps, width, normed + width);
+            if (h->from_norm) memcpy(own, normed + width, sizeof(float) * width);
+            if (l->qkv->is_quantised) quantise_groups(&read, r, 0, both / GROUP, normed);
+        }
+        meet();
+        after_norm(l, batch, &room, &read, x);
+    }
+}
+
+long slip_head_layer(const struct head *h, const struct rows *given, const float *token, float *x, float *room, long floats) {
+    struct batch batch = batch_of(given);
+    long needed = layer_floats(h->layer, batch.rows, batch.max_keys);
+    if (needed > floats) return needed;
+    head_layer(h, &batch, token, x, room);
+    return 0;
+}
 
 /* How one row's tokens are chosen: with temperature 0 the likeliest; else by the target's noise, which has a key for each
  * step. core/noise.py says how. */
@@ -498,7 +497,7 @@ static void read_features(const struct head *h, const struct batch *batch, const
         linear_share(h->fuse, parts ? normed : features, &a, rows, 0, x);
     }
     slip_embed(h->embedding, batch->tokens, rows, token);
-    head_layer(h->layer, h->token_norm, h->from_norm, batch, token, x, room);
+    head_layer(h, batch, token, x, room);
     if (h->norm_output) slip_rms_norm(x, h->final_norm, h->layer->eps, rows, width, x);
 }
 
@@ -539,7 +538,7 @@ long slip_draft_chains(const struct head *h, const struct rows *given, long step
         }
         if (!goes_on || step + 1 == steps) return 0;
         slip_embed(h->embedding, now, chains, token);
-        head_layer(h->layer, h->token_norm, h->from_norm, &at, token, last, rest);
+        head_layer(h, &at, token, last, rest);
         if (h->norm_output) slip_rms_norm(last, h->final_norm, h->layer->eps, chains, width, last);
     }
 }

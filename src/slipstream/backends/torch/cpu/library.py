@@ -39,7 +39,7 @@ _COUNTS: dict[str, list[type]] = {  # those that return a number
     "slip_forward": [_POINTER, _POINTER, _POINTER, _POINTER, _POINTER, *_ROOM],
     "slip_linear": [_POINTER, _POINTER, _LONG, _INT, _POINTER, *_ROOM],
     "slip_attend": [_POINTER, _POINTER, _POINTER, _POINTER, *_ROOM],
-    "slip_head_layer": [_POINTER, _POINTER, _INT, _POINTER, _POINTER, _POINTER, *_ROOM],
+    "slip_head_layer": [_POINTER, _POINTER, _POINTER, _POINTER, *_ROOM],
     "slip_read_features": [_POINTER, _POINTER, _POINTER, _POINTER, *_ROOM],
     "slip_draft_chains": [_POINTER, _POINTER, _LONG, _POINTER, _POINTER, _POINTER, _POINTER, *_ROOM],
     "slip_choose": [_POINTER, _LONG, ctypes.c_double, ctypes.c_uint64],

@@ -14,12 +14,10 @@ from slipstream.backends.torch.coded_cache import is_coded
 from slipstream.backends.torch.cpu.weights import NativeLinear, NativePart, QuantPacker, pack_floats
 from slipstream.backends.torch.ops import (
     ChainChoice,
-    ChainHead,
-    DraftLayer,
+    DraftHead,
     Features,
     Layer,
     LayerCache,
-    LayerStep,
     Linear,
     Norm,
     Outputs,
@@ -118,7 +116,7 @@ class NativeOps(SmallSteps[Batch]):
         self._room = torch.empty(0)
         self._decoders: dict[tuple[int, int], tuple[Stack, _CDecoder]] = {}
         self._layers: dict[tuple[int, int], tuple[Layer, LayerCache, _CLayer]] = {}
-        self._head: tuple[ChainHead, _CHead] | None = None
+        self._head: tuple[DraftHead, _CHead] | None = None
 
     # -- weights ------------------------------------------------------------------------------------------------------
 
@@ -206,21 +204,18 @@ class NativeOps(SmallSteps[Batch]):
         self._call(self._lib.slip_attend, ctypes.byref(attention), ctypes.byref(rows), qkv.data_ptr(), out.data_ptr())
         return out
 
-    def head_layer(self, token: torch.Tensor, x: torch.Tensor, layer: DraftLayer, step: LayerStep[Batch]) -> None:
-        c_layer = self._c_layer(layer.layer, step.rope, step.config, step.cache)
-        self._call(
-            self._lib.slip_head_layer, c_layer, layer.token_norm.gain.data_ptr(), layer.from_norm,
-            ctypes.byref(_c_rows(step.batch)), token.data_ptr(), x.data_ptr(),
-        )  # fmt: skip
+    def head_layer(self, head: DraftHead, token: torch.Tensor, x: torch.Tensor, batch: Batch) -> None:
+        rows = ctypes.byref(_c_rows(batch))
+        self._call(self._lib.slip_head_layer, self._c_head(head), rows, token.data_ptr(), x.data_ptr())
 
-    def read_features(self, head: ChainHead, features: torch.Tensor, batch: Batch) -> torch.Tensor:
+    def read_features(self, head: DraftHead, features: torch.Tensor, batch: Batch) -> torch.Tensor:
         x, features = torch.empty(batch.num_rows, head.fuse.outputs), features.contiguous()
         rows = ctypes.byref(_c_rows(batch))
         self._call(self._lib.slip_read_features, self._c_head(head), rows, features.data_ptr(), x.data_ptr())
         return x
 
     def draft_chains(
-        self, head: ChainHead, features: torch.Tensor, batch: Batch, choices: Sequence[ChainChoice]
+        self, head: DraftHead, features: torch.Tensor, batch: Batch, choices: Sequence[ChainChoice]
     ) -> list[Extension]:
         """All of it in one call."""
         steps, chains = max(choice.steps for choice in choices), len(choices)
@@ -278,16 +273,17 @@ class NativeOps(SmallSteps[Batch]):
             self._layers[key] = (layer, cache, view)
         return ctypes.addressof(self._layers[key][2])
 
-    def _c_head(self, head: ChainHead) -> int:
+    def _c_head(self, head: DraftHead) -> int:
         """The C view of a draft head, made once."""
         if self._head is None or self._head[0] is not head:
-            own, gains = head.layer, torch.cat([norm.gain for norm in head.feature_norms] or [torch.empty(0)])
+            config, gains = head.config, torch.cat([norm.gain for norm in head.feature_norms] or [torch.empty(0)])
             rough = _native(head.logits).rough(self._packer)
             view = _CHead(
                 _native(head.fuse).address, gains.data_ptr(), len(head.feature_norms),
-                self._c_layer(own.layer, head.rope, head.config, head.cache), _native(head.embedding).address,
-                _native(head.logits).address, rough.address if rough else None, own.token_norm.gain.data_ptr(),
-                head.final_norm.gain.data_ptr(), head.token_ids.data_ptr(), own.from_norm, head.norm_output,
+                self._c_layer(head.layer, head.rope, config.layer, head.cache), _native(head.embedding).address,
+                _native(head.logits).address, rough.address if rough else None, head.token_norm.gain.data_ptr(),
+                head.final_norm.gain.data_ptr(), head.token_ids.data_ptr(), config.norm_before_residual,
+                config.norm_output,
             )  # fmt: skip
             view.kept = gains, rough  # their addresses are of no use without them
             self._head = (head, view)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 
@@ -17,13 +18,13 @@ from slipstream.backends.torch.cuda.kernels.fp8 import MIN_TILE, rounded
 from slipstream.backends.torch.cuda.kernels.linear import MAX_SKINNY_ROWS
 from slipstream.backends.torch.cuda.ops import TritonOps, qkv_kind
 from slipstream.backends.torch.cuda.tree_loop import TreeLoop
-from slipstream.backends.torch.head import FollowingHead, HeadWeights, trail_of
+from slipstream.backends.torch.head import FollowingHead, trail_of
 from slipstream.backends.torch.kv_pool import KVPool, PooledSequence, own_sequence
+from slipstream.backends.torch.ops import DraftHead
 from slipstream.backends.torch.trail import joined_rows
 from slipstream.core.protocols import DraftNodes, ExtendRequest, Extension, KVSequence, Logits
 from slipstream.core.sampling import Sampling
 from slipstream.core.tree import ROOT, DraftTree
-from slipstream.models.draft_heads.files import HeadCheckpoint
 
 log = logging.getLogger("slipstream")
 
@@ -31,31 +32,30 @@ BUCKETS = (1, 2, 4, 8, 16, 32, MAX_SKINNY_ROWS)
 _FP8_FROM_BYTES = 200 << 20  # four times an H200's cache; measured with 750 MB (an 8B's): a step takes 0.63x
 
 
-def in_fp8(weights: HeadWeights) -> HeadWeights:
+def in_fp8(head: DraftHead) -> DraftHead:
     """A head with large products has them in FP8, since a step takes as long as reading them. Its drafts may change."""
-    w = weights
-    products = (w.qkv, w.output, w.gate_up, w.down, w.head)
+    layer = head.layer
+    products = (layer.qkv, layer.output, layer.gate_up, layer.down, head.logits)
     fits = all(p.data.dtype != torch.float16 and p.inputs % MIN_TILE == 0 for p in products)
     if not fits or sum(p.num_bytes for p in products) < _FP8_FROM_BYTES:
-        return w
+        return head
     log.info("the products of the draft head are rounded to FP8; --dtype bf16 keeps them as they are")
-    qkv, output, gate_up, down, head = map(rounded, products)
-    return replace(w, qkv=qkv, output=output, gate_up=gate_up, down=down, head=head)
+    qkv, output, gate_up, down, logits = map(rounded, products)
+    return replace(head, layer=replace(layer, qkv=qkv, output=output, gate_up=gate_up, down=down), logits=logits)
 
 
 class CudaHead(FollowingHead):
     ends_early = False
 
-    def __init__(
-        self, checkpoint: HeadCheckpoint, weights: HeadWeights, ops: TritonOps, pool: KVPool, device: torch.device
-    ) -> None:
-        super().__init__(checkpoint, weights, pool, device)
+    def __init__(self, path: Path, head: DraftHead, ops: TritonOps, pool: KVPool) -> None:
+        super().__init__(path, head)
+        device = self._device
         self._ops = ops
         self._pool = pool
-        self._ids = torch.from_numpy(self.token_ids).to(device, torch.int32)
+        self._ids = head.token_ids.int()
         self._buckets: dict[int, HeadBucket] = {}
         self.draft_loop = DraftLoop(self.bucket, device, self._put_features, MAX_SKINNY_ROWS)
-        self.rounds = HeadRounds(self.bucket, self.draft_loop, len(weights.rope.cosine), device)
+        self.rounds = HeadRounds(self.bucket, self.draft_loop, len(head.rope.cosine), device)
         self._tree_loops: dict[int, TreeLoop] = {}  # by width
 
     def warm_up(self) -> None:
@@ -65,22 +65,22 @@ class CudaHead(FollowingHead):
         self.draft_loop.warm_up()
 
     def _measure_tilings(self) -> None:
-        w = self._weights
+        head, layer = self._head, self._head.layer
         products = [
-            (qkv_kind(w.qk_norm, self._cache), [w.qkv]),
-            ("add", [w.output]),
-            ("gate", [w.gate_up]),
-            ("add", [w.down]),
-            ("logits", [w.head]),
+            (qkv_kind(layer.qk_norm, head.cache), [layer.qkv]),
+            ("add", [layer.output]),
+            ("gate", [layer.gate_up]),
+            ("add", [layer.down]),
+            ("logits", [head.logits]),
         ]
-        batch = make_batch(w.config.layer, self._pool, 1, len(w.rope.cosine), self._device)
+        batch = make_batch(head.config.layer, self._pool, 1, len(head.rope.cosine), self._device)
         batch.fill([])
-        self._ops.measure(products, batch, w.rope, self._cache)
+        self._ops.measure(products, batch, head.rope, head.cache)
 
     def bucket(self, rows: int) -> HeadBucket:
         capacity = next(size for size in BUCKETS if rows <= size)
         if capacity not in self._buckets:
-            bucket = HeadBucket(self._weights, self._ops, self._cache, self._pool, capacity, self._ids)
+            bucket = HeadBucket(self._head, self._ops, self._pool, capacity, self._ids)
             self._buckets[capacity] = bucket
             if self._device.type == "cuda":
                 bucket.capture()
@@ -124,7 +124,7 @@ class CudaHead(FollowingHead):
 
     def _tree_loop(self, width: int) -> TreeLoop:
         if width not in self._tree_loops:
-            level = HeadBucket(self._weights, self._ops, self._cache, self._pool, width, self._ids)
+            level = HeadBucket(self._head, self._ops, self._pool, width, self._ids)
             self._tree_loops[width] = TreeLoop(level, self._ids)
             if self._device.type == "cuda":
                 self._tree_loops[width].warm_up(self.bucket(1))

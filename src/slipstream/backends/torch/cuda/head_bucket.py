@@ -13,8 +13,7 @@ from slipstream.backends.torch.cuda.bucket import Bucket, captured_graph, make_b
 from slipstream.backends.torch.cuda.choose import Chooser
 from slipstream.backends.torch.cuda.kernels.linear import SQUARES_UNIT
 from slipstream.backends.torch.cuda.ops import TritonOps
-from slipstream.backends.torch.head import HeadWeights
-from slipstream.backends.torch.ops import Hidden, LayerCache, LayerStep, Norm
+from slipstream.backends.torch.ops import DraftHead, Hidden, LayerStep, Norm
 
 if TYPE_CHECKING:
     from slipstream.backends.torch.kv_pool import KVPool
@@ -59,15 +58,12 @@ def inputs_kernel(
 class HeadBucket(Bucket):
     """One step of the head for up to `capacity` rows. `x` holds what stands before the rows, and then their outputs."""
 
-    def __init__(
-        self, weights: HeadWeights, ops: TritonOps, cache: LayerCache, pool: KVPool, capacity: int, ids: torch.Tensor
-    ) -> None:
-        config, device = weights.config, ids.device
-        batch = make_batch(config.layer, pool, capacity, len(weights.rope.cosine), device)
+    def __init__(self, head: DraftHead, ops: TritonOps, pool: KVPool, capacity: int, ids: torch.Tensor) -> None:
+        config, device = head.config, ids.device
+        batch = make_batch(config.layer, pool, capacity, len(head.rope.cosine), device)
         super().__init__(batch, Chooser(capacity, len(ids), device, ids))
-        self._weights = weights
+        self._head = head
         self._ops = ops
-        self._cache = cache
         dtype, width = ops.activation_dtype, config.layer.hidden_size
         self.x = torch.zeros(capacity, width, dtype=dtype, device=device)
         self.features = torch.zeros(capacity, config.features_size, dtype=dtype, device=device)
@@ -93,33 +89,33 @@ class HeadBucket(Bucket):
             self._fuse_graph.replay()
 
     def _fuse(self) -> None:
-        w, features = self._weights, self.features
-        if w.feature_norms:
-            gains = torch.stack([norm.gain for norm in w.feature_norms])
+        head, features = self._head, self.features
+        if head.feature_norms:
+            gains = torch.stack([norm.gain for norm in head.feature_norms])
             parts = features.view(len(features), len(gains), -1).float()
-            normed = F.rms_norm(parts, parts.shape[-1:], eps=w.feature_norms[0].eps) * gains
+            normed = F.rms_norm(parts, parts.shape[-1:], eps=head.feature_norms[0].eps) * gains
             features = normed.view(features.shape).to(features.dtype)
-        torch.mm(features, w.fuse.data.T, out=self.x)
+        torch.mm(features, head.fuse.data.T, out=self.x)
 
     def forward(self) -> torch.Tensor:
-        ops, w, config, x = self._ops, self._weights, self._weights.config, self.x
+        ops, head, layer, config, x = self._ops, self._head, self._head.layer, self._head.config, self.x
         rows, width = x.shape
         both = torch.empty(rows, 2 * width, dtype=x.dtype, device=x.device)
         squares = torch.empty(3, rows, dtype=torch.int64, device=x.device)
-        table, tokens = ops.table_of(w.embedding, self.batch.tokens)
+        table, tokens = ops.table_of(head.embedding, self.batch.tokens)
         inputs_kernel[(rows,)](
-            tokens, table, x, w.embedding_norm.gain, w.hidden_norm.gain, both, squares, width,
-            w.hidden_norm.eps, UNIT=SQUARES_UNIT, KEEPS_NORMED=config.norm_before_residual,
+            tokens, table, x, head.token_norm.gain, layer.attention_norm.gain, both, squares, width,
+            layer.attention_norm.eps, UNIT=SQUARES_UNIT, KEEPS_NORMED=config.norm_before_residual,
             BLOCK=triton.next_power_of_2(width), num_warps=4,
         )  # fmt: skip
-        unchanged = Norm(w.hidden_norm.gain, 0.0)
-        step = LayerStep(w.rope, self.batch, config.layer, self._cache)
-        qkv = ops.qkv(Hidden(x, both, squares), unchanged, w.qkv, w.qk_norm, step)
+        unchanged = Norm(layer.attention_norm.gain, 0.0)
+        step = LayerStep(head.rope, self.batch, config.layer, head.cache)
+        qkv = ops.qkv(Hidden(x, both, squares), unchanged, layer.qkv, layer.qk_norm, step)
         hidden = Hidden(x, torch.empty_like(x), squares)
-        ops.add(ops.attend(qkv, self.batch, config.layer, self._cache), w.output, hidden, then=w.mlp_norm)
-        ops.add(ops.gate(hidden, w.mlp_norm, w.gate_up), w.down, hidden, then=w.final_norm)
-        logits = ops.logits(hidden, w.final_norm, w.head)
+        ops.add(ops.attend(qkv, self.batch, config.layer, head.cache), layer.output, hidden, then=layer.mlp_norm)
+        ops.add(ops.gate(hidden, layer.mlp_norm, layer.gate_up), layer.down, hidden, then=head.final_norm)
+        logits = ops.logits(hidden, head.final_norm, head.logits)
         if config.norm_output:
-            normed = F.rms_norm(x.float(), (width,), w.final_norm.gain, w.final_norm.eps)
+            normed = F.rms_norm(x.float(), (width,), head.final_norm.gain, head.final_norm.eps)
             x.copy_(normed)
         return logits

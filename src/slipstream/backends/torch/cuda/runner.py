@@ -28,8 +28,9 @@ from slipstream.backends.torch.cuda.long_forward import LongForward
 from slipstream.backends.torch.cuda.ops import TritonOps
 from slipstream.backends.torch.cuda.run_ahead import RunAhead
 from slipstream.backends.torch.decoder import Decoder
-from slipstream.backends.torch.head import HeadWeights, load_head
+from slipstream.backends.torch.head import load_head
 from slipstream.backends.torch.kv_pool import KVPool, PooledSequence
+from slipstream.backends.torch.ops import DraftHead
 from slipstream.core.protocols import ExtendRequest, Extension, ScoreRequest, Scores
 from slipstream.errors import UsageError
 from slipstream.models.draft_heads.config import HeadConfig
@@ -180,7 +181,7 @@ class CudaRunner:
             config, own = check_head_for(checkpoint, self._decoder.config), self._decoder.ops
             assert isinstance(own, TritonOps)
             ops = own.for_head(config.layer)
-            head = CudaHead(checkpoint, self._head_weights(checkpoint, config, ops), ops, self._pool, self._device)
+            head = CudaHead(checkpoint.path, self._load_head(checkpoint, config, ops), ops, self._pool)
             self._feature_layers = config.feature_layers
             self._run_ahead.forget()
             self._buckets, self._long, self._draft_loop = {}, None, DraftLoop(self.bucket, self._device)
@@ -193,9 +194,9 @@ class CudaRunner:
             raise UsageError(f"the model has the head {self._head.path} already, and it can have one at a time")
         return self._head
 
-    def _head_weights(self, checkpoint: HeadCheckpoint, config: HeadConfig, ops: TritonOps) -> HeadWeights:
-        weights = load_head(checkpoint, config, replace(self._decoder, ops=ops), self._device)
-        return in_fp8(weights) if self._rounds_large_heads else weights
+    def _load_head(self, checkpoint: HeadCheckpoint, config: HeadConfig, ops: TritonOps) -> DraftHead:
+        head = load_head(checkpoint, config, replace(self._decoder, ops=ops), self._pool, self._device)
+        return in_fp8(head) if self._rounds_large_heads else head
 
     def _use_device(self) -> None:
         """The current CUDA device is set per thread, and any thread may run a round."""
