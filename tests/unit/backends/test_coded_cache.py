@@ -9,12 +9,12 @@ import torch
 
 from slipstream.backends.torch.coded_cache import TOGETHER, read_cells, vector_width, write_cells
 from slipstream.backends.torch.cpu.library import kernels
-from slipstream.backends.torch.cpu.ops import NativeOps
 from slipstream.backends.torch.ops import LayerCache, RopeTable
 from slipstream.backends.torch.options import TorchOptions
 from slipstream.backends.torch.reference import ReferenceOps
 from slipstream.errors import UsageError
 from slipstream.models.config import DecoderConfig
+from unit.backends.native_steps import NativeSteps
 from unit.backends.test_native_ops import CONFIG, NUM_PAGES, PAGE_SIZE, make_batch, rope_table
 
 
@@ -40,10 +40,10 @@ def full_cache(config: DecoderConfig) -> LayerCache:
     return cache
 
 
-def native() -> NativeOps:
+def native() -> NativeSteps:
     library = kernels()
     assert library is not None
-    return NativeOps(library, torch.float32)
+    return NativeSteps(library, torch.float32)
 
 
 def test_what_is_read_is_within_half_a_step_of_what_was_written(config: DecoderConfig) -> None:

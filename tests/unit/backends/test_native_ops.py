@@ -12,11 +12,11 @@ import torch
 
 from slipstream.backends.torch.batch import Batch, RowLists
 from slipstream.backends.torch.cpu.library import kernels
-from slipstream.backends.torch.cpu.ops import NativeOps
 from slipstream.backends.torch.ops import LayerCache, Norm, QKNorm, RopeTable
 from slipstream.backends.torch.reference import ReferenceOps
 from slipstream.core.sampling import Sampling, sample
 from slipstream.models.config import DecoderConfig
+from unit.backends.native_steps import NativeSteps
 
 ROW_COUNTS = [*range(1, 21), 33]
 SHAPES = [(16, 32), (131, 40), (88, 61), (7, 5), (300, 129)]  # outputs, inputs; most leave a partial block
@@ -34,10 +34,10 @@ def same_numbers_every_time() -> None:
     torch.manual_seed(0)
 
 
-def native_in(dtype: str) -> NativeOps:
+def native_in(dtype: str) -> NativeSteps:
     library = kernels()
     assert library is not None
-    return NativeOps(library, DTYPES[dtype])
+    return NativeSteps(library, DTYPES[dtype])
 
 
 def close(got: torch.Tensor, expected: torch.Tensor, atol: float = 1e-5) -> None:
@@ -61,12 +61,11 @@ def test_linear_equals_the_product_with_the_rounded_weight(dtype: str, outputs: 
 
 
 @pytest.mark.parametrize("with_bias", [False, True])
-def test_linear_add_adds_to_what_is_there(native: NativeOps, reference: ReferenceOps, with_bias: bool) -> None:
+def test_linear_add_adds_to_what_is_there(native: NativeSteps, reference: ReferenceOps, with_bias: bool) -> None:
     weight, bias = torch.randn(37, 29), torch.randn(37) if with_bias else None
     for rows in ROW_COUNTS:
         x, residual = torch.randn(rows, 29), torch.randn(rows, 37)
-        expected = residual.clone()
-        reference.linear_add(x, reference.pack(weight, bias), expected)
+        expected = residual + reference.linear(x, reference.pack(weight, bias))
         native.linear_add(x, native.pack(weight, bias), residual)
         close(residual, expected, atol=1e-4)
 
@@ -82,7 +81,7 @@ def test_a_row_of_linear_has_the_same_bits_in_any_company(dtype: str, outputs: i
         assert torch.equal(ops.linear(x[33 - rows :].contiguous(), weight), alone[33 - rows :])
 
 
-def test_a_row_of_linear_add_has_the_same_bits_in_any_company(native: NativeOps) -> None:
+def test_a_row_of_linear_add_has_the_same_bits_in_any_company(native: NativeSteps) -> None:
     weight, x, start = native.pack(torch.randn(37, 29)), torch.randn(33, 29), torch.randn(33, 37)
     alone = start.clone()
     for i in range(33):
@@ -94,7 +93,7 @@ def test_a_row_of_linear_add_has_the_same_bits_in_any_company(native: NativeOps)
         assert torch.equal(together[rows:], start[rows:])
 
 
-def test_packing_takes_weights_of_any_float_type(native: NativeOps) -> None:
+def test_packing_takes_weights_of_any_float_type(native: NativeSteps) -> None:
     weight, x = torch.randn(20, 12).bfloat16(), torch.randn(3, 12)
     close(native.linear(x, native.pack(weight)), x @ weight.float().T)
 
@@ -111,22 +110,22 @@ def test_embed_reads_rows_of_the_packed_table(dtype: str) -> None:
 
 @pytest.mark.parametrize("width", [1, 5, 16, 40, 577])
 @pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
-def test_norm_equals_plain_torch(native: NativeOps, reference: ReferenceOps, width: int, scale: float) -> None:
+def test_norm_equals_plain_torch(native: NativeSteps, reference: ReferenceOps, width: int, scale: float) -> None:
     x, weight = torch.randn(33, width) * scale, torch.rand(width) + 0.5
     close(native.norm(x, Norm(weight, 1e-5)), reference.norm(x, Norm(weight, 1e-5)))
 
 
-def test_norm_of_zeros_is_zero(native: NativeOps) -> None:
+def test_norm_of_zeros_is_zero(native: NativeSteps) -> None:
     assert torch.equal(native.norm(torch.zeros(2, 40), Norm(torch.ones(40), 1e-5)), torch.zeros(2, 40))
 
 
 @pytest.mark.parametrize("scale", [0.1, 5.0, 80.0, 1000.0])
-def test_swiglu_equals_plain_torch_at_any_magnitude(native: NativeOps, reference: ReferenceOps, scale: float) -> None:
+def test_swiglu_equals_plain_torch_at_any_magnitude(native: NativeSteps, reference: ReferenceOps, scale: float) -> None:
     gate_up = torch.randn(33, 2 * 89) * scale
     close(native.swiglu(gate_up), reference.swiglu(gate_up), atol=1e-30)
 
 
-def test_swiglu_at_its_edges(native: NativeOps, reference: ReferenceOps) -> None:
+def test_swiglu_at_its_edges(native: NativeSteps, reference: ReferenceOps) -> None:
     gates = torch.tensor([0.0, 87.0, 88.0, 89.0, 127.0, 129.0, 200.0, 1e4, 1e20])
     gate = torch.cat((gates, -gates))
     gate_up = torch.cat((gate, torch.full_like(gate, 2.0)))[None]
@@ -134,7 +133,7 @@ def test_swiglu_at_its_edges(native: NativeOps, reference: ReferenceOps) -> None
 
 
 @pytest.mark.parametrize("op", ["norm", "swiglu"])
-def test_a_row_of_norm_or_swiglu_has_the_same_bits_in_any_company(native: NativeOps, op: str) -> None:
+def test_a_row_of_norm_or_swiglu_has_the_same_bits_in_any_company(native: NativeSteps, op: str) -> None:
     x, weight = torch.randn(33, 2 * 89), torch.rand(2 * 89)
 
     def run(rows: torch.Tensor) -> torch.Tensor:
@@ -182,7 +181,7 @@ QKV_WIDTH = (CONFIG.num_heads + 2 * CONFIG.num_kv_heads) * CONFIG.head_dim
 
 
 @pytest.mark.parametrize("with_norm", [False, True])
-def test_rope_write_equals_plain_torch(native: NativeOps, reference: ReferenceOps, with_norm: bool) -> None:
+def test_rope_write_equals_plain_torch(native: NativeSteps, reference: ReferenceOps, with_norm: bool) -> None:
     batch, rope, cache = make_batch(), rope_table(CONFIG), random_cache()
     norm = QKNorm(torch.rand(CONFIG.head_dim), torch.rand(CONFIG.head_dim)) if with_norm else None
     qkv = torch.randn(batch.num_rows, QKV_WIDTH)
@@ -194,7 +193,7 @@ def test_rope_write_equals_plain_torch(native: NativeOps, reference: ReferenceOp
     assert torch.equal(cache.values, expected.values)
 
 
-def test_rope_write_gives_a_row_the_same_bits_in_any_company(native: NativeOps) -> None:
+def test_rope_write_gives_a_row_the_same_bits_in_any_company(native: NativeSteps) -> None:
     batch, rope = make_batch(), rope_table(CONFIG)
     norm = QKNorm(torch.rand(CONFIG.head_dim), torch.rand(CONFIG.head_dim))
     qkv, cache = torch.randn(batch.num_rows, QKV_WIDTH), random_cache()
@@ -207,20 +206,20 @@ def test_rope_write_gives_a_row_the_same_bits_in_any_company(native: NativeOps) 
 
 
 @pytest.mark.parametrize("window", [None, 1, 2, 5, 19, 100])
-def test_attend_equals_plain_torch(native: NativeOps, reference: ReferenceOps, window: int | None) -> None:
+def test_attend_equals_plain_torch(native: NativeSteps, reference: ReferenceOps, window: int | None) -> None:
     config, batch, cache = replace(CONFIG, sliding_window=window), make_batch(), random_cache()
     qkv = torch.randn(batch.num_rows, QKV_WIDTH)
     close(native.attend(qkv, batch, config, cache), reference.attend(qkv, batch, config, cache))
 
 
-def test_attend_with_scores_far_apart(native: NativeOps, reference: ReferenceOps) -> None:
+def test_attend_with_scores_far_apart(native: NativeSteps, reference: ReferenceOps) -> None:
     batch, cache = make_batch(), random_cache()
     qkv = torch.randn(batch.num_rows, QKV_WIDTH) * 200
     close(native.attend(qkv, batch, CONFIG, cache), reference.attend(qkv, batch, CONFIG, cache), atol=1e-4)
 
 
 @pytest.mark.parametrize("window", [None, 5])
-def test_attend_gives_a_row_the_same_bits_in_any_company_and_order(native: NativeOps, window: int | None) -> None:
+def test_attend_gives_a_row_the_same_bits_in_any_company_and_order(native: NativeSteps, window: int | None) -> None:
     config, batch, cache = replace(CONFIG, sliding_window=window), make_batch(), random_cache()
     qkv = torch.randn(batch.num_rows, QKV_WIDTH)
     together = native.attend(qkv, batch, config, cache)
@@ -230,7 +229,7 @@ def test_attend_gives_a_row_the_same_bits_in_any_company_and_order(native: Nativ
         assert torch.equal(alone, together[rows])
 
 
-def test_attend_does_not_see_where_in_memory_the_keys_lie(native: NativeOps) -> None:
+def test_attend_does_not_see_where_in_memory_the_keys_lie(native: NativeSteps) -> None:
     """A draft's row keeps its bits when the draft is committed and its keys are moved."""
     linear, cache = make_batch([7]), random_cache()  # 24 keys on pages 7, 2, 11
     cells = [page * PAGE_SIZE + i for page in (7, 2, 11) for i in range(PAGE_SIZE)]
@@ -265,7 +264,7 @@ def test_attend_stays_within_its_scratch_whichever_thread_asks() -> None:
 
 @pytest.mark.parametrize("vocab", [1, 15, 511, 513, 49152])
 @pytest.mark.parametrize("temperature", [0.0, 0.05, 0.8, 30.0])
-def test_a_token_is_chosen_as_the_host_chooses_it(native: NativeOps, vocab: int, temperature: float) -> None:
+def test_a_token_is_chosen_as_the_host_chooses_it(native: NativeSteps, vocab: int, temperature: float) -> None:
     rows = np.random.default_rng(vocab).standard_normal((40, vocab)).astype(np.float32) * 6
     for position, row in enumerate(rows):
         row[: vocab // 3] = -np.inf
@@ -278,7 +277,7 @@ def test_a_token_is_chosen_as_the_host_chooses_it(native: NativeOps, vocab: int,
 @pytest.mark.parametrize("at", [0, 600, 999])
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
 def test_logits_that_are_not_finite_choose_no_token(
-    native: NativeOps, wrong: float, at: int, temperature: float
+    native: NativeSteps, wrong: float, at: int, temperature: float
 ) -> None:
     row = np.linspace(-5, 5, 1000, dtype=np.float32)
     row[at] = wrong
@@ -286,7 +285,7 @@ def test_logits_that_are_not_finite_choose_no_token(
     assert token is not None and token < 0
 
 
-def test_the_host_chooses_where_tokens_are_excluded(native: NativeOps) -> None:
+def test_the_host_chooses_where_tokens_are_excluded(native: NativeSteps) -> None:
     row = np.zeros(8, np.float32)
     settings = [
         {"temperature": 1.0, "top_p": 0.9},

@@ -15,6 +15,7 @@ from slipstream.backends.torch.cpu import library
 from slipstream.backends.torch.cpu.ops import NativeOps
 from slipstream.models.gguf.blocks import BLOCK_KINDS, BlockKind
 from slipstream.models.quantised import QuantisedTensor, unpacked
+from unit.backends.native_steps import NativeSteps
 
 KINDS = list(BLOCK_KINDS.values())
 # Where the half-precision numbers of a block are: random bytes there would be infinite or far apart.
@@ -47,10 +48,10 @@ def rounded(x: torch.Tensor) -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def ops() -> NativeOps:
+def ops() -> NativeSteps:
     built = library.kernels()
     assert built is not None
-    return NativeOps(built, torch.float32, takes_quantised=True)
+    return NativeSteps(built, torch.float32, takes_quantised=True)
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +112,7 @@ def test_rows_of_a_table_are_the_files_weights(ops: NativeOps, portable: NativeO
         np.testing.assert_array_equal(got, floats(weight)[tokens.numpy()])
 
 
-def test_parts_may_be_stored_in_different_ways(ops: NativeOps) -> None:
+def test_parts_may_be_stored_in_different_ways(ops: NativeSteps) -> None:
     torch.manual_seed(2)
     parts = [quantised(BLOCK_KINDS[12], 40, 256), torch.randn(21, 256), quantised(BLOCK_KINDS[14], 19, 256)]
     bias, x = torch.randn(80), torch.randn(5, 256)

@@ -13,7 +13,7 @@ from slipstream.backends.torch.batch import Batch, SequenceRows, build_batch, no
 from slipstream.backends.torch.decoder import Decoder
 from slipstream.backends.torch.head import TorchHead, load_head
 from slipstream.backends.torch.kv_pool import PAGE_SIZE, KVPool
-from slipstream.backends.torch.ops import SmallSteps
+from slipstream.backends.torch.ops import EagerOps
 from slipstream.core.protocols import ExtendRequest, Extension, ScoreRequest, Scores
 from slipstream.core.tree import ROOT
 from slipstream.errors import UsageError
@@ -25,7 +25,7 @@ class EagerScores:
 
     def __init__(
         self, logits: npt.NDArray[np.float32], likeliest: Sequence[int], first: int, request: ScoreRequest,
-        ops: SmallSteps[Batch],
+        ops: EagerOps,
     ) -> None:  # fmt: skip
         self._logits = logits  # [rows of all requests, vocab]
         self._likeliest = likeliest  # of all rows, or empty: not looked for
@@ -57,9 +57,9 @@ class EagerRunner:
     max_rows: int | None = None
 
     def __init__(self, decoder: Decoder[Batch], pool: KVPool, device: torch.device) -> None:
-        assert isinstance(decoder.ops, SmallSteps)
+        assert isinstance(decoder.ops, EagerOps)
         self._decoder = decoder
-        self._ops: SmallSteps[Batch] = decoder.ops
+        self._ops: EagerOps = decoder.ops
         self._pool = pool
         self._device = device
         self.head: TorchHead | None = None

@@ -11,19 +11,19 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from slipstream.backends.torch.batch import Batch, RowLists
+from slipstream.backends.torch.batch import RowLists
 from slipstream.backends.torch.decoder import Decoder, rope_table, to_torch
 from slipstream.backends.torch.kv_pool import PAGE_SIZE, KVPool, PooledSequence, own_sequence
 from slipstream.backends.torch.ops import (
     ChainChoice,
     DraftHead,
+    EagerOps,
     Features,
     Layer,
     LayerCache,
     Linear,
     Norm,
     QKNorm,
-    SmallSteps,
 )
 from slipstream.backends.torch.trail import Trail, joined_rows
 from slipstream.core.noise import stream_key
@@ -71,7 +71,7 @@ class FollowingHead(ABC):
 class TorchHead(FollowingHead):
     ends_early = True
 
-    def __init__(self, path: Path, head: DraftHead, ops: SmallSteps[Batch]) -> None:
+    def __init__(self, path: Path, head: DraftHead, ops: EagerOps) -> None:
         super().__init__(path, head)
         self._ops = ops
 

@@ -1,7 +1,7 @@
-"""Ops: the steps of a decoder layer, as a device runs them. One implementation per kind of device.
+"""Ops: a decoder's forward pass, as a device runs it. One implementation per kind of device.
 
-`reference` is plain torch and runs anywhere; the others are measured and tested against it. The steps are as large as
-the largest piece that some device runs as one kernel; `SmallSteps` puts them together from small ones.
+`reference` is plain torch and runs anywhere; the others are measured and tested against it. `LayerSteps` are as large
+as the largest piece that some device runs as one kernel. `EagerOps` also run a draft head and choose tokens.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Generic, Protocol, TypeVar
 
 import torch
 
+from slipstream.backends.torch.batch import Batch
 from slipstream.core.protocols import Extension, Logits
 from slipstream.core.sampling import Sampling
 from slipstream.models.config import DecoderConfig
@@ -201,7 +202,7 @@ class ChainChoice:
 
 
 class Ops(Protocol[BatchOf]):
-    """`then` is the norm that will read the residual stream next, for a device that readies it on the way."""
+    """What a decoder needs of a kind of device."""
 
     name: str
     activation_dtype: torch.dtype
@@ -221,6 +222,12 @@ class Ops(Protocol[BatchOf]):
         """Tokens through the whole decoder."""
         ...
 
+
+class LayerSteps(Protocol[BatchOf]):
+    """The steps of a layer, for ops that run them one by one. `then` is the norm that will read the residual stream
+    next: a device can prepare for it.
+    """
+
     def qkv(
         self, hidden: Hidden, norm: Norm, weight: Linear, qk_norm: QKNorm | None, step: LayerStep[BatchOf]
     ) -> torch.Tensor:
@@ -228,6 +235,10 @@ class Ops(Protocol[BatchOf]):
 
         [rows, heads * head_dim or more], queries first.
         """
+        ...
+
+    def attend(self, qkv: torch.Tensor, batch: BatchOf, config: DecoderConfig, cache: LayerCache) -> torch.Tensor:
+        """[rows, heads * head_dim], of what `qkv` gave"""
         ...
 
     def gate(self, hidden: Hidden, norm: Norm, gate_up: Linear) -> torch.Tensor:
@@ -238,17 +249,9 @@ class Ops(Protocol[BatchOf]):
         """Adds linear(x) to the residual stream, in place."""
         ...
 
-    def logits(self, hidden: Hidden, norm: Norm, head: Linear) -> torch.Tensor:
-        """linear(norm(x)) in float32"""
-        ...
-
-    def attend(self, qkv: torch.Tensor, batch: BatchOf, config: DecoderConfig, cache: LayerCache) -> torch.Tensor:
-        """[rows, heads * head_dim], of what `qkv` gave"""
-        ...
-
 
 def run_layers(
-    ops: Ops[B], hidden: Hidden, stack: Stack, batch: B, cache: StackCache, features: Features | None
+    ops: LayerSteps[B], hidden: Hidden, stack: Stack, batch: B, cache: StackCache, features: Features | None
 ) -> None:
     """The layers, one after another."""
     following = [*(layer.attention_norm for layer in stack.layers[1:]), stack.final_norm]
@@ -260,7 +263,7 @@ def run_layers(
         features.take(len(stack.layers), hidden.x)
 
 
-def run_layer(ops: Ops[B], hidden: Hidden, layer: Layer, step: LayerStep[B], then: Norm) -> None:
+def run_layer(ops: LayerSteps[B], hidden: Hidden, layer: Layer, step: LayerStep[B], then: Norm) -> None:
     """A layer, step by step. `then`: the norm of the next one."""
     qkv = ops.qkv(hidden, layer.attention_norm, layer.qkv, layer.qk_norm, step)
     attended = ops.attend(qkv, step.batch, step.config, step.cache)
@@ -280,8 +283,8 @@ def joined(weight: Weight | Sequence[Weight]) -> torch.Tensor:
     return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
 
 
-class SmallSteps(ABC, Generic[B]):
-    """The steps one at a time. `x` is [rows, width]."""
+class EagerOps(ABC):
+    """What eager forwards need besides `Ops`: the steps of a draft head, and the choice of a token."""
 
     activation_dtype: torch.dtype
     takes_quantised = False
@@ -289,72 +292,41 @@ class SmallSteps(ABC, Generic[B]):
     drafts_chains = False
 
     @abstractmethod
-    def attend(self, qkv: torch.Tensor, batch: B, config: DecoderConfig, cache: LayerCache) -> torch.Tensor: ...
-
-    @abstractmethod
-    def lookup(self, table: Linear, tokens: torch.Tensor) -> torch.Tensor: ...
-
-    @abstractmethod
-    def norm(self, x: torch.Tensor, norm: Norm) -> torch.Tensor: ...
-
-    @abstractmethod
-    def linear(self, x: torch.Tensor, weight: Linear) -> torch.Tensor: ...
-
-    @abstractmethod
-    def linear_add(self, x: torch.Tensor, weight: Linear, residual: torch.Tensor) -> None: ...
-
-    @abstractmethod
-    def swiglu(self, gate_up: torch.Tensor) -> torch.Tensor: ...
-
-    @abstractmethod
-    def rope_write(
-        self, qkv: torch.Tensor, batch: B, config: DecoderConfig, rope: RopeTable, norm: QKNorm | None,
-        cache: LayerCache,
-    ) -> None:  # fmt: skip
-        """Normalises and rotates queries and keys of `qkv` in place; writes keys and values into the cache."""
+    def lookup(self, table: Linear, tokens: torch.Tensor) -> torch.Tensor:
+        """[tokens, width]"""
         ...
 
-    def qkv(
-        self, hidden: Hidden, norm: Norm, weight: Linear, qk_norm: QKNorm | None, step: LayerStep[B]
-    ) -> torch.Tensor:
-        qkv = self.linear(self.norm(hidden.x, norm), weight)
-        self.rope_write(qkv, step.batch, step.config, step.rope, qk_norm, step.cache)
-        return qkv
+    @abstractmethod
+    def norm(self, x: torch.Tensor, norm: Norm) -> torch.Tensor:
+        """[rows, width], as x is"""
+        ...
 
-    def gate(self, hidden: Hidden, norm: Norm, gate_up: Linear) -> torch.Tensor:
-        return self.swiglu(self.linear(self.norm(hidden.x, norm), gate_up))
+    @abstractmethod
+    def linear(self, x: torch.Tensor, weight: Linear) -> torch.Tensor:
+        """[rows, outputs], for x [rows, inputs]"""
+        ...
 
-    def add(self, x: torch.Tensor, weight: Linear, hidden: Hidden, then: Norm) -> None:
-        self.linear_add(x, weight, hidden.x)
+    @abstractmethod
+    def head_layer(self, head: DraftHead, token: torch.Tensor, x: torch.Tensor, batch: Batch) -> None:
+        """x [rows, hidden] through the layer of a draft head, in place. The layer reads the norms of `token` [rows,
+        hidden] and of `x` side by side.
+        """
+        ...
 
-    def logits(self, hidden: Hidden, norm: Norm, head: Linear) -> torch.Tensor:
-        return self.linear(self.norm(hidden.x, norm), head).float()
-
-    def head_layer(self, head: DraftHead, token: torch.Tensor, x: torch.Tensor, batch: B) -> None:
-        """x through the layer of a draft head, in place. It reads the norms of `token` and of `x` side by side."""
-        layer, config, cache = head.layer, head.config.layer, head.cache
-        normed = self.norm(x, layer.attention_norm)
-        qkv = self.linear(torch.cat((self.norm(token, head.token_norm), normed), dim=1), layer.qkv)
-        if head.config.norm_before_residual:
-            x.copy_(normed)
-        self.rope_write(qkv, batch, config, head.rope, layer.qk_norm, cache)
-        self.linear_add(self.attend(qkv, batch, config, cache), layer.output, x)
-        self.linear_add(self.swiglu(self.linear(self.norm(x, layer.mlp_norm), layer.gate_up)), layer.down, x)
-
-    def read_features(self, head: DraftHead, features: torch.Tensor, batch: B) -> torch.Tensor:
+    def read_features(self, head: DraftHead, features: torch.Tensor, batch: Batch) -> torch.Tensor:
         """The head's outputs [rows, hidden] for tokens of the text, each after the target's features before it."""
         if head.feature_norms:
             parts = zip(features.chunk(len(head.feature_norms), dim=1), head.feature_norms, strict=True)
             features = torch.cat([self.norm(part.contiguous(), norm) for part, norm in parts], dim=1)
         return self.read_tokens(head, self.linear(features.contiguous(), head.fuse), batch)
 
-    def read_tokens(self, head: DraftHead, x: torch.Tensor, batch: B) -> torch.Tensor:
+    def read_tokens(self, head: DraftHead, x: torch.Tensor, batch: Batch) -> torch.Tensor:
         """The same, where `x` [rows, hidden] stands before the tokens. It is written to."""
         self.head_layer(head, self.lookup(head.embedding, batch.tokens), x, batch)
         return self.norm(x, head.final_norm) if head.config.norm_output else x
 
     def draft_chains(
-        self, head: DraftHead, features: torch.Tensor, batch: B, choices: Sequence[ChainChoice]
+        self, head: DraftHead, features: torch.Tensor, batch: Batch, choices: Sequence[ChainChoice]
     ) -> list[Extension]:
         """Chains of a head's own choices, where `drafts_chains`. `batch` begins with tokens of the text, after the
         target's features before each, as `read_features` takes them: the last of each chain is wanted. The rows of all

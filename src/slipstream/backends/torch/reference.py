@@ -11,15 +11,17 @@ import torch.nn.functional as F  # noqa: N812
 from slipstream.backends.torch.batch import Batch
 from slipstream.backends.torch.coded_cache import read_cells, write_cells
 from slipstream.backends.torch.ops import (
+    DraftHead,
+    EagerOps,
     Features,
     Hidden,
     LayerCache,
+    LayerStep,
     Linear,
     Norm,
     Outputs,
     QKNorm,
     RopeTable,
-    SmallSteps,
     Stack,
     StackCache,
     Weight,
@@ -29,7 +31,7 @@ from slipstream.backends.torch.ops import (
 from slipstream.models.config import DecoderConfig
 
 
-class ReferenceOps(SmallSteps[Batch]):
+class ReferenceOps(EagerOps):
     """With `row_by_row` each row goes through every product alone: slow, but a row's bits never depend on other
     rows.
     """
@@ -51,7 +53,35 @@ class ReferenceOps(SmallSteps[Batch]):
     def forward(self, stack: Stack, batch: Batch, cache: StackCache, features: Features | None) -> Outputs:
         hidden = Hidden(self.lookup(stack.embedding, batch.tokens))
         run_layers(self, hidden, stack, batch, cache, features)
-        return Outputs(self.logits(hidden.take(batch.logit_rows), stack.final_norm, stack.head))
+        last = self.norm(hidden.take(batch.logit_rows).x, stack.final_norm)
+        return Outputs(self.linear(last, stack.head).float())
+
+    def head_layer(self, head: DraftHead, token: torch.Tensor, x: torch.Tensor, batch: Batch) -> None:
+        layer, config, hidden = head.layer, head.config.layer, Hidden(x)
+        normed = self.norm(x, layer.attention_norm)
+        qkv = self.linear(torch.cat((self.norm(token, head.token_norm), normed), dim=1), layer.qkv)
+        if head.config.norm_before_residual:
+            x.copy_(normed)
+        self.rope_write(qkv, batch, config, head.rope, layer.qk_norm, head.cache)
+        self.add(self.attend(qkv, batch, config, head.cache), layer.output, hidden, layer.mlp_norm)
+        self.add(self.gate(hidden, layer.mlp_norm, layer.gate_up), layer.down, hidden, head.final_norm)
+
+    # -- the steps of a layer -----------------------------------------------------------------------------------------
+
+    def qkv(
+        self, hidden: Hidden, norm: Norm, weight: Linear, qk_norm: QKNorm | None, step: LayerStep[Batch]
+    ) -> torch.Tensor:
+        qkv = self.linear(self.norm(hidden.x, norm), weight)
+        self.rope_write(qkv, step.batch, step.config, step.rope, qk_norm, step.cache)
+        return qkv
+
+    def gate(self, hidden: Hidden, norm: Norm, gate_up: Linear) -> torch.Tensor:
+        return self.swiglu(self.linear(self.norm(hidden.x, norm), gate_up))
+
+    def add(self, x: torch.Tensor, weight: Linear, hidden: Hidden, then: Norm) -> None:
+        hidden.x += self.linear(x, weight)
+
+    # -- their parts --------------------------------------------------------------------------------------------------
 
     def lookup(self, table: Linear, tokens: torch.Tensor) -> torch.Tensor:
         return table.data[tokens].to(self.activation_dtype)
@@ -66,9 +96,6 @@ class ReferenceOps(SmallSteps[Batch]):
             return torch.stack([F.linear(row, weight.data, weight.bias) for row in x])
         return F.linear(x, weight.data, weight.bias)
 
-    def linear_add(self, x: torch.Tensor, weight: Linear, residual: torch.Tensor) -> None:
-        residual += self.linear(x, weight)
-
     def swiglu(self, gate_up: torch.Tensor) -> torch.Tensor:
         gate, up = gate_up.chunk(2, dim=-1)
         return F.silu(gate) * up
@@ -82,6 +109,7 @@ class ReferenceOps(SmallSteps[Batch]):
         norm: QKNorm | None,
         cache: LayerCache,
     ) -> None:
+        """Normalises and rotates queries and keys of `qkv` in place; writes keys and values into the cache."""
         rows, q_heads, kv_heads = len(qkv), config.num_heads, config.num_kv_heads
         heads = qkv.view(rows, q_heads + 2 * kv_heads, config.head_dim)
         q, k, v = torch.split(heads, [q_heads, kv_heads, kv_heads], dim=1)

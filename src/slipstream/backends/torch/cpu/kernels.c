@@ -326,7 +326,7 @@ static void swiglu_row(const float *gate, const float *up, long n, float *out) {
     for (; i < n; i++) out[i] = swiglu_of(splat(gate[i]), splat(up[i]))[0];
 }
 
-/* out[rows, n] = silu(gate) * up, with gate_up[rows, 2n]. */
+/* out[rows, n] = silu(gate) * up, with gate_up[rows, 2n]. For tests of swiglu_row, which gate_rows calls. */
 void slip_swiglu(const float *gate_up, long rows, long n, float *out) {
 #pragma omp parallel for schedule(static) num_threads(num_threads) if (rows > 8)
     for (long r = 0; r < rows; r++) swiglu_row(gate_up + r * 2 * n, gate_up + r * 2 * n + n, n, out + r * n);
@@ -446,6 +446,7 @@ static void rope_write_row(const struct attention *at, const struct batch *batch
     keep(at, row + (heads + kv_heads) * dim, batch->cell[r], at->v_cache);
 }
 
+/* For tests of rope_write_row, which after_norm calls. */
 void slip_rope_write(const struct attention *at, const struct rows *rows, float *qkv) {
     struct batch batch = batch_of(rows);
 #pragma omp parallel for schedule(static) num_threads(num_threads) if (batch.rows > 8)
@@ -648,7 +649,7 @@ static void attend_share(const struct attention *at, const struct batch *batch, 
 }
 
 /* Functions that take `room` of so many floats use it in this call only. They return how many they need where these are too
- * few, and have done nothing; else 0. */
+ * few, and have done nothing; else 0. This one is for tests of attend_share, which after_norm calls. */
 long slip_attend(const struct attention *at, const struct rows *rows, const float *qkv, float *out, float *room, long floats) {
     struct batch batch = batch_of(rows);
     struct meeting place = {0};

@@ -102,7 +102,7 @@ static void quantise_rows(const struct acts *a, const float *x, long rows) {
     meet();
 }
 
-/* y[rows, outputs] = x W' (+ bias), added to y where `add` is set. */
+/* y[rows, outputs] = x W' (+ bias), added to y where `add` is set: here only by tests of what after_norm does. */
 long slip_linear(const struct linear *w, const float *x, long rows, int add, float *y, float *room, long floats) {
     if (acts_floats(rows, w->inputs) > floats) return acts_floats(rows, w->inputs);
     struct acts a = acts_for(w, room, rows);

@@ -28,6 +28,7 @@ _FUSE = "off" if platform.machine().lower() in ("x86_64", "amd64", "i686") else 
 _OPTIMISE = ["-O3", f"-ffp-contract={_FUSE}", "-march=native", "-std=gnu11", "-fPIC", "-shared"]
 _POINTER, _LONG, _FLOAT, _INT = ctypes.c_void_p, ctypes.c_long, ctypes.c_float, ctypes.c_int
 _ROOM = [_POINTER, _LONG]  # floats for one call, and how many
+# slip_swiglu, slip_rope_write and slip_attend are for tests: the product runs them inside of slip_forward.
 _SIGNATURES: dict[str, list[type]] = {
     "slip_set_threads": [_INT],
     "slip_embed": [_POINTER, _POINTER, _LONG, _POINTER],

@@ -15,6 +15,7 @@ from slipstream.backends.torch.cpu.weights import NativeLinear, NativePart, Quan
 from slipstream.backends.torch.ops import (
     ChainChoice,
     DraftHead,
+    EagerOps,
     Features,
     Layer,
     LayerCache,
@@ -23,7 +24,6 @@ from slipstream.backends.torch.ops import (
     Outputs,
     QKNorm,
     RopeTable,
-    SmallSteps,
     Stack,
     StackCache,
     Weight,
@@ -97,7 +97,7 @@ class _CChoice(ctypes.Structure):
     _fields_ = [("temperature", _DOUBLE), ("keys", _POINTER), *_all(_DOUBLE, "least chance"), ("taken", _INT)]
 
 
-class NativeOps(SmallSteps[Batch]):
+class NativeOps(EagerOps):
     """With `takes_quantised`, weights that a file has as codes stay codes, and floats of 16 bits stay that."""
 
     name = "native"
@@ -171,37 +171,7 @@ class NativeOps(SmallSteps[Batch]):
 
     def linear(self, x: torch.Tensor, weight: Linear) -> torch.Tensor:
         out = torch.empty(x.shape[0], weight.outputs)
-        self._linear(x, weight, 0, out)
-        return out
-
-    def linear_add(self, x: torch.Tensor, weight: Linear, residual: torch.Tensor) -> None:
-        self._linear(x, weight, 1, residual)
-
-    def _linear(self, x: torch.Tensor, weight: Linear, add: int, out: torch.Tensor) -> None:
-        self._call(self._lib.slip_linear, _native(weight).address, x.data_ptr(), x.shape[0], add, out.data_ptr())
-
-    def swiglu(self, gate_up: torch.Tensor) -> torch.Tensor:
-        rows, width = gate_up.shape
-        out = torch.empty(rows, width // 2)
-        self._lib.slip_swiglu(gate_up.data_ptr(), rows, width // 2, out.data_ptr())
-        return out
-
-    def rope_write(
-        self,
-        qkv: torch.Tensor,
-        batch: Batch,
-        config: DecoderConfig,
-        rope: RopeTable,
-        norm: QKNorm | None,
-        cache: LayerCache,
-    ) -> None:
-        attention = _c_attention(config, rope, norm, cache)
-        self._lib.slip_rope_write(ctypes.byref(attention), ctypes.byref(_c_rows(batch)), qkv.data_ptr())
-
-    def attend(self, qkv: torch.Tensor, batch: Batch, config: DecoderConfig, cache: LayerCache) -> torch.Tensor:
-        out = torch.empty(len(qkv), config.num_heads * config.head_dim)
-        attention, rows = _c_attention(config, None, None, cache), _c_rows(batch)
-        self._call(self._lib.slip_attend, ctypes.byref(attention), ctypes.byref(rows), qkv.data_ptr(), out.data_ptr())
+        self._call(self._lib.slip_linear, _native(weight).address, x.data_ptr(), x.shape[0], 0, out.data_ptr())
         return out
 
     def head_layer(self, head: DraftHead, token: torch.Tensor, x: torch.Tensor, batch: Batch) -> None:
@@ -309,10 +279,10 @@ def _c_rows(batch: Batch) -> _CRows:
     )  # fmt: skip
 
 
-def _c_attention(config: DecoderConfig, rope: RopeTable | None, norm: QKNorm | None, cache: LayerCache) -> _CAttention:
-    rotation = (rope.cosine.data_ptr(), rope.sine.data_ptr()) if rope else (None, None)
+def _c_attention(config: DecoderConfig, rope: RopeTable, norm: QKNorm | None, cache: LayerCache) -> _CAttention:
     norms = (norm.query.data_ptr(), norm.key.data_ptr()) if norm else (None, None)
     return _CAttention(
-        config.num_heads, config.num_kv_heads, config.head_dim, config.sliding_window or 0, *rotation, *norms,
+        config.num_heads, config.num_kv_heads, config.head_dim, config.sliding_window or 0,
+        rope.cosine.data_ptr(), rope.sine.data_ptr(), *norms,
         cache.keys.data_ptr(), cache.values.data_ptr(), is_coded(cache.keys), config.norm_eps,
     )  # fmt: skip
