@@ -254,12 +254,12 @@ for thread in os.listdir("/proc/self/task"):
         os.sched_setaffinity(int(thread), {min(os.sched_getaffinity(0))})
 began = time.process_time()
 engine.generate([1, 2, 3], max_tokens=60, ignore_eos=True).result()
-print(time.process_time() - began)
+print(time.process_time() - began, engine.target._runner._ops._lib.slip_team())
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2, reason="moves threads to one core")
-def test_a_thread_that_waits_for_another_lets_it_have_the_core(tmp_path: Path) -> None:
+def test_a_thread_that_waits_for_another_lets_it_have_the_core_and_soon_works_alone(tmp_path: Path) -> None:
     """As where other programs have the cores. 60 tokens have 2,000 waits: with those of OpenMP, which keep the core for
     milliseconds, they take 5 s instead of 0.2."""
     folder = tiny_models.save_folder(tiny_models.make_model("llama2-mha", num_hidden_layers=4), tmp_path / "model")
@@ -267,4 +267,5 @@ def test_a_thread_that_waits_for_another_lets_it_have_the_core(tmp_path: Path) -
         [sys.executable, "-c", CROWDED, str(folder)],
         capture_output=True, text=True, timeout=300, check=True, env=os.environ | {"OMP_NUM_THREADS": "2"},
     )  # fmt: skip
-    assert float(run.stdout) < 1.5
+    seconds, num_working = run.stdout.split()
+    assert float(seconds) < 1.5 and num_working == "1"

@@ -15,6 +15,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 #include <string.h>
+#include <time.h>
 
 #ifdef _OPENMP
 #include <omp.h>
@@ -189,15 +190,18 @@ int slip_has_f16(void) { return 1; }
 int slip_has_f16(void) { return 0; }
 #endif
 
-/* Not omp_set_num_threads: that holds only for the thread that calls it, and a server decodes in another one. */
-static int num_threads = 1;
-void slip_set_threads(int threads) { num_threads = threads; }
+/* Not omp_set_num_threads: that holds only for the thread that calls it, and a server decodes in another one. `team`: how
+ * many of them work now. */
+static int num_threads = 1, team = 1;
+void slip_set_threads(int threads) { num_threads = team = threads; }
+int slip_team(void) { return team; }
 
 /* Where the threads of a parallel region wait for each other. OpenMP's own barrier keeps its core for milliseconds, so that
  * with another program on the cores the thread that is waited for does not get one. After TURNS turns this one calls
  * sched_yield, which takes half a microsecond where no other thread is ready to run. */
 struct meeting {
     atomic_int arrived, number;
+    atomic_llong waited_ns; /* with the core offered */
 };
 static _Thread_local struct meeting *meeting; /* of the region that this thread is in */
 #define TURNS 256 /* before a core is offered; a turn takes up to 60 ns */
@@ -210,6 +214,12 @@ static _Thread_local struct meeting *meeting; /* of the region that this thread 
 #define pause_a_little()
 #endif
 
+static long long now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000000000LL + now.tv_nsec;
+}
+
 static void meet(void) {
     int threads = omp_get_num_threads(), number = atomic_load(&meeting->number);
     if (threads == 1) return;
@@ -218,14 +228,34 @@ static void meet(void) {
         atomic_store(&meeting->number, number + 1);
         return;
     }
-    for (int turn = 0; atomic_load(&meeting->number) == number;) {
-        if (turn == TURNS) {
-            sched_yield();
-            continue;
-        }
-        turn++;
+    for (int turn = 0; turn < TURNS; turn++) {
+        if (atomic_load(&meeting->number) != number) return;
         pause_a_little();
     }
+    long long from = now_ns();
+    while (atomic_load(&meeting->number) == number) sched_yield();
+    atomic_fetch_add(&meeting->waited_ns, now_ns() - from);
+}
+
+/* Beside other programs a thread may wait for its core for milliseconds, and all others wait for it, hundreds of times in a
+ * forward pass. Without one of n threads a pass takes n / (n - 1) of its time; with them, 1 / (1 - w), where they wait w of
+ * it. So after SLOW_PASSES in which w was more than 1 / n, one thread less works. One more is tried when TRIED_EVERY times
+ * the time of such a pass has gone by. */
+#define SLOW_PASSES 3
+#define TRIED_EVERY 20
+static long long tried_at;
+static int is_trial, slow_passes;
+
+static void begin_pass(void) {
+    is_trial = team < num_threads && now_ns() > tried_at;
+    team += is_trial;
+}
+
+static void end_pass(const struct meeting *place, long long took_ns) {
+    int is_slow = team > 1 && place->waited_ns / (team - 1) > took_ns / team;
+    slow_passes = is_slow ? slow_passes + 1 : 0;
+    if (!is_slow || (slow_passes < SLOW_PASSES && !is_trial)) return;
+    team--, slow_passes = 0, tried_at = now_ns() + TRIED_EVERY * took_ns;
 }
 
 /* ---- linear ------------------------------------------------------------------------------------------------ */
@@ -293,7 +323,7 @@ static inline void rms_norm_row(const float *x, const float *weight, float eps, 
 }
 
 void slip_rms_norm(const float *x, const float *weight, float eps, long rows, long n, float *out) {
-#pragma omp parallel for schedule(static) num_threads(num_threads) if (rows > 8)
+#pragma omp parallel for schedule(static) num_threads(team) if (rows > 8)
     for (long r = 0; r < rows; r++) rms_norm_row(x + r * n, weight, eps, n, out + r * n);
 }
 
@@ -328,7 +358,7 @@ static void swiglu_row(const float *gate, const float *up, long n, float *out) {
 
 /* out[rows, n] = silu(gate) * up, with gate_up[rows, 2n]. For tests of swiglu_row, which gate_rows calls. */
 void slip_swiglu(const float *gate_up, long rows, long n, float *out) {
-#pragma omp parallel for schedule(static) num_threads(num_threads) if (rows > 8)
+#pragma omp parallel for schedule(static) num_threads(team) if (rows > 8)
     for (long r = 0; r < rows; r++) swiglu_row(gate_up + r * 2 * n, gate_up + r * 2 * n + n, n, out + r * n);
 }
 
@@ -449,7 +479,7 @@ static void rope_write_row(const struct attention *at, const struct batch *batch
 /* For tests of rope_write_row, which after_norm calls. */
 void slip_rope_write(const struct attention *at, const struct rows *rows, float *qkv) {
     struct batch batch = batch_of(rows);
-#pragma omp parallel for schedule(static) num_threads(num_threads) if (batch.rows > 8)
+#pragma omp parallel for schedule(static) num_threads(team) if (batch.rows > 8)
     for (long r = 0; r < batch.rows; r++) rope_write_row(at, &batch, qkv, r);
 }
 
@@ -654,7 +684,7 @@ long slip_attend(const struct attention *at, const struct rows *rows, const floa
     struct batch batch = batch_of(rows);
     struct meeting place = {0};
     if (attend_floats(batch.max_keys) > floats) return attend_floats(batch.max_keys);
-#pragma omp parallel num_threads(num_threads)
+#pragma omp parallel num_threads(team)
     {
         meeting = &place;
         attend_share(at, &batch, qkv, room, out);

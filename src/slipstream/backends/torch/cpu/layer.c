@@ -107,7 +107,7 @@ long slip_linear(const struct linear *w, const float *x, long rows, int add, flo
     if (acts_floats(rows, w->inputs) > floats) return acts_floats(rows, w->inputs);
     struct acts a = acts_for(w, room, rows);
     struct meeting place = {0};
-#pragma omp parallel num_threads(num_threads)
+#pragma omp parallel num_threads(team)
     {
         meeting = &place;
         if (w->is_quantised) quantise_rows(&a, x, rows);
@@ -286,8 +286,10 @@ long slip_forward(const struct decoder *d, const struct rows *given, const struc
     struct room own = room_of(d->layers[0], rows, batch.max_keys, rest);
     struct acts last = acts_for(d->head, rest, outputs);
     struct meeting place = {0};
+    long long started = now_ns();
+    begin_pass();
     slip_embed(d->embedding, batch.tokens, rows, x);
-#pragma omp parallel num_threads(num_threads)
+#pragma omp parallel num_threads(team)
     {
         meeting = &place;
         for (long i = 0; i < d->count; i++) {
@@ -304,6 +306,7 @@ long slip_forward(const struct decoder *d, const struct rows *given, const struc
 #pragma omp for schedule(static) nowait
         for (long r = 0; r < outputs; r++) likeliest[r] = (int32_t)highest(logits + r * vocabulary, vocabulary);
     }
+    end_pass(&place, now_ns() - started);
     return 0;
 }
 
@@ -329,7 +332,7 @@ static void head_layer(const struct head *h, const struct batch *batch, const fl
     struct room room = room_of(l, rows, batch->max_keys, scratch);
     struct acts read = acts_for(l->qkv, room.acts, rows);
     struct meeting place = {0};
-#pragma omp parallel num_threads(num_threads)
+#pragma omp parallel num_threads(team)
     {
         meeting = &place;
 #pragma omp for schedule(static) nowait
@@ -392,7 +395,7 @@ static void draft_logits(const struct head *h, const float *x, long rows, float 
     const struct linear *read = h->rough && rows < PAIRED_ROWS ? h->rough : h->logits;
     struct acts a = acts_for(read, room, rows);
     struct meeting place = {0};
-#pragma omp parallel num_threads(num_threads)
+#pragma omp parallel num_threads(team)
     {
         meeting = &place;
         if (read->is_quantised) quantise_rows(&a, x, rows);
@@ -483,7 +486,7 @@ static void read_features(const struct head *h, const struct batch *batch, const
     float *normed = scratch, *token = normed + padded(rows * inputs), *room = token + padded(rows * width);
     struct acts a = acts_for(h->fuse, room, rows);
     struct meeting place = {0};
-#pragma omp parallel num_threads(num_threads)
+#pragma omp parallel num_threads(team)
     {
         meeting = &place;
 #pragma omp for schedule(static) nowait

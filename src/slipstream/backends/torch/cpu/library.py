@@ -43,6 +43,7 @@ _COUNTS: dict[str, list[type]] = {  # those that return a number
     "slip_head_layer": [_POINTER, _POINTER, _POINTER, _POINTER, *_ROOM],
     "slip_read_features": [_POINTER, _POINTER, _POINTER, _POINTER, *_ROOM],
     "slip_draft_chains": [_POINTER, _POINTER, _LONG, _POINTER, _POINTER, _POINTER, _POINTER, *_ROOM],
+    "slip_team": [],
     "slip_choose": [_POINTER, _LONG, ctypes.c_double, ctypes.c_uint64],
 }
 _SOURCES = ("kernels.c", "quantised.c", "layer.c")  # one after the other, as one file
