@@ -12,7 +12,7 @@ import operator
 import time
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -47,51 +47,41 @@ class DrafterGuard:
         """
         draft_s: dict[str, float] = {}
         trees = [EMPTY_TREE] * len(asks)
-        for drafter, members in _by_drafter([ask.drafter for ask in asks]):
-            started, members = self._clock(), [i for i in members if asks[i].stream.drafter]
-            for i, tree in zip(members, self._ask([asks[i] for i in members]), strict=True):
+
+        def ask(places: list[int]) -> None:
+            for i, tree in zip(places, _proposals([asks[i] for i in places], self.vocab_size), strict=True):
                 trees[i] = tree
+
+        for drafter, places in _by_drafter([ask.drafter for ask in asks]):
+            started = self._clock()
+            self._call(ask, places, [ask.stream for ask in asks])
             draft_s[drafter.name] = draft_s.get(drafter.name, 0.0) + self._clock() - started
         return trees, draft_s
-
-    def _ask(self, asks: Sequence[Ask]) -> list[DraftTree]:
-        """A drafter may fail because of one stream. After a failure it is asked for each stream alone, and is dropped
-        only for streams where it fails again.
-        """
-        for ask in asks:
-            ask.stream.least_chance = ask.least_chance
-        if not asks:
-            return []
-        try:
-            budgets = [ask.budget for ask in asks]
-            proposals = list(asks[0].drafter.propose([ask.stream for ask in asks], budgets))
-            if len(proposals) == len(asks) and _need_no_change(proposals, budgets, self.vocab_size):
-                return [tree or EMPTY_TREE for tree in proposals]
-            return [checked(t, n, self.vocab_size) for t, n in zip(proposals, budgets, strict=True)]
-        except Exception as error:
-            if len(asks) == 1:
-                self._give_up(asks[0].stream, error)
-                return [EMPTY_TREE]
-            return [self._ask([ask])[0] for ask in asks]
 
     def read_prompts(self, read: Sequence[tuple[Stream, int]]) -> None:
         """Lets drafters read prompts as far as the target has: so many tokens more of these streams."""
         readers = [(own, part) for part in read for own in members_of(part[0].drafter) if reads_prompts(own)]
-        for drafter, places in _by_drafter([drafter for drafter, _ in readers]):
-            self._read(drafter, [readers[i][1] for i in places])
 
-    def _read(self, drafter: Drafter, read: Sequence[tuple[Stream, int]]) -> None:
-        """After a failure each stream is read alone, and the drafter is dropped only for those where it fails again."""
-        read = [part for part in read if part[0].drafter]
+        def read_at(places: list[int]) -> None:
+            drafter: Any = readers[places[0]][0]
+            drafter.read_prompts(*zip(*[readers[i][1] for i in places], strict=True))
+
+        for _, places in _by_drafter([drafter for drafter, _ in readers]):
+            self._call(read_at, places, [stream for _, (stream, _) in readers])
+
+    def _call(self, call: Callable[[list[int]], None], places: list[int], streams: Sequence[Stream]) -> None:
+        """Calls a drafter for the streams at these places that still have one. It may fail because of one stream: it is
+        then called for each alone, and given up only for streams where it fails again."""
+        places = [i for i in places if streams[i].drafter]
         try:
-            if read:
-                cast(Any, drafter).read_prompts(*zip(*read, strict=True))
+            if places:
+                call(places)
         except Exception as error:
-            if len(read) == 1:
-                self._give_up(read[0][0], error)
+            if len(places) == 1:
+                self._give_up(streams[places[0]], error)
                 return
-            for part in read:
-                self._read(drafter, [part])
+            for i in places:
+                self._call(call, [i], streams)
 
     def observe(self, observations: Sequence[Observation]) -> None:
         running = [o for o in observations if not o.stream.is_complete]
@@ -124,6 +114,17 @@ class DrafterGuard:
             log.warning(message)
             log.debug("the drafter's traceback", exc_info=error)
         return message
+
+
+def _proposals(asks: Sequence[Ask], vocab_size: int) -> list[DraftTree]:
+    """One drafter's valid drafts. Raises what it raises, and TypeError or ValueError for what is not a draft."""
+    for ask in asks:
+        ask.stream.least_chance = ask.least_chance
+    budgets = [ask.budget for ask in asks]
+    proposals = list(asks[0].drafter.propose([ask.stream for ask in asks], budgets))
+    if len(proposals) == len(asks) and _need_no_change(proposals, budgets, vocab_size):
+        return [tree or EMPTY_TREE for tree in proposals]
+    return [checked(t, n, vocab_size) for t, n in zip(proposals, budgets, strict=True)]
 
 
 def checked(tree: object, budget: int, vocab_size: int) -> DraftTree:

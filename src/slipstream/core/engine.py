@@ -305,9 +305,8 @@ class Engine:
     def _read_prompts(self, parts: list[StreamPart], num_rows: int, score_s: float) -> None:
         """Draft models read the prompts as the target does, part by part, so that no stream waits for all of one."""
         reading = self._clock()
-        self._drafter_guard.read_prompts(
-            [(p.stream, len(p.pending)) for p in parts if p.is_prefill and not p.stream.done]
-        )
+        read = [(part.stream, len(part.pending)) for part in parts if part.is_prefill and not part.stream.done]
+        self._drafter_guard.read_prompts(read)
         self._pace.record(num_rows, score_s + self._clock() - reading)
 
     def _verify(self, part: StreamPart, scores: Scores) -> Observation:
