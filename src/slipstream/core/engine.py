@@ -32,12 +32,12 @@ from slipstream.core.tree import ROOT
 from slipstream.core.turn import TURN
 from slipstream.core.verify import VERIFIERS, Verdict, Verifier
 from slipstream.errors import CapacityError, ContextFullError, NonFiniteLogitsError, SlipstreamError, UsageError
+from slipstream.plugins import missing_part
 
 log = logging.getLogger("slipstream")
 
 _INHERIT: Literal["inherit"] = "inherit"
 _BEYOND_END_TOKENS = 8  # that a draft may have after the end of an answer: a device has graphs for as many
-_DRAFTER_PARTS = ("name", "is_free", "begin", "propose", "observe", "end")
 
 
 class EngineTokenizer(Protocol):
@@ -180,7 +180,7 @@ class Engine:
         be called from anywhere. Harmless when the stream is over."""
         if not stream.done:
             stream.is_cancelled = True
-            TURN.soon(self._release_finished)
+            TURN.soon(self._update_streams)
 
     def close(self) -> None:
         """Cancels everything that runs or waits."""
@@ -213,7 +213,7 @@ class Engine:
         """
         with TURN.taken():
             started = self._clock()
-            self._release_finished()
+            self._update_streams()
             self._admit()
             if not self._active:
                 return False
@@ -226,7 +226,7 @@ class Engine:
                 _end(parts, SlipstreamError(f"the round was interrupted: {type(error).__name__}"))
                 raise
             finally:
-                self._release_finished()
+                self._update_streams()
             return True
 
     def _round(self, parts: list[StreamPart], started: float) -> None:
@@ -246,7 +246,8 @@ class Engine:
         observations = self._commit(parts, scores)
         if has_prefill:
             self._read_prompts(parts, num_rows, score_s)
-        num_taken = [self._receive(o) for o in observations]
+        for observation in observations:
+            self._receive(observation)
         self._drafter_guard.observe(observations)
         measured = self._clock()
         outcome = RoundOutcome(
@@ -261,7 +262,7 @@ class Engine:
             plan=draft.plan,
             plan_s=plan_s,
         )
-        enter_round(outcome, num_taken, [part.stream for part in parts if part.is_prefill], self.stats)
+        enter_round(outcome, [part.stream for part in parts if part.is_prefill], self.stats)
         for observation in observations:
             observation.stream.conclude()
         if draft.plan or any(part.stream.drafter for part in parts):
@@ -296,10 +297,8 @@ class Engine:
                     observations.append(self._verify(part, score))
                 else:
                     part.sequence.commit()
-            except NonFiniteLogitsError as error:
-                part.stream.finish("error", self._explained(error))
             except Exception as error:
-                part.stream.finish("error", error)
+                part.stream.finish("error", self._explained(error))
         return observations
 
     def _read_prompts(self, parts: list[StreamPart], num_rows: int, score_s: float) -> None:
@@ -325,7 +324,9 @@ class Engine:
             for node, token in zip(nodes, verdict.tokens(part.tree), strict=True)
         ]
 
-    def _explained(self, error: NonFiniteLogitsError) -> NonFiniteLogitsError:
+    def _explained(self, error: Exception) -> Exception:
+        if not isinstance(error, NonFiniteLogitsError):
+            return error
         return NonFiniteLogitsError(f"{self.target.info.name} gave no usable logits, {error}: {self.target.diagnose()}")
 
     def _room(self, stream: Stream, early_draft: int) -> int:
@@ -342,19 +343,19 @@ class Engine:
         more = min(own + _BEYOND_END_TOKENS, info.context_length) if info.runs_ahead else own
         return more if self.target.can_open(more) else own
 
-    def _receive(self, observation: Observation) -> int:
-        """Hands the new tokens to the stream until it is done; returns how many it took."""
+    def _receive(self, observation: Observation) -> None:
+        """Hands the new tokens to the stream until it is done, and counts them."""
         tokens, stream = observation.tokens, observation.stream
         sources, end_tokens, last = observation.sources(), self.tokenizer.eos_ids, len(tokens) - 1
         logprobs: Sequence[TokenLogprobs | None] = observation.logprobs or [None] * len(tokens)
-        taken = 0
         try:
-            while taken <= last and not stream.is_complete:
-                stream.receive(tokens[taken], taken < last, end_tokens, sources[taken], logprobs[taken])
-                taken += 1
+            for i, token in enumerate(tokens):
+                if stream.is_complete:
+                    break
+                stream.receive(token, i < last, end_tokens, sources[i], logprobs[i])
+                observation.num_taken += 1
         except Exception as error:
             stream.finish("error", error)
-        return taken
 
     # -- joining and leaving --------------------------------------------------------------------------------------
 
@@ -381,15 +382,17 @@ class Engine:
             self._drafter_guard.begin(stream)
             stream.stats.num_reused = stream.sequence.length
 
-    def _release_finished(self) -> None:
-        """Ends streams that were cancelled, and frees the places of all that are over. Only between rounds."""
+    def _update_streams(self) -> None:
+        """Lets submitted streams wait, ends cancelled ones, and releases all that are over. Only between rounds."""
         while self._submitted:
             self._waiting.append(self._submitted.popleft())
         for stream in (*self._waiting, *self._active):
             if stream.is_cancelled:
                 stream.finish("cancelled")
-        if all(s.finish_reason is None for s in (*self._active, *self._waiting)):
-            return
+        if any(stream.done for stream in (*self._waiting, *self._active)):
+            self._release_finished()
+
+    def _release_finished(self) -> None:
         finished = [s for s in self._active if s.done]
         self._active = [s for s in self._active if not s.done]
         self._waiting = deque(s for s in self._waiting if not s.done)
@@ -400,10 +403,10 @@ class Engine:
                 log.exception("stream %d could not be released", stream.id)
 
     def _end_all(self) -> None:
-        self._release_finished()
+        self._update_streams()
         for stream in (*self._waiting, *self._active):
             stream.is_cancelled = True
-        self._release_finished()
+        self._update_streams()
 
     def _release(self, stream: Stream) -> None:
         try:
@@ -425,9 +428,8 @@ def _end(parts: Iterable[StreamPart], error: BaseException) -> None:
 
 
 def _checked_drafter(drafter: object) -> Drafter | None:
-    missing = [name for name in _DRAFTER_PARTS if drafter is not None and not hasattr(drafter, name)]
-    if missing:
-        raise UsageError(f"drafter is a {type(drafter).__name__}, which has no {missing[0]}; expected a Drafter")
+    if drafter is not None and (lacks := missing_part(drafter, Drafter)):
+        raise UsageError(f"drafter is a {type(drafter).__name__}, which has no {lacks}; expected a Drafter")
     return cast(Drafter | None, drafter)
 
 

@@ -10,12 +10,9 @@ from slipstream.core.stats import RoundRecord, Stats
 from slipstream.core.stream import Stream
 
 
-def enter_round(outcome: RoundOutcome, num_taken: Sequence[int], prefilling: Sequence[Stream], total: Stats) -> None:
-    """Enters the round into the stats of each stream, at an equal share of its seconds, and into `total`.
-
-    `num_taken`: tokens that each observed stream took. `prefilling`: streams that read a prompt, which is no decoding:
-    their seconds are counted apart.
-    """
+def enter_round(outcome: RoundOutcome, prefilling: Sequence[Stream], total: Stats) -> None:
+    """Enters the round into the stats of each stream, at an equal share of its seconds, and into `total`. `prefilling`:
+    streams that read a prompt, which is no decoding: their seconds are counted apart."""
     share = 1.0 / outcome.num_streams
     for stream in prefilling:
         stream.stats.prefill_s += outcome.score_s * share
@@ -24,9 +21,9 @@ def enter_round(outcome: RoundOutcome, num_taken: Sequence[int], prefilling: Seq
     # Streams with equal figures share a record: making 256 of them takes longer than all else here.
     records: dict[tuple[int, int, int, int, float], RoundRecord] = {}
     counts: Counter[tuple[int, int, int, int, float]] = Counter()
-    for o, taken in zip(outcome.observations, num_taken, strict=True):
+    for o in outcome.observations:
         depths, own_share = o.scored.depths(), 0.0 if o.stream.id in prefilled else share
-        figures = len(depths), max(depths, default=0), min(len(o.verdict.path), taken), taken, own_share
+        figures = len(depths), max(depths, default=0), min(len(o.verdict.path), o.num_taken), o.num_taken, own_share
         if figures not in records:
             records[figures] = _record(outcome, *figures)
         counts[figures] += 1

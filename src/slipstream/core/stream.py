@@ -225,6 +225,7 @@ class Observation:
     offers: Sequence[Offer] = ()  # of which the tree was made
     logprobs: Sequence[TokenLogprobs] = ()  # of the verdict's tokens, if they were asked for
     tokens: list[int] = field(init=False)  # that the stream gains: the verdict's
+    num_taken: int = field(init=False, default=0)  # of these tokens: fewer where the answer ends among them
 
     def __post_init__(self) -> None:
         self.tokens = self.verdict.tokens(self.scored)
