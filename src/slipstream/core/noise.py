@@ -86,9 +86,9 @@ def gumbel(
     return gumbel_of(hash32(seed, position, tokens, domain))
 
 
-def token_noise(seed: int, position: int, token: int, domain: Domain = Domain.TARGET) -> float:
-    """`gumbel` of one token."""
-    return -math.log(-math.log(uniform(seed, position, token, domain)))
+def token_noise(seed: int, position: int, token: int) -> float:
+    """`gumbel` of one token, for the target's choice."""
+    return -math.log(-math.log(uniform(seed, position, token, Domain.TARGET)))
 
 
 def uniform(seed: int, position: int, index: int, domain: Domain = Domain.ACCEPT) -> float:
