@@ -32,6 +32,7 @@ from slipstream.models import open_checkpoint
 from slipstream.models.text.tokenizer import Tokenizer
 from slipstream.policy import make_policy
 from slipstream.server.answers import ChatFormat
+from slipstream.server.app import make_app
 from slipstream.server.scheduler import Job
 
 pytestmark = pytest.mark.real_model
@@ -452,7 +453,18 @@ def test_keys_share_the_server_fairly(tokenizer):
         for thread in threads:
             thread.join()
         assert order.index(keys[1]) < len(order) - 2
-        assert post(server, QUESTION)[0] == post(server, QUESTION, Authorization="Bearer key-number-tw")[0] == 401
+        assert post(server, QUESTION, Authorization="Bearer key-number-tw")[0] == 401
+
+
+def test_all_but_the_page_and_the_state_of_the_server_needs_a_key(tokenizer):
+    with served(fake_engine(tokenizer), tokenizer, api_keys=("key-number-one",)) as server:
+        is_open = set()
+        for route in make_app(server.service).routes:
+            asked = connection(server)
+            asked.request(min(route.methods - {"HEAD"}), route.path)
+            if asked.getresponse().status != 401 and "." not in route.path:  # /openapi.json, and files of the page
+                is_open.add(route.path)
+        assert is_open == {"/", "/health", "/ready"}
 
 
 # -- the engine -------------------------------------------------------------------------------------------------------

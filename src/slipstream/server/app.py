@@ -19,6 +19,7 @@ from starlette.routing import Route
 from starlette.staticfiles import StaticFiles
 
 from slipstream.server.body import read_body
+from slipstream.server.keys import ApiKeys
 from slipstream.server.metrics import CONTENT_TYPE
 from slipstream.server.openapi import openapi
 from slipstream.server.preparing import Prepared, prepare_chat, prepare_completion
@@ -43,23 +44,37 @@ def make_app(service: Service) -> Starlette:
         await asyncio.to_thread(service.scheduler.stop)
 
     routes = Routes(service)
+    need_key = [
+        Route("/v1/chat/completions", routes.chat, methods=["POST"]),
+        Route("/v1/completions", routes.completions, methods=["POST"]),
+        Route("/v1/models", routes.models),
+        Route("/v1/models/{model:path}", routes.model),
+        Route("/v1/slipstream/stats", routes.stats),
+        Route("/metrics", routes.metrics),
+    ]
+    need_none = [
+        Route("/health", routes.health),
+        Route("/ready", routes.ready),
+        Route("/openapi.json", routes.openapi),
+        *_page_routes(),
+    ]
     return Starlette(
-        routes=[
-            Route("/v1/chat/completions", routes.chat, methods=["POST"]),
-            Route("/v1/completions", routes.completions, methods=["POST"]),
-            Route("/v1/models", routes.models),
-            Route("/v1/models/{model:path}", routes.model),
-            Route("/v1/slipstream/stats", routes.stats),
-            Route("/health", routes.health),
-            Route("/ready", routes.ready),
-            Route("/metrics", routes.metrics),
-            Route("/openapi.json", routes.openapi),
-            *_page_routes(),
-        ],
+        routes=[*(_with_key(route, service.keys) for route in need_key), *need_none],
         middleware=_middleware(service),
         exception_handlers={Refusal: _refused, HTTPException: _http_error, Exception: _failed},
         lifespan=running,
     )
+
+
+def _with_key(route: Route, keys: ApiKeys) -> Route:
+    """The route for those alone who send an API key; `key` of the request's state is its name."""
+
+    async def checked(http: Request) -> Response:
+        http.state.key = keys.identify(http.headers.get("authorization"))
+        response: Response = await route.endpoint(http)
+        return response
+
+    return Route(route.path, checked, methods=list(route.methods or ()))
 
 
 def _page_routes() -> list[Route]:
@@ -114,8 +129,7 @@ class Routes:
         return await self._generate(http, CompletionRequest, prepare_completion)
 
     async def _generate(self, http: Request, kind: type[Parsed], prepare: Prepare) -> Response:
-        """The path of every answer: who asks, what for, and then the answer."""
-        key = self._service.keys.identify(http.headers.get("authorization"))
+        """The path of every answer: what is asked for, and then the answer."""
         body = await read_body(http, BOUNDS.body_bytes, self._service.options.idle_limit)
         request = parse(kind, body)
         try:
@@ -124,14 +138,12 @@ class Routes:
             raise
         except Exception as error:
             raise refusal_for(error) from error
-        return await Responder(self._service, request, prepared, key).respond(http)
+        return await Responder(self._service, request, prepared, http.state.key).respond(http)
 
     async def models(self, http: Request) -> Response:
-        self._service.keys.identify(http.headers.get("authorization"))
         return JSONResponse({"object": "list", "data": [self._model()]})
 
     async def model(self, http: Request) -> Response:
-        self._service.keys.identify(http.headers.get("authorization"))
         if http.path_params["model"] != self._service.model:
             raise Refusal(404, "there is no such model", param="model", code="model_not_found")
         return JSONResponse(self._model())
@@ -156,7 +168,6 @@ class Routes:
         }
 
     async def stats(self, http: Request) -> Response:
-        self._service.keys.identify(http.headers.get("authorization"))
         return JSONResponse(self._service.live.to_dict(), headers={"Cache-Control": "no-store"})
 
     async def health(self, http: Request) -> Response:
@@ -170,7 +181,6 @@ class Routes:
         return JSONResponse({"status": "ready", "model": self._service.model})
 
     async def metrics(self, http: Request) -> Response:
-        self._service.keys.identify(http.headers.get("authorization"))
         return Response(self._service.scheduler.metrics.text(), media_type=CONTENT_TYPE)
 
     async def openapi(self, http: Request) -> Response:
