@@ -18,7 +18,7 @@ from slipstream.train.batches import Corpus, Schedule
 from slipstream.train.messages import Messenger, time_left
 from slipstream.train.outcomes import BatchOutcome, TrainableDrafter
 from slipstream.train.run_state import RunState, Tensors
-from slipstream.train.settings import RunOptions
+from slipstream.train.setup import TrainingSetup
 from slipstream.train.stored_states import StoredStates
 
 LOG_EVERY = 50  # steps; reading the loss waits for the device
@@ -53,17 +53,17 @@ class Trainer:
     drafter: TrainableDrafter
     learned: Corpus
     judged: Corpus
-    options: RunOptions
-    device: torch.device
+    setup: TrainingSetup
     messenger: Messenger
     save: Callable[[RunState], None]  # writes a checkpoint
     state: RunState = field(default_factory=RunState)
     stored: StoredStates | None = None  # of the texts to learn from
 
     def __post_init__(self) -> None:
-        self._schedule = Schedule(self.learned, self.options.batch_tokens, self.options.seed)
+        self._options, self._device = self.setup.options, self.setup.device
+        self._schedule = Schedule(self.learned, self._options.batch_tokens, self._options.seed)
         self._module = self.drafter.module
-        self._optimizers = _optimizers(self._module, self.options, self.device)
+        self._optimizers = _optimizers(self._module, self.setup)
         if self.state.weights:
             self._module.load_state_dict(self.state.weights)
             for number, optimizer in enumerate(self._optimizers):
@@ -80,12 +80,12 @@ class Trainer:
             losses.append(self._step())
             self.state.step += 1
             self.state.elapsed_s = time.monotonic() - started
-            if self.state.step % LOG_EVERY == 0 or self.state.step % self.options.check_every == 0 or self._is_over():
+            if self.state.step % LOG_EVERY == 0 or self.state.step % self._options.check_every == 0 or self._is_over():
                 self._log(losses)
                 losses = []
-            if self.state.step % self.options.check_every == 0 or self._is_over():
+            if self.state.step % self._options.check_every == 0 or self._is_over():
                 self._check()
-            if time.monotonic() - saved >= self.options.save_seconds:
+            if time.monotonic() - saved >= self._options.save_seconds:
                 self._save(losses)
                 saved = time.monotonic()
         if self.messenger.stop_asked and not self._is_over():
@@ -95,7 +95,7 @@ class Trainer:
         return self.state
 
     def _is_over(self) -> bool:
-        return self._share() >= 1.0 or self.state.checks_without_gain > self.options.patience
+        return self._share() >= 1.0 or self.state.checks_without_gain > self._options.patience
 
     def _share(self) -> float:
         """Of the budget that is used up."""
@@ -104,19 +104,19 @@ class Trainer:
 
     def _used(self) -> tuple[float, float]:
         """Seconds or steps, and the budget of them."""
-        options, state = self.options, self.state
+        options, state = self._options, self.state
         return (state.step, options.steps) if options.seconds is None else (state.elapsed_s, options.seconds)
 
     def _step(self) -> torch.Tensor:
         """One update. Returns the loss on the device."""
         for group in (group for optimizer in self._optimizers for group in optimizer.param_groups):
-            group["lr"] = self.options.peak_rate * rate_at(self._share(), self.options.warm_up)
-        batch = self.learned.batch(self._schedule.at(self.state.step)).to(self.device)
+            group["lr"] = self.setup.peak_rate * rate_at(self._share(), self._options.warm_up)
+        batch = self.learned.batch(self._schedule.at(self.state.step)).to(self._device)
         with self._low_precision():
             loss = self.drafter(batch, self.stored).loss(self.drafter.step_decay)
         self._module.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(self._module.parameters(), self.options.clip)
+        torch.nn.utils.clip_grad_norm_(self._module.parameters(), self._options.clip)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "mkldnn_matmul")  # Muon multiplies in bf16, for which some CPUs are slow
             for optimizer in self._optimizers:
@@ -124,7 +124,7 @@ class Trainer:
         return loss.detach()
 
     def _low_precision(self) -> AbstractContextManager[Any]:
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda")
+        return torch.autocast(self._device.type, torch.bfloat16, enabled=self._device.type == "cuda")
 
     def _log(self, losses: list[torch.Tensor]) -> None:
         loss = self._mean(losses)
@@ -141,7 +141,7 @@ class Trainer:
     def _diverged(self, what: str) -> SlipstreamError:
         return SlipstreamError(
             f"training diverged: {what} at step {self.state.step}. Use a lower --learning-rate than "
-            f"{self.options.peak_rate:g} with another --output, and --texts {self.options.texts} to use the same text"
+            f"{self.setup.peak_rate:g} with another --output, and --texts {self.setup.texts} to use the same text"
         )
 
     def _check(self) -> None:
@@ -149,8 +149,8 @@ class Trainer:
         figures = self.judge()
         if not self.state.step and not math.isfinite(figures.loss):
             raise SlipstreamError(
-                f"the loss of {self.options.target} is NaN or infinite before training: its weights are damaged. "
-                f"Run: slipstream doctor --target {self.options.target}"
+                f"the loss of {self._options.target} is NaN or infinite before training: its weights are damaged. "
+                f"Run: slipstream doctor --target {self._options.target}"
             )
         self.state.records.append(
             {"step": self.state.step, "seconds": round(self.state.elapsed_s, 2), **figures.to_dict()}
@@ -187,9 +187,9 @@ class Trainer:
         return Figures(float(total.loss(self.drafter.step_decay)), shares.tolist(), by_kind)
 
     def _outcomes(self, corpus: Corpus) -> Iterator[BatchOutcome]:
-        for chosen in corpus.in_order(self.options.batch_tokens):
+        for chosen in corpus.in_order(self._options.batch_tokens):
             with self._low_precision():
-                yield self.drafter(corpus.batch(chosen).to(self.device))
+                yield self.drafter(corpus.batch(chosen).to(self._device))
 
     def _save(self, losses: list[torch.Tensor]) -> None:
         """`losses`: those since the last line of the log. Raises SlipstreamError instead of saving what diverged."""
@@ -209,24 +209,20 @@ def rate_at(share: float, warm_up: float) -> float:
     return 0.5 + 0.5 * math.cos(math.pi * min(1.0, (share - warm_up) / max(1 - warm_up, 1e-9)))
 
 
-def _optimizers(module: nn.Module, options: RunOptions, device: torch.device) -> list[torch.optim.Optimizer]:
+def _optimizers(module: nn.Module, setup: TrainingSetup) -> list[torch.optim.Optimizer]:
     """Muon for the matrices of layers, whose update has the same size in all directions; AdamW for vocabularies, of
     which most rows are rare, and for gains of norms, which are not pulled to zero."""
     matrices = {name: weight for name, weight in module.named_parameters() if weight.dim() > 1}
     gains = [weight for weight in module.parameters() if weight.dim() == 1]
     rows = [weight for name, weight in matrices.items() if _is_vocabulary(name)]
     hidden = [weight for name, weight in matrices.items() if not _is_vocabulary(name)]
-    output = {
-        "params": [*rows, *(hidden if options.optimizer == "adamw" else [])],
-        "weight_decay": options.weight_decay,
-    }
+    decay = setup.options.weight_decay
+    output = {"params": [*rows, *(hidden if setup.optimizer == "adamw" else [])], "weight_decay": decay}
     others = {"params": gains, "weight_decay": 0.0}
-    adamw = torch.optim.AdamW([output, others], lr=options.peak_rate, betas=_BETAS, fused=device.type == "cuda")
-    if options.optimizer == "adamw":
+    adamw = torch.optim.AdamW([output, others], lr=setup.peak_rate, betas=_BETAS, fused=setup.device.type == "cuda")
+    if setup.optimizer == "adamw":
         return [adamw]
-    muon = torch.optim.Muon(
-        hidden, lr=options.peak_rate, weight_decay=options.weight_decay, adjust_lr_fn="match_rms_adamw"
-    )
+    muon = torch.optim.Muon(hidden, lr=setup.peak_rate, weight_decay=decay, adjust_lr_fn="match_rms_adamw")
     return [adamw, muon]
 
 

@@ -12,7 +12,7 @@ from slipstream.errors import CapacityError
 from slipstream.models.config import DecoderConfig
 from slipstream.models.draft_heads.config import HeadConfig
 from slipstream.models.tensors import expected_tensors
-from slipstream.train.settings import RunOptions, TrainOptions, usual_streams
+from slipstream.train.settings import RunOptions, TrainOptions
 
 _GB = 1e9
 _COPIES = 5  # of trained weights in float32: themselves, gradients, two moments, the best; checkpoints need none
@@ -67,15 +67,14 @@ class TrainingPlan:
 
 
 def plan_training(
-    target: DecoderConfig, size: TraineeSize, options: RunOptions, device: torch.device, item_bytes: int
+    target: DecoderConfig, size: TraineeSize, streams: int, length: int, device: torch.device, item_bytes: int
 ) -> TrainingPlan:
-    """`item_bytes` is the size of one weight of the target."""
+    """`streams` texts of `length` tokens are written at a time. `item_bytes`: of one weight of the target."""
     cache_item = 4 if device.type == "cpu" else item_bytes
     kv_token = 2 * target.num_layers * target.num_kv_heads * target.head_dim * cache_item
-    streams = 0 if options.transcripts else options.streams or usual_streams(device.type)
     return TrainingPlan(
         target=item_bytes * decoder_parameters(target),
-        writing=streams * options.length * kv_token,
+        writing=streams * length * kv_token,
         trained=_COPIES * 4 * size.num_parameters,
         activations=size.step_bytes,
         fixed=_FIXED_BYTES[device.type],

@@ -15,7 +15,7 @@ from slipstream import __version__
 from slipstream.backends import AUTO, MachineOptions
 from slipstream.backends.torch.kv_pool import tokens_for
 from slipstream.backends.torch.memory import free_bytes
-from slipstream.backends.torch.options import DTYPES, TorchOptions, pick_device, pick_dtype
+from slipstream.backends.torch.options import DTYPES
 from slipstream.core.engine import Engine
 from slipstream.errors import UsageError
 from slipstream.loading import load
@@ -30,14 +30,8 @@ from slipstream.train.memory import TrainingPlan, plan_training
 from slipstream.train.messages import Messenger
 from slipstream.train.plot import page
 from slipstream.train.run_state import RunState, best_of, load_state
-from slipstream.train.settings import (
-    OPTIMIZERS,
-    DistilOptions,
-    RunOptions,
-    TrainOptions,
-    usual_optimizer,
-    usual_streams,
-)
+from slipstream.train.settings import OPTIMIZERS, DistilOptions, TrainOptions
+from slipstream.train.setup import TrainingSetup, set_up
 from slipstream.train.shards import Shards, Text
 from slipstream.train.stored_states import StoredStates, stored_states
 from slipstream.train.texts import LEAST_TEXTS, TextMaker, refuse_split, refuse_too_few, too_few
@@ -65,51 +59,27 @@ class TrainResult:
         return {"folder": str(self.folder), "is_finished": self.is_finished, "steps": self.steps, **self.facts}
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
 class TrainingRun:
-    options: RunOptions
+    setup: TrainingSetup
     target: Checkpoint
     trainee: Trainee
     output: Path
-    machine: MachineOptions
     messenger: Messenger
-    command: str = ""
-
-    def __post_init__(self) -> None:
-        self.work = self.output.with_name(f"{self.output.name}.training")
-        there = [path for path in self.trainee.outputs(self.output) if path.exists()]
-        if there and not self.work.exists():
-            raise UsageError(f"{there[0]} exists, and no training of it: choose another --output")
-        refuse_unwritable(self.work / "checkpoint.pt")
-        machine = self.machine
-        self.load_options = TorchOptions(device=machine.device, dtype=machine.dtype, threads=machine.threads)
-        self.device = pick_device(machine.device)
-        self.dtype = pick_dtype(machine.dtype, self.device)
-        optimizer = self.options.optimizer or usual_optimizer(self.device.type)
-        streams = self.options.streams or usual_streams(self.device.type)
-        texts = self.options.texts or self.work / "texts"
-        self.options = replace(self.options, optimizer=optimizer, streams=streams, texts=texts)
-        if machine.threads:
-            torch.set_num_threads(machine.threads)
-        if self.options.length + BULK_STEPS > self.target.config.context_length:
-            raise UsageError(
-                f"--length is {self.options.length}, but {self.target.name} holds {self.target.config.context_length}, "
-                f"{BULK_STEPS} of them to spare: lower it"
-            )
-        refuse_too_few(self.options, self.target.tokenizer)
+    command: str
 
     def run(self) -> TrainResult:
         """Raises UsageError, ModelError, CapacityError; KeyboardInterrupt where it was stopped before training."""
-        settings = {**self.options.training(), **self.trainee.settings(), "dtype": self.dtype}
-        state = load_state(self.work / "checkpoint.pt", settings)
+        options, settings = self.setup.options, self.setup.training() | self.trainee.settings()
+        state = load_state(self.setup.checkpoint, settings)
         for note in self.trainee.notes():
             self.messenger.say(note)
         plan = self._plan()
         texts, data_s = self._texts()
         if len(texts) < LEAST_TEXTS:
-            raise too_few(self.options, len(texts))
-        refuse_split(self.options, texts)
-        learned, judged = split(texts, self.options.held_back, self.options.user_weight)
+            raise too_few(options, len(texts))
+        refuse_split(options, texts)
+        learned, judged = split(texts, options.held_back, options.user_weight)
         counts = f"{len(texts):,} texts, {len(judged.texts):,} of them held back"
         state = state or RunState()
         self.messenger.say("; ".join(part for part in (counts, self.trainee.read(learned.texts, state.ids)) if part))
@@ -124,17 +94,18 @@ class TrainingRun:
 
     def _plan(self) -> TrainingPlan:
         """Raises CapacityError where it does not fit."""
-        item_bytes = DTYPES[self.dtype].itemsize
+        setup, item_bytes = self.setup, DTYPES[self.setup.dtype].itemsize
         size = self.trainee.size(item_bytes)
-        plan = plan_training(self.target.config, size, self.options, self.device, item_bytes)
+        streams = 0 if setup.options.transcripts else setup.streams
+        plan = plan_training(self.target.config, size, streams, setup.options.length, setup.device, item_bytes)
         self.messenger.say(plan.text())
         plan.check()
         return plan
 
     def _texts(self) -> tuple[list[Text], float]:
         """All texts, and the seconds that making them took now."""
-        assert self.options.texts is not None
-        shards = Shards(self.options.texts, self.options.recipe())
+        setup = self.setup
+        shards = Shards(setup.texts, setup.options.recipe())
         engines: list[Engine] = []
 
         def engine() -> Engine:
@@ -143,21 +114,20 @@ class TrainingRun:
             return engines[0]
 
         started = time.monotonic()
-        TextMaker(self.options, self.target.tokenizer, engine, self.messenger).make(shards)
+        TextMaker(setup.options, self.target.tokenizer, engine, self.messenger, setup.streams).make(shards)
         elapsed_s = time.monotonic() - started
         engines.clear()
         gc.collect()
-        if self.device.type == "cuda":
+        if setup.device.type == "cuda":
             torch.cuda.empty_cache()
         return list(shards.all()), elapsed_s
 
     def _engine(self) -> Engine:
-        length = self.options.length + BULK_STEPS
-        streams = self.options.streams or usual_streams(self.device.type)
-        many_rows = "fp" if self.device.type == "cuda" else AUTO  # with codes, 64 rows take 3.6 times as long as one
-        kv_tokens = tokens_for(streams, length)
-        options = replace(self.load_options, context_length=length, kv_tokens=kv_tokens, activations=many_rows)
-        return load(self.options.target, drafter="none", options=options, max_streams=streams)
+        setup, length = self.setup, self.setup.options.length + BULK_STEPS
+        many_rows = "fp" if setup.device.type == "cuda" else AUTO  # with codes, 64 rows take 3.6 times as long as one
+        kv_tokens = tokens_for(setup.streams, length)
+        options = replace(setup.loading, context_length=length, kv_tokens=kv_tokens, activations=many_rows)
+        return load(setup.options.target, drafter="none", options=options, max_streams=setup.streams)
 
     def _trained(
         self, corpora: tuple[Corpus, Corpus], state: RunState, settings: dict[str, Any], plan: TrainingPlan
@@ -166,46 +136,42 @@ class TrainingRun:
             return state
         if state.step:
             self.messenger.say(f"going on at step {state.step:,}")
-        torch.manual_seed(self.options.seed)
+        setup = self.setup
+        torch.manual_seed(setup.options.seed)
         learned, judged = corpora
-        longest = self.options.length + PADDED_TO + self.trainee.steps_ahead
-        target = load_target(self.target, self.trainee.feature_layers, self.device, DTYPES[self.dtype], longest)
-        drafter = self.trainee.begin(target, self.device, len(learned.kinds))
+        longest = setup.options.length + PADDED_TO + self.trainee.steps_ahead
+        target = load_target(self.target, self.trainee.feature_layers, setup.device, DTYPES[setup.dtype], longest)
+        drafter = self.trainee.begin(target, setup.device, len(learned.kinds))
 
         def save(now: RunState) -> None:
-            now.save(self.work / "checkpoint.pt", settings)
+            now.save(setup.checkpoint, settings)
             self._write_log(now)
 
-        self.messenger.phase(f"training, {'steps' if self.options.seconds is None else 'seconds'}")
+        self.messenger.phase(f"training, {'steps' if setup.options.seconds is None else 'seconds'}")
         stored = self._stored(target, learned, plan)
-        trained = Trainer(
-            drafter, learned, judged, self.options, self.device, self.messenger, save, state, stored
-        ).run()  # fmt: skip
+        trained = Trainer(drafter, learned, judged, setup, self.messenger, save, state, stored).run()
         if not trained.step:
             raise KeyboardInterrupt
         return trained
 
     def _stored(self, target: TargetForward, learned: Corpus, plan: TrainingPlan) -> StoredStates | None:
         """None also where training ends before it has read every text: storing would cost more than it saves."""
-        options = self.options
+        options, device = self.setup.options, self.setup.device
         if options.seconds is None and options.steps * options.batch_tokens <= int(learned.starts[-1]):
             return None
-        max_bytes = plan.stored(free_bytes(self.device))
-        return stored_states(target, learned, options.batch_tokens, self.device, max_bytes)
+        return stored_states(target, learned, options.batch_tokens, device, plan.stored(free_bytes(device)))
 
     # -- what is left of it ---------------------------------------------------------------------------------------
 
     def _write_log(self, state: RunState) -> None:
-        write_result(self.work / "log.jsonl", "".join(json.dumps(record) + "\n" for record in state.records))
-        write_result(
-            self.work / "training.html",
-            page(f"Training of a {self.trainee.what} for {self.target.name}", state.records),
-        )
+        write_result(self.setup.work / "log.jsonl", "".join(json.dumps(record) + "\n" for record in state.records))
+        title = f"Training of a {self.trainee.what} for {self.target.name}"
+        write_result(self.setup.work / "training.html", page(title, state.records))
 
     def _facts(self, texts: list[Text], state: RunState, data_s: float) -> dict[str, Any]:
         checks = [record for record in state.records if "accepted_length" in record]
         best = max(checks, key=lambda check: float(check["accepted_length"]))
-        options, on_gpu = self.options, self.device.type == "cuda"
+        setup, options = self.setup, self.setup.options
         return {
             "target": self.target.name,
             "command": self.command,
@@ -223,13 +189,13 @@ class TrainingRun:
             "steps": state.step,
             "is_finished": state.is_finished,
             "batch_tokens": options.batch_tokens,
-            "learning_rate": options.peak_rate,
-            "optimizer": OPTIMIZERS[options.optimizer or "muon"],
+            "learning_rate": setup.peak_rate,
+            "optimizer": OPTIMIZERS[setup.optimizer],
             "data_minutes": data_s / 60,
             "train_minutes": state.elapsed_s / 60,
             "seed": options.seed,
-            "device": torch.cuda.get_device_name(self.device) if on_gpu else "CPU",
-            "dtype": self.dtype,
+            "device": torch.cuda.get_device_name(setup.device) if setup.device.type == "cuda" else "CPU",
+            "dtype": setup.dtype,
             "torch": torch.__version__,
             "slipstream": __version__,
             **({"untrained_length": checks[0]["accepted_length"]} if checks[0]["step"] == 0 else {}),
@@ -247,4 +213,24 @@ def run_training(
     target = open_checkpoint(options.target)
     make: Any = HeadTrainee if isinstance(options, TrainOptions) else DraftTrainee
     with messenger.catching_interrupts():
-        return TrainingRun(options, target, make(options, target), output, machine, messenger, command).run()
+        trainee = make(options, target)
+        setup = set_up(options, machine, output)
+        _refuse_unusable(setup, target, trainee.outputs(output))
+        if machine.threads:
+            torch.set_num_threads(machine.threads)
+        return TrainingRun(setup, target, trainee, output, messenger, command).run()
+
+
+def _refuse_unusable(setup: TrainingSetup, target: Checkpoint, outputs: list[Path]) -> None:
+    """Before anything is made. Raises UsageError for options that the target is too small for, or `outputs` that would
+    be overwritten or can't be written."""
+    there = [path for path in outputs if path.exists()]
+    if there and not setup.work.exists():
+        raise UsageError(f"{there[0]} exists, and no training of it: choose another --output")
+    refuse_unwritable(setup.checkpoint)
+    length, context = setup.options.length, target.config.context_length
+    if length + BULK_STEPS > context:
+        raise UsageError(
+            f"--length is {length}, but {target.name} holds {context}, {BULK_STEPS} of them to spare: lower it"
+        )
+    refuse_too_few(setup.options, target.tokenizer)

@@ -28,11 +28,11 @@ class RunOptions:
     # the text
     prompts: Path | None = None  # answer these instead of questions that the target writes itself
     transcripts: Path | None = None  # conversations that are finished: nothing is written
-    texts: Path | None = None  # where the text is kept; None: in the output folder
+    texts: Path | None = None  # where the text is kept; None: beside the output
     tokens: int = 4_000_000  # of answers, together
     length: int = 512  # tokens of a text, at most
     temperatures: str = "0,0,0.7,0.9"  # of answers; greedy twice, since most use is near it; small models ramble at 1
-    streams: int | None = None  # texts written at the same time; None: `usual_streams` of the device
+    streams: int | None = None  # texts written at the same time; None: by the device
     shard_texts: int = 2048  # conversations of a file, at most; a crash loses those of the last minute
 
     # training
@@ -42,7 +42,7 @@ class RunOptions:
     learning_rate: float | None = None  # at its peak; falls to 0 as a cosine. None: that of the optimizer
     warm_up: float = 0.03  # share of the training in which the rate rises
     weight_decay: float = 0.01
-    optimizer: str | None = None  # None: `usual_optimizer` of the device
+    optimizer: str | None = None  # None: by the device
     clip: float = 1.0  # norm of the gradients
     user_weight: float = 0.1  # weight of a user's tokens; the model's own weigh 1
     held_back: float = 0.03  # share of the texts that only judge
@@ -72,10 +72,6 @@ class RunOptions:
         """By optimizer."""
         raise NotImplementedError
 
-    @property
-    def peak_rate(self) -> float:
-        return self.usual_rates[self.optimizer or "muon"] if self.learning_rate is None else self.learning_rate
-
     def answer_temperatures(self) -> list[float]:
         return [float(n) for n in _numbers(self.temperatures, "--temperatures", "0,0.7,1")]
 
@@ -87,7 +83,7 @@ class RunOptions:
         return {name: value for name, value in self.to_dict().items() if name in names} | files
 
     def training(self) -> dict[str, Any]:
-        """What the trained weights depend on: a checkpoint of other settings is not continued."""
+        """Those that the trained weights depend on."""
         others = {"texts", "streams", "save_seconds"}
         return {name: value for name, value in self.to_dict().items() if name not in others}
 
@@ -162,17 +158,6 @@ def _with_digest(path: Path | None) -> str | None:
             return f"{path} (SHA-256 {hashlib.file_digest(file, 'sha256').hexdigest()[:12]})"
     except OSError as error:
         raise UsageError(f"{path} can't be read: {error.strerror or error}") from error
-
-
-def usual_optimizer(device: str) -> str:
-    """Muon learns faster: after 250 steps a head had an accepted length of 1.91 against 1.69, at the same rate. But it
-    multiplies in bf16, which takes 400 times as long as float32 on CPUs that don't have it."""
-    return "muon" if device == "cuda" else "adamw"
-
-
-def usual_streams(device: str) -> int:
-    """With 256 at the same time on two CPU cores, SmolLM2 had fewer than 9 to keep after 100 s."""
-    return 256 if device == "cuda" else 16
 
 
 def differences(now: dict[str, Any], then: dict[str, Any]) -> str:

@@ -22,7 +22,7 @@ from slipstream.train.chat_form import ChatForm
 from slipstream.train.filters import LEAST_ANSWER_TOKENS, Seen, is_worth_keeping
 from slipstream.train.messages import Messenger, time_left
 from slipstream.train.scripts import LEAST_ANSWER_ROOM, Kind, Script, Writing, given, least_length, random_script
-from slipstream.train.settings import MAX_HELD_BACK, RunOptions, usual_streams
+from slipstream.train.settings import MAX_HELD_BACK, RunOptions
 from slipstream.train.shards import Shards, Text
 from slipstream.train.transcripts import read_transcripts
 from slipstream.train.writer import run_scripts, writer_for
@@ -148,6 +148,7 @@ class TextMaker:
     tokenizer: Tokenizer
     engine: Callable[[], Engine]
     messenger: Messenger
+    streams: int  # texts written at the same time
 
     def make(self, shards: Shards) -> None:
         """Fills `shards`. What is there already is kept; another call goes on after the last shard.
@@ -248,8 +249,7 @@ class TextMaker:
             left = [time_left((wanted - now) * seconds / (now - kept))] if now > kept else []
             self.messenger.progress(now, wanted, ", ".join([f"{num_written / seconds:,.0f} tokens/s", *left]))
 
-        streams = self.options.streams or usual_streams("cpu")
-        return run_scripts(writer_for(self.engine()), self._scripts(first, kinds), streams, pulse)
+        return run_scripts(writer_for(self.engine()), self._scripts(first, kinds), self.streams, pulse)
 
     def _scripts(self, first: int, kinds: list[Kind] | None) -> Iterator[Script]:
         options, form = self.options, ChatForm(self.tokenizer)

@@ -182,13 +182,13 @@ def test_two_runs_that_begin_at_the_same_time_do_not_mix_their_recipes(tmp_path)
 
 
 def test_making_goes_on_with_the_same_text(learnable, tmp_path):
-    options = TrainOptions(target=str(learnable), tokens=600, length=32, shard_texts=12, streams=6, temperatures="1")
+    options = TrainOptions(target=str(learnable), tokens=600, length=32, shard_texts=12, temperatures="1")
     checkpoint = open_checkpoint(learnable)
     engine = load(learnable, drafter="none", max_streams=6)
 
     def make(folder: Path, tokens: int) -> list[list[int]]:
         shards = Shards(folder, options.recipe())
-        TextMaker(replace(options, tokens=tokens), checkpoint.tokenizer, lambda: engine, Messenger()).make(shards)
+        TextMaker(replace(options, tokens=tokens), checkpoint.tokenizer, lambda: engine, Messenger(), 6).make(shards)
         return [text.tokens.tolist() for text in shards.all()]
 
     first = make(tmp_path / "broken-off", 1)
@@ -200,13 +200,13 @@ def test_making_goes_on_with_the_same_text(learnable, tmp_path):
 @pytest.mark.parametrize("is_asked", [True, False], ids=["stopped", "killed"])
 def test_conversations_of_a_shard_that_is_not_full_are_kept(learnable, tmp_path, monkeypatch, is_asked):
     """The text is the same as that of a run that was not broken off, and ends with the conversation that has enough."""
-    options = TrainOptions(target=str(learnable), tokens=600, length=32, streams=6, temperatures="1")
+    options = TrainOptions(target=str(learnable), tokens=600, length=32, temperatures="1")
     checkpoint, said = open_checkpoint(learnable), []
 
     def make(folder: Path, messenger: Messenger) -> list[list[int]]:
         engine = load(learnable, drafter="none", max_streams=6)
         shards = Shards(folder, options.recipe())
-        TextMaker(options, checkpoint.tokenizer, lambda: engine, messenger).make(shards)
+        TextMaker(options, checkpoint.tokenizer, lambda: engine, messenger, 6).make(shards)
         return [text.tokens.tolist() for text in shards.all()]
 
     def break_off(done: float, total: float, what: str) -> None:
@@ -238,7 +238,7 @@ def test_writing_that_ended_because_nothing_new_came_does_not_begin_again(tiny, 
     options = TrainOptions(target=str(tiny), shard_texts=12)
     shards = Shards(tmp_path, options.recipe())
     shards.write(0, [answer(list(range(n, n + 30))) for n in range(9)], 12)
-    maker = TextMaker(options, open_checkpoint(tiny).tokenizer, lambda: None, Messenger())
+    maker = TextMaker(options, open_checkpoint(tiny).tokenizer, lambda: None, Messenger(), 6)
     maker.make(shards)
     assert shards.count() == 4
     maker.make(shards)
@@ -266,15 +266,15 @@ def refused() -> NoReturn:
 
 def test_prompts_of_the_user_are_answered_once_for_each_temperature(tiny, tmp_path):
     prompts = questions(tmp_path / "prompts.txt", 12)
-    options = TrainOptions(target=str(tiny), prompts=prompts, tokens=10_000, length=96, temperatures="0.9,1", streams=2)
+    options = TrainOptions(target=str(tiny), prompts=prompts, tokens=10_000, length=96, temperatures="0.9,1")
     shards = Shards(tmp_path / "texts", options.recipe())
     engine = load(tiny, drafter="none")
-    TextMaker(options, open_checkpoint(tiny).tokenizer, lambda: engine, Messenger()).make(shards)
+    TextMaker(options, open_checkpoint(tiny).tokenizer, lambda: engine, Messenger(), 6).make(shards)
     assert shards.count() == 1
     texts = list(shards.all())
     assert {text.kind for text in texts} == {"given"}
     assert len(texts) > 12 >= len({text.digest() for text in texts})
-    TextMaker(options, open_checkpoint(tiny).tokenizer, refused, Messenger()).make(shards)  # all are used: no engine
+    TextMaker(options, open_checkpoint(tiny).tokenizer, refused, Messenger(), 6).make(shards)  # all are used
 
 
 @pytest.mark.parametrize("name", ["prompts", "transcripts"])
@@ -398,7 +398,7 @@ def test_too_few_usable_texts_leave_no_folder_that_would_refuse_what_is_advised(
 
     def make(now: TrainOptions) -> Shards:
         shards = Shards(tmp_path / "texts", now.recipe())
-        TextMaker(now, open_checkpoint(tiny).tokenizer, lambda: None, Messenger()).make(shards)
+        TextMaker(now, open_checkpoint(tiny).tokenizer, lambda: None, Messenger(), 6).make(shards)
         return shards
 
     written(answers[:8])

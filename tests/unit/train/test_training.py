@@ -27,18 +27,17 @@ from slipstream.backends.torch.options import TorchOptions
 from slipstream.cli.terminal import TerminalReporter
 from slipstream.errors import CapacityError, SlipstreamError, UnsupportedModelError, UsageError
 from slipstream.loading import load
-from slipstream.models import open_checkpoint
 from slipstream.models.draft_heads.export import save_head
 from slipstream.models.draft_heads.files import open_head
 from slipstream.models.draft_heads.layouts import head_tensors
 from slipstream.models.hf.safetensors_file import read_file_header
 from slipstream.train import loop, run, run_state
-from slipstream.train.head_trainee import HeadTrainee
 from slipstream.train.loop import rate_at
 from slipstream.train.messages import Messenger
-from slipstream.train.run import TrainingRun, TrainResult, run_training
+from slipstream.train.run import TrainResult, run_training
 from slipstream.train.run_state import RunState, Tensors, load_state
 from slipstream.train.settings import TrainOptions
+from slipstream.train.setup import set_up
 from slipstream.train.shards import Shards
 from slipstream.train.stored_states import stored_states
 
@@ -109,9 +108,7 @@ def test_a_run_that_broke_off_goes_on_and_ends_with_the_same_weights(options, wh
 
 @pytest.mark.parametrize(("given", "used"), [(None, 16), (32, 32)])
 def test_a_cpu_writes_few_texts_at_the_same_time(options, tmp_path, given, used):
-    options, target = replace(options, streams=given), open_checkpoint(options.target)
-    run = TrainingRun(options, target, HeadTrainee(options, target), tmp_path / "head", CPU, Messenger())
-    assert run.options.streams == used
+    assert set_up(replace(options, streams=given), CPU, tmp_path / "head").streams == used
 
 
 def test_a_stop_leaves_a_head_that_can_be_used(options, tmp_path):
