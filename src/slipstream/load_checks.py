@@ -90,6 +90,9 @@ class ModelToLoad:
     options: BackendOptions | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.spec, str | Path):
+            kind = type(self.spec).__name__
+            raise UsageError(f"got a {kind} as model; expected a spec, a path or a LoadedModel (see load_model)")
         if self.options is not None and not hasattr(self.options, "backend"):
             kind = type(self.options).__name__
             raise UsageError(f"options is a {kind}; expected TorchOptions or LlamaCppOptions, or none")

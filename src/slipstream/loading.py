@@ -85,34 +85,59 @@ def _row_costs(model: Model) -> dict[int, float]:
     return {}
 
 
+@dataclass(frozen=True, slots=True)
+class LoadedPair:
+    """A target and what may draft for it: a model, a head by its spec, or neither."""
+
+    target: LoadedModel
+    draft: LoadedModel | None = None
+    head: str | Path | None = None
+
+
 def load_model(
-    spec: str | Path | LoadedModel,
-    options: BackendOptions | None = None,
-    report: Report = _silent,
-    *,
-    is_checked: bool = False,
+    spec: str | Path | LoadedModel, options: BackendOptions | None = None, report: Report = _silent
 ) -> LoadedModel:
     """A model by its spec, on the backend whose options are given, else on the one that suits it. What is loaded
-    already is returned as it is. `is_checked`: `refuse_too_large` has passed it."""
-    if isinstance(spec, LoadedModel):
-        return spec
-    if not isinstance(spec, str | Path):
-        raise UsageError(
-            f"got a {type(spec).__name__} as model; expected a spec, a path or a LoadedModel (see load_model)"
-        )
+    already is returned as it is."""
+    return load_pair(spec, options=options, report=report).target
+
+
+def load_pair(
+    target: str | Path | LoadedModel,
+    draft: str | Path | LoadedModel | None = None,
+    options: BackendOptions | None = None,
+    draft_options: BackendOptions | None = None,
+    report: Report = _silent,
+) -> LoadedPair:
+    """Both models; the files and the memory of both are checked before the first is read. A head is read later, by
+    `engine_of`. Raises ModelError, UsageError, CapacityError."""
+    head = draft if isinstance(draft, str | Path) and is_head(draft) else None
+    main = _to_load(target, options)
+    helper = None if draft is None or head else _to_load(draft, draft_options or options)
+    wanted = [model for model in (main, helper) if isinstance(model, ModelToLoad)]
+    for model in wanted:
+        refuse_damaged(model.spec)
+    if wanted:
+        refuse_too_large(*wanted)
+    return LoadedPair(_read(main, report), _read(helper, report) if helper else None, head)
+
+
+def _to_load(spec: str | Path | LoadedModel, options: BackendOptions | None) -> LoadedModel | ModelToLoad:
+    return spec if isinstance(spec, LoadedModel) else ModelToLoad(spec, options)
+
+
+def _read(model: LoadedModel | ModelToLoad, report: Report) -> LoadedModel:
+    """What is loaded already is returned as it is."""
+    if isinstance(model, LoadedModel):
+        return model
     TURN.check_process()
-    wanted = ModelToLoad(spec, options)
-    refuse_damaged(spec)
-    backend = BACKENDS[wanted.backend]
+    backend = BACKENDS[model.backend]
     try:
-        opened = backend.open(spec)
-        if not is_checked:
-            refuse_too_large(wanted)
-        model, tokenizer = backend.load(opened, options, report)
+        loaded, tokenizer = backend.load(backend.open(model.spec), model.options, report)
     except DamagedModelError as error:
         raise BlockedError([finding_of(error)]) from error
-    report(model.info.name, 1.0)
-    return LoadedModel(model, tokenizer, builtin_head(spec) if isinstance(model, HeadedModel) else None)
+    report(loaded.info.name, 1.0)
+    return LoadedModel(loaded, tokenizer, builtin_head(model.spec) if isinstance(loaded, HeadedModel) else None)
 
 
 def load(
@@ -137,23 +162,28 @@ def load(
     """
     plan = make_policy(policy)  # bad settings fail before gigabytes are read
     _check_parts("policy", plan, Policy)
-    drafter = OWN if drafter is None else drafter
     if isinstance(drafter, str):
         parse_drafter(drafter)
-    else:
+    elif drafter is not None:
         _check_parts("drafter", drafter, Drafter)
-    head_spec = draft if isinstance(draft, str | Path) and is_head(draft) else None
-    helper_spec = None if head_spec is not None else draft
-    is_checked = isinstance(target, str | Path) and isinstance(helper_spec, str | Path)
-    if is_checked:  # together, before the first of them is read
-        refuse_too_large(ModelToLoad(target, options), ModelToLoad(helper_spec, draft_options or options))  # type: ignore[arg-type]
-    main = load_model(target, options, report, is_checked=is_checked)
-    if head_spec is None and draft is None and names(drafter, "head", OWN):
+    pair = load_pair(target, draft, options, draft_options, report)
+    return engine_of(pair, drafter, plan, max_streams=max_streams, max_stall_s=max_stall_s)
+
+
+def engine_of(
+    pair: LoadedPair,
+    drafter: str | Drafter | None = OWN,
+    policy: str | int | Policy = "auto",
+    *,
+    max_streams: int = 32,
+    max_stall_s: float | None = None,
+) -> Engine:
+    """An engine for models that are loaded; `load` describes the others. Raises ModelError, UsageError."""
+    plan, drafter = make_policy(policy), OWN if drafter is None else drafter
+    main, helper, head_spec = pair.target, pair.draft, pair.head
+    if helper is None and head_spec is None and names(drafter, "head", OWN):
         head_spec = main.own_head
-    head = _attach_head(main, head_spec) if head_spec is not None else None
-    helper = None
-    if helper_spec is not None:
-        helper = load_model(helper_spec, draft_options or options, report, is_checked=is_checked)
+    head = _attach_head(main, head_spec) if head_spec else None
     sources = DraftSources(
         target=main.model,
         target_texts=main.tokenizer,
@@ -161,7 +191,7 @@ def load(
         head=head,
         draft_texts=helper.tokenizer if helper else None,
         same_vocabulary=helper is None or same_vocabulary(main.tokenizer, helper.tokenizer),
-        own=_own_drafter(main, helper, head, is_own=draft is None),
+        own=_own_drafter(pair, head),
     )
     made = make_drafter(drafter, sources) if isinstance(drafter, str) else drafter
     if isinstance(plan, AutoPolicy) and made is not None:
@@ -176,11 +206,10 @@ def _check_parts(name: str, given: object, protocol: type) -> None:
         raise UsageError(f"{name} is a {kind}, which has no {lacks}; expected a {expected}, or the name of one")
 
 
-def _own_drafter(target: LoadedModel, helper: LoadedModel | None, head: HeadModel | None, is_own: bool) -> str:
-    """`is_own`: the head comes with the target."""
+def _own_drafter(pair: LoadedPair, head: HeadModel | None) -> str:
     if head:
-        return target.own_drafter if is_own else "head"
-    return drafter_for(target, helper) if helper else "suffix"
+        return pair.target.own_drafter if pair.head is None else "head"
+    return drafter_for(pair.target, pair.draft) if pair.draft else "suffix"
 
 
 def _attach_head(target: LoadedModel, spec: str | Path) -> HeadModel:

@@ -109,9 +109,9 @@ def audit(
         facts = {"name": name, "engine": engine.engine}
         return AuditResult(f"{name} on {engine.engine}", facts, done.answers, done.complete)
     loaded = load_models(replace(models, drafter=None), machine, reporter)
-    info = loaded.target.model.info
+    info = loaded.pair.target.model.info
     result = AuditResult(f"{info.name}, {info.dtype}, {info.device}", asdict(info))
-    result.spell = loaded.target.tokenizer.token_text
+    result.spell = loaded.pair.target.tokenizer.token_text
     try:
         _run(result, loaded, models.drafters() or default_drafters(loaded), questions, reporter)
     except KeyboardInterrupt:
@@ -128,7 +128,7 @@ def _run(
 ) -> None:
     """Adds answers to the result as they come."""
     generators = [EngineGenerator(label, partial(models.engine, label)) for label in [PLAIN, *drafters]]
-    model, encode = models.target.model, models.engine(PLAIN).encode
+    model, encode = models.pair.target.model, models.engine(PLAIN).encode
     gap_of = logit_gap(model, lambda prompt: encode(prompt.request()))
     total = len(questions.prompts) * len(questions.samplings) * len(drafters)
     for answer in audit_answers(generators[0], generators[1:], questions, tie_tolerance(model.info), gap_of):

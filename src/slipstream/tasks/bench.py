@@ -88,9 +88,10 @@ def bench(
 
 
 def default_drafters(models: Models) -> list[str]:
-    if models.draft:
-        return [*FREE_DRAFTERS, drafter_for(models.target, models.draft)]
-    return [*FREE_DRAFTERS, *([models.target.own_drafter] if models.target.own_head else [])]
+    target, draft = models.pair.target, models.pair.draft
+    if draft:
+        return [*FREE_DRAFTERS, drafter_for(target, draft)]
+    return [*FREE_DRAFTERS, *([target.own_drafter] if target.own_head else [])]
 
 
 def bench_models(
@@ -107,7 +108,7 @@ def bench_models(
     described = {"model_spec": models.options.model, "draft": models.options.draft, "drafters": labels,
                  "policy": models.options.policy or "auto"}  # fmt: skip
     description = BenchDescription(described, command, models.synthetic, models.forces_acceptance)
-    return measure(models.target.model, generators, prompts, settings, description, reporter.progress)
+    return measure(models.pair.target.model, generators, prompts, settings, description, reporter.progress)
 
 
 def what_would_help(spec: str, device: str) -> list[str]:

@@ -11,8 +11,7 @@ from slipstream.core.engine import Engine
 from slipstream.core.verify import Verifier
 from slipstream.diagnosis.preflight import refuse_other_target, refuse_other_vocabulary
 from slipstream.drafters import needs_layers, parse_drafter
-from slipstream.load_checks import ModelToLoad, refuse_too_large
-from slipstream.loading import LoadedModel, freeze_loaded, load, load_model
+from slipstream.loading import LoadedPair, engine_of, freeze_loaded, load_pair
 from slipstream.measurement.synthetic import SyntheticSettings, forced_acceptance, random_model
 from slipstream.model_files.head_checks import is_head
 from slipstream.models import pull
@@ -28,10 +27,8 @@ if TYPE_CHECKING:
 class Models:
     """Loaded models: engines with other drafters are made from them in no time."""
 
-    target: LoadedModel
-    draft: LoadedModel | None
+    pair: LoadedPair
     options: ModelOptions
-    head: str | None = None  # of a draft head that goes with the target
     synthetic: bool = False
     verifier: str | Verifier = "matching"
 
@@ -48,11 +45,10 @@ class Models:
         max_stall_s: float | None = None,
     ) -> Engine:
         """An engine with a new drafter and a new policy, by default those of the options."""
-        return load(
-            self.target,
-            draft=self.draft or self.head,
-            drafter=drafter or self.options.drafter,
-            policy=policy or self.options.policy or "auto",
+        return engine_of(
+            self.pair,
+            drafter or self.options.drafter,
+            policy or self.options.policy or "auto",
             max_streams=max_streams,
             max_stall_s=max_stall_s,
         )
@@ -66,25 +62,17 @@ def load_models(options: ModelOptions, machine: MachineOptions | None = None, re
     parse_drafter(chosen.drafter or "none")
     for spec in filter(None, (chosen.model, chosen.draft)):
         pull(spec, reporter.say)
-    head = chosen.draft if chosen.draft and is_head(chosen.draft) else None
-    if head:
-        refuse_other_target(chosen.name, head)
+    draft = chosen.draft
+    if draft and is_head(draft):
+        refuse_other_target(chosen.name, draft)
         chosen = replace(chosen, draft=None, drafter=chosen.drafter or "head")
-    elif chosen.draft:
-        refuse_other_vocabulary(chosen.name, chosen.draft, chosen.drafter)
-
-    def to_load(spec: str) -> ModelToLoad:
-        return ModelToLoad(spec, _backend_options(spec, chosen, machine, reporter))
-
-    def loaded(model: ModelToLoad) -> LoadedModel:
-        return load_model(model.spec, model.options, reporter.loading, is_checked=True)
-
-    wanted, helper = to_load(chosen.name), to_load(chosen.draft) if chosen.draft else None
-    refuse_too_large(wanted, helper)
-    target = loaded(wanted)
-    draft = loaded(helper) if helper else None
+    elif draft:
+        refuse_other_vocabulary(chosen.name, draft, chosen.drafter)
+    backend = _backend_options(chosen.name, chosen, machine, reporter)
+    of_draft = _backend_options(chosen.draft, chosen, machine, reporter) if chosen.draft else None
+    pair = load_pair(chosen.name, draft, backend, of_draft, reporter.loading)
     freeze_loaded()
-    return Models(target, draft, chosen, head)
+    return Models(pair, chosen)
 
 
 def load_engine(options: ModelOptions, machine: MachineOptions | None = None, reporter: Reporter = SILENT) -> Engine:
@@ -96,19 +84,19 @@ def load_synthetic(
 ) -> Models:
     """Random weights where shapes are given, the models of the options elsewhere; acceptance as given."""
     if synthetic.shape is None:
-        models = load_models(options, machine, reporter)
-        target, draft = models.target, models.draft
+        pair = load_models(options, machine, reporter).pair
     else:
         torch_options = BACKENDS["torch"].options(machine)
         target = random_model(synthetic.shape, torch_options, partial(reporter.loading, synthetic.shape))  # type: ignore[arg-type]
         draft = None
         if synthetic.draft_shape:
             draft = random_model(synthetic.draft_shape, torch_options, partial(reporter.loading, synthetic.draft_shape))  # type: ignore[arg-type]
+        pair = LoadedPair(target, draft)
         freeze_loaded()
     chosen = options.resolved()
     named = replace(chosen, model=f"synthetic {synthetic.shape or chosen.model}")
     verifier = "matching" if synthetic.acceptance is None else forced_acceptance(synthetic.acceptance)
-    return Models(target, draft, named, synthetic=True, verifier=verifier)
+    return Models(pair, named, synthetic=True, verifier=verifier)
 
 
 def _backend_options(spec: str, options: ModelOptions, machine: MachineOptions, reporter: Reporter) -> BackendOptions:

@@ -38,5 +38,5 @@ def serve(
         loaded = load_models(models, machine, reporter)
         reporter.say("measuring the cost of decoding steps")
         engine = loaded.engine(max_streams=options.max_streams, max_stall_s=options.max_stall)
-        service = make_service(engine, loaded.target.tokenizer, options, keys)
+        service = make_service(engine, loaded.pair.target.tokenizer, options, keys)
         run(service, bound, on_ready)

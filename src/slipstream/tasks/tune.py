@@ -13,7 +13,7 @@ from slipstream.core.stream import Limits
 from slipstream.diagnosis.preflight import refuse_other_target
 from slipstream.drafters import OWN, names
 from slipstream.errors import UsageError
-from slipstream.loading import drafter_for
+from slipstream.loading import LoadedPair, drafter_for
 from slipstream.measurement.engine_generator import EngineGenerator
 from slipstream.measurement.replay import replayer
 from slipstream.measurement.row_cost import measure_row_cost
@@ -64,7 +64,7 @@ def tune(
         return tune_engine(choice, chosen.name, options, prompts, limits, reporter)
     drafters = ModelOptions(drafter=options.drafter).drafters()
     models = _load_all(chosen, options.drafts, machine, reporter)
-    costs = measure_row_cost(models[None].target.model)
+    costs = measure_row_cost(models[None].pair.target.model)
     sampling = Sampling(temperature=options.temperature, seed=options.seed)
     tuner = Tuner(
         lambda candidate: EngineGenerator(candidate.label, partial(_engine, models, candidate)),
@@ -91,16 +91,16 @@ def _candidates(drafters: Sequence[str], models: dict[str | None, Models]) -> li
 
 
 def _usual(spec: str | None, loaded: Models) -> Sequence[str]:
-    if loaded.draft:
-        return WITH_DRAFT if drafter_for(loaded.target, loaded.draft) == "model" else ("translate",)
+    if loaded.pair.draft:
+        return WITH_DRAFT if drafter_for(loaded.pair.target, loaded.pair.draft) == "model" else ("translate",)
     return (*(FREE if spec is None else ()), *WITH_HEAD)
 
 
 def _suits(drafter: str, spec: str | None, loaded: Models) -> bool:
     if names(drafter, "head"):
-        return bool(loaded.head or (spec is None and loaded.target.own_head))
+        return bool(loaded.pair.head or (spec is None and loaded.pair.target.own_head))
     if names(drafter, "model", "translate"):
-        return loaded.draft is not None
+        return loaded.pair.draft is not None
     return spec is None
 
 
@@ -116,10 +116,10 @@ def _load_all(
     loaded: dict[str | None, Models] = {None: alone}
     for spec in drafts:
         if is_head(spec):
-            loaded[spec] = Models(alone.target, None, options, head=spec)
+            loaded[spec] = Models(LoadedPair(alone.pair.target, head=spec), options)
         else:
             other = load_models(replace(options, model=spec), machine, reporter)
-            loaded[spec] = Models(alone.target, other.target, options)
+            loaded[spec] = Models(LoadedPair(alone.pair.target, other.pair.target), options)
     return loaded
 
 

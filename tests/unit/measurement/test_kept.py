@@ -146,6 +146,7 @@ def test_tune_prints_before_it_writes(monkeypatch: pytest.MonkeyPatch, capsys: p
 def test_an_audit_that_fails_shows_what_it_found(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tiny: Any
 ) -> None:
+    from slipstream.loading import LoadedPair
     from slipstream.measurement.audit import AuditedAnswer
     from slipstream.tasks import audit as audit_task
     from slipstream.tasks.models import Models
@@ -154,7 +155,7 @@ def test_an_audit_that_fails_shows_what_it_found(
         result.answers.append(AuditedAnswer("p", "ngram", 0.0, 0, "identical", 8, 4))
         raise ContextFullError("the prompt does not fit")
 
-    monkeypatch.setattr(audit_task, "load_models", lambda options, *others: Models(tiny, None, options))
+    monkeypatch.setattr(audit_task, "load_models", lambda options, *others: Models(LoadedPair(tiny), options))
     monkeypatch.setattr(audit_task, "_run", one_then_fails)
     assert run(monkeypatch, "audit", "--json", "--drafter", "ngram", "--limit", "1") == 1
     printed = capsys.readouterr()

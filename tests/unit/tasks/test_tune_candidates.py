@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from slipstream.errors import UsageError
+from slipstream.loading import LoadedPair
 from slipstream.tasks import tune
 from slipstream.tasks.models import Models
 from slipstream.tasks.options import ModelOptions
@@ -24,7 +25,7 @@ def same_vocabulary(monkeypatch: pytest.MonkeyPatch) -> None:
 def loaded(own_head: str | None = None, draft: str | None = None, head: str | None = None) -> Models:
     target: Any = SimpleNamespace(own_head=own_head)
     helper: Any = SimpleNamespace(drafter=draft) if draft else None
-    return Models(target, helper, ModelOptions(), head)
+    return Models(LoadedPair(target, helper, head), ModelOptions())
 
 
 def tried(models: dict[str | None, Models], *drafters: str) -> set[tuple[str, str | None]]:
