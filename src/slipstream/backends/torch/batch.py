@@ -28,7 +28,7 @@ class Batch:
     outputs are read.
     """
 
-    indices: torch.Tensor  # int32: `LISTS`, one after another; a tensor for each takes longer than a small step
+    indices: torch.Tensor  # int32: `LISTS`, one after another: a tensor for each would take longer than a small step
     num_rows: int
     num_outputs: int
     num_sequences: int

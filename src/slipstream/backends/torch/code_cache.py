@@ -15,7 +15,7 @@ log = logging.getLogger("slipstream")
 
 
 def kept_code(stem: str, suffix: str) -> tuple[Path, bytes] | None:
-    """A file of the cache and what it has, if that matches the hash in its name and no other user can write it."""
+    """A cached file and its contents, if they match the hash in its name and no other user can write to it."""
     try:
         folder = private_folder("kernels")
     except SlipstreamError:
@@ -31,7 +31,7 @@ def kept_code(stem: str, suffix: str) -> tuple[Path, bytes] | None:
 
 
 def keep_code(code: bytes, stem: str, suffix: str) -> Path | None:
-    """The file that the code is in from now on; None if the cache can't be written (logged)."""
+    """Caches the code. Returns its file; None if the cache can't be written (logged)."""
     try:
         path = private_folder("kernels") / _name(stem, code, suffix)
         write_whole(path, code, OWNER_WRITES)

@@ -33,7 +33,7 @@ def read_cells(cache: torch.Tensor, cells: torch.Tensor, head_dim: int) -> torch
 
 
 def decoded(found: torch.Tensor, head_dim: int) -> torch.Tensor:
-    """Vectors [..., head_dim] of those that a cache has. Floats are left as they are."""
+    """Vectors [..., head_dim] of a cache, decoded to floats; those of a cache of floats as they are."""
     if not is_coded(found):
         return found
     scales = found[..., head_dim : head_dim + 4 * (head_dim // TOGETHER)].contiguous().view(torch.float32)

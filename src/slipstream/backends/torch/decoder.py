@@ -42,7 +42,7 @@ class Decoder(Stack, Generic[B]):
     ops: Ops[B]
 
     def forward(self, batch: B, pool: KVPool, features: Features | None = None) -> Outputs:
-        """Writes the rows' keys and values, and returns what `batch.logit_rows` give."""
+        """Writes the rows' keys and values into the cache. Returns the logits of `batch.logit_rows`."""
         return self.ops.forward(self, batch, StackCache(pool.keys, pool.values), features)
 
     def first_layers(self, count: int) -> Decoder[B]:
@@ -123,7 +123,7 @@ class DecoderWeights:
 
 
 def assembled(config: DecoderConfig, ops: Ops[B], weights: DecoderWeights, rope: RopeTable) -> Decoder[B]:
-    """A decoder of these weights. Gradients pass through it to them, where the ops have gradients."""
+    """A decoder with these weights. Gradients pass through it to the weights if the ops support gradients."""
 
     def norm(name: str) -> Norm:
         return Norm(weights.vector(name).float().contiguous(), config.norm_eps)
@@ -158,7 +158,7 @@ def assembled(config: DecoderConfig, ops: Ops[B], weights: DecoderWeights, rope:
 
 
 def _as_stored(checkpoint: Checkpoint, ops: Ops[B], name: str) -> QuantisedTensor | Fp8Tensor | None:
-    """None where the weight is floats, or the ops want floats. Rows of the embedding are read one by one, as floats."""
+    """None if the weight is floats, or has to be. An embedding in FP8 becomes floats, since its rows are looked up."""
     if ops.takes_fp8 and name != EMBEDDING:
         return checkpoint.fp8(name)
     return checkpoint.quantised(name) if ops.takes_quantised else None

@@ -1,4 +1,4 @@
-"""EagerRunner: a forward is a call of each step in turn. For the CPU, and for plain torch on any device."""
+"""EagerRunner: forwards without graphs. For the CPU, and for plain torch on any device."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from slipstream.models.draft_heads.files import HeadCheckpoint, check_head_for
 
 
 class EagerScores:
-    """Logits of one request. Rows of all requests follow each other: of each ROOT, then the nodes."""
+    """Logits of one request. The rows of all requests are in one array: for each request ROOT, then its nodes."""
 
     def __init__(
         self, logits: npt.NDArray[np.float32], likeliest: Sequence[int], first: int, request: ScoreRequest,
         ops: EagerOps,
     ) -> None:  # fmt: skip
         self._logits = logits  # [rows of all requests, vocab]
-        self._likeliest = likeliest  # of all rows, or empty: not looked for
+        self._likeliest = likeliest  # of all rows; empty if the ops don't look for it
         self._first = first  # of this one's rows
         self._request = request
         self._ops = ops

@@ -1,4 +1,4 @@
-"""A draft head on the features of a decoder, in the same cells and by the same ops. TorchHead is for eager forwards."""
+"""Draft heads, which read a decoder's features and use its cells and its ops. TorchHead is for eager forwards."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from slipstream.core.tree import ROOT
 from slipstream.models.draft_heads.config import HeadConfig
 from slipstream.models.draft_heads.files import HeadCheckpoint
 
-_CATCH_UP = 64  # features of a stream that wait for its head at most; they are then read in one forward pass
+_CATCH_UP = 64  # unread features of a stream: from this many on, they are read in one forward pass
 
 
 class FollowingHead(ABC):
-    """What all heads have: a cache beside the target's, and the features that they have not read yet."""
+    """What all heads have in common: weights, a cache beside the target's, and streams that they follow."""
 
     ends_early: bool
 
@@ -49,8 +49,7 @@ class FollowingHead(ABC):
 
     @abstractmethod
     def _read_features(self, sequences: Sequence[PooledSequence], tokens: Sequence[int]) -> None:
-        """Reads all that was kept. `tokens` follow the last features; each of the others goes with the token after
-        it. The output after the last one is noted."""
+        """Reads all unread features, each with the token after it; `tokens` are those after the last features."""
         ...
 
     def follow(self, sequence: KVSequence) -> None:
@@ -118,8 +117,8 @@ class TorchHead(FollowingHead):
             trail_of(sequence).output = outputs[last : last + 1]
 
     def _add_unread(self, rows: RowLists, sequences: Sequence[PooledSequence], tokens: Sequence[int]) -> torch.Tensor:
-        """Adds the rows that read all that was kept, and at least the last of it once more; `tokens` follow it. Returns
-        the features before them."""
+        """Adds rows that read all unread features, or the last one again if there are none; `tokens` are those after
+        the last features. Returns the features of all rows."""
         pieces = []
         for number, (sequence, last) in enumerate(zip(sequences, tokens, strict=True)):
             trail = trail_of(sequence)
@@ -151,7 +150,7 @@ class TorchHead(FollowingHead):
         return found
 
     def _add_nodes(self, rows: RowLists, number: int, draft: DraftNodes) -> list[torch.Tensor]:
-        """Node i lies in the i-th cell behind the text. Returns the outputs that take the place of features."""
+        """Node i is in the i-th cell after the text. Returns the parents' outputs, which take the place of features."""
         sequence = own_sequence(draft.sequence)
         base, position = sequence.length, sequence.length - 1 + draft.depth
         sequence.make_room(max(draft.nodes) + 1)

@@ -20,19 +20,19 @@ from slipstream.models.config import DecoderConfig
 
 PAGE_SIZE = 32  # tokens; the last, shared page of a prefix is copied when a stream writes on, so keep it small
 _DRAFT_MARGIN = 64  # tokens a sequence may hold beyond its reserve while a draft is scored
-_BRANCH_PAGES = 2  # a branch of a draft may grow by
+_BRANCH_PAGES = 2  # that a branch of a draft may grow by
 _MAX_REMEMBERED = 64  # closed prompts kept for reuse
 
 
 class KVPool:
     """Pages of the cache. `keys[layer]` is [cells, kv_heads, width], and a cell is page * PAGE_SIZE + offset.
 
-    The width is that of a head, or what `coded_cache` makes of it where the dtype is int8.
+    The width is `coded_cache.vector_width` of a head.
     """
 
     def __init__(self, config: DecoderConfig, num_tokens: int, dtype: torch.dtype, device: torch.device) -> None:
         self.num_pages = max(1, -(-num_tokens // PAGE_SIZE))
-        self.spare_page = self.num_pages  # for rows that only fill up a launch
+        self.spare_page = self.num_pages  # for the padding rows of a launch
         cells = (self.num_pages + 1) * PAGE_SIZE
         shape = (config.num_layers, cells, config.num_kv_heads, vector_width(config.head_dim, dtype))
         self.keys = _zeros(shape, dtype, device)
@@ -46,7 +46,7 @@ class KVPool:
         self._num_reclaimable: int | None = None  # pages that only remembered sequences use; None: to be counted
 
     def add_cache(self, kv_heads: int, head_dim: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values [cells, kv_heads, width] of one more layer, which a head has beside the model's own."""
+        """Adds the cache of a head's layer, in the same cells. Returns keys and values [cells, kv_heads, width]."""
         shape = (self.keys.shape[1], kv_heads, vector_width(head_dim, self.keys.dtype))
         keys, values = (_zeros(shape, self.keys.dtype, self.keys.device) for _ in range(2))
         self._beside += (keys, values)
@@ -146,7 +146,7 @@ class KVPool:
         return self._users[page] > 1
 
     def own_page(self, page: int) -> int:
-        """A copy of a page that another sequence uses too, which is given up."""
+        """A private copy of a shared page. Drops the shared one."""
         copy = self.take_page()
         self.move([page * PAGE_SIZE + i for i in range(PAGE_SIZE)], [copy * PAGE_SIZE + i for i in range(PAGE_SIZE)])
         self.drop_page(page)
@@ -154,8 +154,8 @@ class KVPool:
 
     @torch.inference_mode()
     def move(self, source: list[int], target: list[int]) -> None:
-        """Copies cells, in all layers; source and target may overlap. Their numbers go to a GPU once: that takes longer
-        than the copies.
+        """Copies cells, in all layers; source and target may overlap. The cell numbers are sent to a GPU only once:
+        that takes longer than the copies.
         """
         places = torch.tensor([source, target], device=self.keys.device)
         for pool in (self.keys, self.values):
@@ -306,7 +306,7 @@ def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> 
 
 
 def tokens_for(streams: int, reserve: int) -> int:
-    """Tokens of a pool in which so many sequences can be open at once, each with this reserve."""
+    """Tokens of a pool in which `streams` sequences can be open at once, each with this reserve."""
     return (streams * (_pages(reserve + _DRAFT_MARGIN) + 1) + 1) * PAGE_SIZE
 
 

@@ -38,14 +38,14 @@ if TYPE_CHECKING:
 log = logging.getLogger("slipstream")
 
 Report = Callable[[float], None]
-_CODED_ON_GPU = (64, 128, 256)  # sizes of heads: both halves are powers of two, and of whole groups
-_REPEATS = 9  # of a step whose time is measured
+_CODED_ON_GPU = (64, 128, 256)  # head_dim: both halves are powers of two, and consist of whole groups
+_REPEATS = 9  # runs of a step whose time is measured
 _READING = 0.7  # share of the loading time, if graphs are captured afterwards
 
 
 @dataclass(frozen=True, slots=True)
 class _Setup:
-    """What a model is loaded as. Models that are cut out of it keep all but the name."""
+    """How a model is loaded. Models that are cut from it share all but the name."""
 
     name: str
     device: torch.device
@@ -54,11 +54,11 @@ class _Setup:
     kv_tokens: int  # of all streams together
     kv_dtype: torch.dtype  # int8: codes
     max_rows: int  # of a forward
-    prompt_rows: int  # of it that a prompt needs to keep the device busy
+    prompt_rows: int  # of one prompt in a forward: as many as keep the device busy
 
     @property
     def num_positions(self) -> int:
-        """Every position that a token can have: it needs a cell of the cache."""
+        """How many positions a token can have: each needs a cell of the cache."""
         return min(self.context, -(-self.kv_tokens // PAGE_SIZE) * PAGE_SIZE)
 
 
@@ -198,7 +198,7 @@ def _load_graphed(checkpoint: Checkpoint, setup: _Setup, options: TorchOptions, 
 
 
 def _choose_kernels(decoder: Decoder[DeviceRows], ops: TritonOps, pool: KVPool, device: torch.device) -> None:
-    """By measurement: once on a machine."""
+    """Chooses by measurement, once on a machine."""
     from slipstream.backends.torch.cuda.kernels.tilings import WIDE
 
     config, measure = decoder.config, partial(_measure_tilings, decoder, ops, pool, device)
@@ -210,7 +210,7 @@ def _choose_kernels(decoder: Decoder[DeviceRows], ops: TritonOps, pool: KVPool, 
 
 
 def _seconds_of_step(decoder: Decoder[DeviceRows], pool: KVPool, device: torch.device) -> float:
-    """Of one row. Infinite if the GPU can't run its kernels."""
+    """Seconds of a forward of one row; infinite if the GPU can't run its kernels."""
     from slipstream.backends.torch.cuda.bucket import TargetBucket
     from slipstream.backends.torch.cuda.device_time import least_seconds
     from slipstream.backends.torch.cuda.kernels.nvrtc import NvrtcError
@@ -227,7 +227,7 @@ def _seconds_of_step(decoder: Decoder[DeviceRows], pool: KVPool, device: torch.d
 def _measure_tilings(
     decoder: Decoder[DeviceRows], ops: TritonOps, pool: KVPool, device: torch.device, counts: Iterable[int]
 ) -> None:
-    """Of products with so many rows."""
+    """Finds the best tilings for products of each of these numbers of rows."""
     from slipstream.backends.torch.cuda.bucket import make_batch
     from slipstream.backends.torch.cuda.ops import qkv_kind
 

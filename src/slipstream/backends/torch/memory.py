@@ -21,10 +21,10 @@ from slipstream.models.tensors import EMBEDDING, Shape, expected_tensors
 _STREAMS = 32  # a typical load, in addition to one stream of the whole context
 _TOKENS_A_STREAM = 1024
 _GPU_WORKSPACE = 1100 << 20  # scratch of the kernels, buffers, and graphs with their logits
-_ROWS = {"cpu": 512, "cuda": 8192}  # of a forward at most: more make it no faster
+_ROWS = {"cpu": 512, "cuda": 8192}  # most rows of a forward: more make it no faster
 _LEAST_ROWS = 512
-# Rows of a forward that is captured at most; its graph keeps memory for them. Of an 8B they take 45 ms, and the host
-# took 14 to 26 to start all kernels: beyond that it is ahead of the device by itself.
+# Most rows of a captured forward; its graph keeps memory for them. With an 8B they take 45 ms, and the host took 14 to
+# 26 ms to start all kernels: with more rows the host is ahead of the device without a graph.
 CAPTURED_ROWS = 2048
 _ACTIVATIONS_SHARE = 0.02  # of free memory, for the rows of a forward
 _CACHE_SHARE = {
@@ -57,7 +57,7 @@ class MemoryPlan:
 
 
 def weight_bytes(checkpoint: Checkpoint, item_bytes: int, keeps_codes: bool, device: torch.device) -> int:
-    """Bytes of all weights when they are loaded, but for the ends of blocks."""
+    """Bytes of all weights when they are loaded, without padding at the ends of blocks."""
     total = 0
     for name, shape in expected_tensors(checkpoint.config).items():
         form = checkpoint.quant_format(name) if keeps_codes else None
@@ -84,7 +84,7 @@ def _coded_bytes(form: QuantFormat, shape: Shape, device: torch.device) -> int:
 
 @dataclass(frozen=True, slots=True)
 class CacheNeed:
-    """What keys and values are kept in."""
+    """How keys and values are stored, and of how many tokens."""
 
     dtype: torch.dtype  # int8: codes
     num_tokens: int | None = None  # None: as many as fit
@@ -127,7 +127,7 @@ def _affordable_rows(config: DecoderConfig, item_bytes: int, free: int, device: 
 
 
 def _row_bytes(config: DecoderConfig, item_bytes: int) -> int:
-    """Of one row of a forward, at its widest: residual stream, its norm, gates, ups, and their product."""
+    """Activations of one row of a forward, at most: residual stream, its norm, gates, ups, and their product."""
     return (2 * config.hidden_size + 3 * config.intermediate_size) * item_bytes
 
 

@@ -25,13 +25,13 @@ Weight = torch.Tensor | QuantisedTensor | Fp8Tensor  # [outputs, inputs]
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """A weight as the ops want it, and the shape it stands for: [outputs, inputs]."""
+    """A packed weight of shape [outputs, inputs]."""
 
     data: torch.Tensor  # packed as `Ops.pack` does
     outputs: int
     inputs: int
     bias: torch.Tensor | None = None  # [outputs] float32
-    scale: torch.Tensor | None = None  # [outputs] float32, of weights in FP8: `data` is then what `cuda.fp8` packs
+    scale: torch.Tensor | None = None  # [outputs] float32, of weights in FP8: `data` is then as `kernels.fp8` packs it
 
     @property
     def num_bytes(self) -> int:
@@ -39,7 +39,7 @@ class Linear:
         return self.data.nbytes + (0 if self.scale is None else self.scale.nbytes)
 
     def numbers(self) -> Iterator[torch.Tensor]:
-        """All floats, for a look at whether they are finite."""
+        """All tensors of floats, to check whether they are finite."""
         yield self.data if self.scale is None else self.scale
         if self.bias is not None:
             yield self.bias
@@ -55,14 +55,14 @@ class Norm:
 
 @dataclass(slots=True)
 class Hidden:
-    """The residual stream, and what a device may keep beside it for the norm that reads it next."""
+    """The residual stream, and what a device may prepare for the norm that reads it next."""
 
     x: torch.Tensor  # [rows, width]
     scaled: torch.Tensor | None = None  # [rows, width] x * gain
     squares: torch.Tensor | None = None  # [norms to come, rows] int64: the sums of x * x, once x is complete
 
     def take(self, rows: torch.Tensor) -> Hidden:
-        """Some of the rows, for a norm that starts from x."""
+        """These rows of x, with nothing prepared for the norm unless they are all rows."""
         return self if rows.shape[0] == self.x.shape[0] else Hidden(self.x[rows])
 
 
@@ -131,7 +131,7 @@ class Outputs:
     """What a forward pass gives for the rows whose logits are wanted."""
 
     logits: torch.Tensor  # [outputs, vocab] float32
-    likeliest: torch.Tensor | None = None  # [outputs] the token with the largest, where it was looked for; -1: NaN
+    likeliest: torch.Tensor | None = None  # [outputs] the token of the largest, if it was looked for; -1: not finite
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ class StackCache:
 
 
 class Rows(Protocol):
-    """The rows of one forward. What else a kind of ops needs of them, its own batches have."""
+    """The rows of one forward, as all ops read them. A batch for one kind of ops has more fields."""
 
     @property
     def tokens(self) -> torch.Tensor:
@@ -160,8 +160,8 @@ class Rows(Protocol):
 
 
 B = TypeVar("B", bound=Rows)  # the batches that a kind of ops runs
-BatchOf = TypeVar("BatchOf", bound=Rows, contravariant=True)  # the same, where only taken
-BatchIn = TypeVar("BatchIn", bound=Rows, covariant=True)  # the same, where only held
+BatchOf = TypeVar("BatchOf", bound=Rows, contravariant=True)  # the same, in parameters only
+BatchIn = TypeVar("BatchIn", bound=Rows, covariant=True)  # the same, in attributes only
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +198,7 @@ class ChainChoice:
     steps: int  # how many, at most
     temperature: float
     keys: Sequence[int]  # of the noise, for each step of the longest chain
-    least_chance: float  # it goes on while its tokens together are as likely as this
+    least_chance: float  # it goes on while the product of its tokens' probabilities is at least this
 
 
 class Ops(Protocol[BatchOf]):
@@ -219,7 +219,7 @@ class Ops(Protocol[BatchOf]):
         ...
 
     def forward(self, stack: Stack, batch: BatchOf, cache: StackCache, features: Features | None) -> Outputs:
-        """Tokens through the whole decoder."""
+        """Runs the tokens through the whole decoder."""
         ...
 
 
@@ -321,19 +321,19 @@ class EagerOps(ABC):
         return self.read_tokens(head, self.linear(features.contiguous(), head.fuse), batch)
 
     def read_tokens(self, head: DraftHead, x: torch.Tensor, batch: Batch) -> torch.Tensor:
-        """The same, where `x` [rows, hidden] stands before the tokens. It is written to."""
+        """The same with `x` [rows, hidden] in place of the fused features. Overwrites `x`."""
         self.head_layer(head, self.lookup(head.embedding, batch.tokens), x, batch)
         return self.norm(x, head.final_norm) if head.config.norm_output else x
 
     def draft_chains(
         self, head: DraftHead, features: torch.Tensor, batch: Batch, choices: Sequence[ChainChoice]
     ) -> list[Extension]:
-        """Chains of a head's own choices, where `drafts_chains`. `batch` begins with tokens of the text, after the
-        target's features before each, as `read_features` takes them: the last of each chain is wanted. The rows of all
-        steps but the first follow, step by step.
+        """Drafts chains of a head's own choices, if `drafts_chains`. The first rows of `batch` are tokens of the text,
+        which go with `features` as in `read_features`; `logit_rows` has the last of each chain. The rows of all steps
+        but the first come after them, step by step.
         """
         raise NotImplementedError("the host chooses each token here: read step by step")
 
     def chosen(self, logits: Logits, sampling: Sampling, position: int) -> int | None:
-        """The token that one row of logits [vocab] chooses, as `Scores.chosen`."""
+        """The target's own token for a row of logits [vocab]; None if the host has to choose it."""
         return None

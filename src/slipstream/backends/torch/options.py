@@ -23,7 +23,7 @@ KERNELS = ("auto", "triton")
 
 @dataclass(frozen=True, slots=True)
 class TorchOptions:
-    """None and `auto` are chosen by the machine."""
+    """None and `auto`: what suits this machine."""
 
     backend: ClassVar[str] = "torch"
     device: str = "auto"  # auto, cpu, cuda, cuda:1 …
@@ -36,7 +36,7 @@ class TorchOptions:
     # auto: int8 where there are kernels for it and no dtype is asked for
     activations: str = "auto"
     kv_type: str = "auto"  # of keys and values: auto (floats, those of the activations) or q8_0 (8 bits)
-    # Of a GPU, for a few rows of weights in 16 bits: triton, or auto: those in CUDA C++ where they are faster
+    # On a GPU, for products of few rows with weights in 16 bits: triton, or auto (CUDA C++ where that is faster)
     kernels: str = "auto"
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Trail: what the target has kept of a stream and its head has not read yet."""
+"""Trail: the features of a stream that its head has not read yet."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Trail:
 
     def __init__(self) -> None:
         self._kept: list[torch.Tensor] = []
-        self.num_unread = 0  # rows of it
+        self.num_unread = 0  # rows of `_kept`
         self._taken: torch.Tensor | None = None  # what was read last
         self._scored: torch.Tensor | None = None  # rows of the last forward pass: pending tokens, then nodes
         self.output: torch.Tensor | None = None  # [1, hidden] of the head, after the last token it read
@@ -36,7 +36,7 @@ class Trail:
         self._scored = None
 
     def take(self) -> torch.Tensor:
-        """[tokens, features] all that was kept; it is then empty."""
+        """Removes all that was kept, and returns it [tokens, features]."""
         self._taken = taken = joined_rows(self._kept)
         self._kept, self.num_unread = [], 0
         return taken

@@ -436,7 +436,7 @@ static inline __attribute__((always_inline)) float scale_of(const char *vector, 
     return coded ? ((const float *)(vector + dim))[i / CODED_TOGETHER] : 1.0f;
 }
 
-/* The largest of a group is code 127 or -127. A number that is not finite makes the scale NaN: who reads it will know. */
+/* The largest of a group is code 127 or -127. A number that is not finite makes the scale NaN, so that readers see it. */
 static void encode(const float *from, long dim, char *vector) {
     int8_t *codes = (int8_t *)vector;
     float *scales = (float *)(vector + dim);
@@ -586,7 +586,7 @@ static inline __attribute__((always_inline)) void mix(const float *weights, cons
     }
 }
 
-/* The part of `count` things that is this thread's, in order and as even as can be. */
+/* This thread's part of `count` things, in order. The parts are as even as possible. */
 static void my_share(long count, long *from, long *to) {
     long thread = omp_get_thread_num(), threads = omp_get_num_threads();
     *from = count * thread / threads;
@@ -678,8 +678,8 @@ static void attend_share(const struct attention *at, const struct batch *batch, 
     meet();
 }
 
-/* Functions that take `room` of so many floats use it in this call only. They return how many they need where these are too
- * few, and have done nothing; else 0. This one is for tests of attend_share, which after_norm calls. */
+/* Functions that take `room`, and how many floats it has, use it in this call only. Where these are too few they do nothing
+ * and return how many they need; else 0. This one is for tests of attend_share, which after_norm calls. */
 long slip_attend(const struct attention *at, const struct rows *rows, const float *qkv, float *out, float *room, long floats) {
     struct batch batch = batch_of(rows);
     struct meeting place = {0};

@@ -149,7 +149,7 @@ struct layer {
     float eps;
 };
 
-/* Memory for one layer of so many rows; layers take turns with it. */
+/* Memory for the rows in one layer. All layers use the same, one after another. */
 struct room {
     float *normed, *qkv, *mixed, *gate_up, *gated, *acts, *scores;
     long floats;

@@ -126,7 +126,7 @@ class NativeOps(EagerOps):
         return NativeLinear(self._packed(parts), parts[0].shape[1], bias)
 
     def _packed(self, parts: Sequence[Weight]) -> list[NativePart]:
-        """Neighbours that are floats become one part, as they always were."""
+        """Weights that are all floats become one part; otherwise each is a part of its own."""
         tensors = [part for part in parts if isinstance(part, torch.Tensor)]
         if len(tensors) == len(parts):
             return [self._pack_floats(tensors[0] if len(tensors) == 1 else torch.cat(tensors))]
@@ -148,7 +148,7 @@ class NativeOps(EagerOps):
     # -- steps --------------------------------------------------------------------------------------------------------
 
     def forward(self, stack: Stack, batch: Batch, cache: StackCache, features: Features | None) -> Outputs:
-        """All of it in one call: for one row of a small model, calls would take as long as the work."""
+        """In one call: for one row of a small model, calls of each step would take as long as the work."""
         logits = torch.empty(batch.num_outputs, stack.head.outputs)
         likeliest = torch.empty(batch.num_outputs, dtype=torch.int32)
         kept = ctypes.byref(_c_features(features)) if features else None
@@ -187,7 +187,7 @@ class NativeOps(EagerOps):
     def draft_chains(
         self, head: DraftHead, features: torch.Tensor, batch: Batch, choices: Sequence[ChainChoice]
     ) -> list[Extension]:
-        """All of it in one call."""
+        """In one call."""
         steps, chains = max(choice.steps for choice in choices), len(choices)
         keys = [(ctypes.c_uint64 * steps)(*choice.keys) for choice in choices]
         c_choices = (_CChoice * chains)()
@@ -211,7 +211,7 @@ class NativeOps(EagerOps):
     # -- what C reads -------------------------------------------------------------------------------------------------
 
     def _call(self, function: Callable[..., int], *arguments: object) -> None:
-        """With room for one call. A function that needs more says so, and has done nothing."""
+        """Calls a function with scratch memory, again if it needs more: it then did nothing but return how much."""
         while needed := function(*arguments, self._room.data_ptr(), self._room.shape[0]):
             self._room = torch.empty(needed * 5 // 4)
 
@@ -227,12 +227,12 @@ class NativeOps(EagerOps):
                 _native(stack.embedding).address, _native(stack.head).address, ctypes.addressof(layers), len(views),
                 norm.gain.data_ptr(), norm.eps,
             )  # fmt: skip
-            view.kept = layers  # the address is of no use without it
+            view.kept = layers  # the address is valid while this lives
             self._decoders[key] = (stack, view)
         return ctypes.addressof(self._decoders[key][1])
 
     def _c_layer(self, layer: Layer, rope: RopeTable, config: DecoderConfig, cache: LayerCache) -> int:
-        """The C view of a layer and its cache, made once. A draft of the first layers has them with another cache."""
+        """The C view of a layer and its cache, made once. An early-exit draft has it with another cache."""
         key = (id(layer), cache.keys.data_ptr())
         if key not in self._layers:
             linears = (_native(part).address for part in (layer.qkv, layer.output, layer.gate_up, layer.down))
@@ -255,7 +255,7 @@ class NativeOps(EagerOps):
                 head.final_norm.gain.data_ptr(), head.token_ids.data_ptr(), config.norm_before_residual,
                 config.norm_output,
             )  # fmt: skip
-            view.kept = gains, rough  # their addresses are of no use without them
+            view.kept = gains, rough  # their addresses are valid while these live
             self._head = (head, view)
         return ctypes.addressof(self._head[1])
 
@@ -268,7 +268,7 @@ def _native(weight: Linear) -> NativeLinear:
 def _c_features(features: Features) -> _CFeatures:
     layers = (ctypes.c_int64 * len(features.layers))(*features.layers)
     view = _CFeatures(ctypes.addressof(layers), len(layers), features.out.data_ptr())
-    view.kept = layers  # the address is of no use without it
+    view.kept = layers  # the address is valid while this lives
     return view
 
 

@@ -58,7 +58,7 @@ struct acts {
     int in_pairs;
 };
 
-/* From so many rows on they lie in pairs. By LLVM's model of a Neoverse-N2, a group of 4-bit codes takes 50 cycles for eight
+/* From here on rows lie in pairs. By LLVM's model of a Neoverse-N2, a group of 4-bit codes takes 50 cycles for eight
  * rows in pairs and 54 one by one, for four of them 30 either way; scales of 16 inputs take 67 and 60. */
 #define PAIRED_ROWS 8
 
@@ -66,7 +66,7 @@ static long acts_stride(long rows) { return (rows + 7) / 4 * 4; } /* a vector of
 
 static long code_bytes(long rows, long inputs) { return (PAIRS ? (rows + 1) / 2 * 2 : rows) * inputs; }
 
-/* Floats of room that the acts of so many rows take. */
+/* Floats of room that the acts of `rows` rows take. */
 static long acts_floats(long rows, long inputs) {
     return (code_bytes(rows, inputs) + 63) / 64 * 16 + 6 * ((inputs + GROUP - 1) / GROUP) * acts_stride(rows);
 }

@@ -33,7 +33,7 @@ LAYOUTS = (
 _FOUR_BITS, _EIGHT_BITS = (
     len(FLOATS) + LAYOUTS.index(of) for of in ((4, "half", 32, "offset"), (8, "half", 32, "none"))
 )
-_CHUNK_WEIGHTS = 1 << 18  # taken apart at once by a thread: temporary arrays stay in the cache, and are soon free again
+_CHUNK_WEIGHTS = 1 << 18  # packed at once by a thread: temporary arrays fit into the cache, and are freed soon
 _THREADS = min(8, os.cpu_count() or 1)
 
 
@@ -70,7 +70,7 @@ class NativePart:
     minimums: torch.Tensor | None = None
     supers: torch.Tensor | None = None  # [tiles, supers, tile] float32
     super_minimums: torch.Tensor | None = None
-    super_groups: int = 0  # groups of 32 inputs that have a float of `supers` in common
+    super_groups: int = 0  # groups of 32 inputs that share a float of `supers`
     offset: float = 0
 
     @property
@@ -127,7 +127,7 @@ class NativeLinear(Linear):
         return NativeLinear(kept, self.inputs, self.bias)
 
     def rough(self, packer: QuantPacker) -> NativeLinear | None:
-        """8-bit codes cut to their upper 4 bits. None where it has anything else, or scales too large for that."""
+        """8-bit codes cut to their upper 4 bits. None if there is anything else, or a scale gets too large."""
         if len(self.parts) > 1 or self.bias is not None or self.parts[0].layout != _EIGHT_BITS:
             return None
         halves = packer.upper_halves(self.parts[0])
@@ -174,7 +174,7 @@ class QuantPacker:
     unsigned_codes: bool  # 8-bit codes are stored plus 128
 
     def pack(self, weight: QuantisedTensor) -> NativePart:
-        """A few rows at a time, so that little more memory is taken than the packed weight has."""
+        """Packs a few rows at a time, so that it needs little memory besides that of the packed weight."""
         part = self._empty(weight)
         outputs, inputs = weight.shape
         step = max(_CHUNK_WEIGHTS // inputs // self.tile, 1) * self.tile
@@ -188,7 +188,7 @@ class QuantPacker:
         return part
 
     def upper_halves(self, part: NativePart) -> NativePart:
-        """4-bit codes for 8-bit ones. The missing bits stand for the middle of what they may be."""
+        """4-bit codes for 8-bit ones. The missing bits count as the middle of their range."""
         assert part.scales is not None
         tiles, groups, _ = part.codes.shape
         upper = (part.codes ^ (0 if self.unsigned_codes else 0x80)).view(tiles, groups, 2, -1) >> 4
@@ -231,7 +231,7 @@ class QuantPacker:
                 to.numpy()[tiles] = self._side_by_side(values)
 
     def _side_by_side(self, values: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
-        """[rows, groups] -> [tiles, groups, tile], with zeros for outputs that there are not."""
+        """[rows, groups] -> [tiles, groups, tile], padded with zeros to whole tiles."""
         values = self._whole_tiles(values)
         return np.ascontiguousarray(values.reshape(-1, self.tile, values.shape[1]).swapaxes(1, 2))
 

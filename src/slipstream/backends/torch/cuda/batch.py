@@ -1,6 +1,6 @@
 """CudaBatch: the rows of one forward in buffers that never move, so that a captured graph finds them again.
 
-Everything the host has to say about a forward is one block of integers, and goes over in one copy.
+Everything the host sends for a forward is one block of integers, in one copy.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ MAX_CHUNKS_BYTES = 1 << 28  # scratch of attention: the rows of all tiles of a f
 _ROW_FIELDS = ("tokens", "position", "slot", "page_from", "source")
 TILE_FIELDS = ("row", "rows", "position", "base", "tail_from", "chunk", "scratch", "page_from", "programs")
 TILE_SIZE = tl.constexpr(len(TILE_FIELDS))
-_PLACES = [tl.constexpr(i) for i in range(len(TILE_FIELDS))]  # where kernels find a field
+_PLACES = [tl.constexpr(i) for i in range(len(TILE_FIELDS))]  # the index of each field, for kernels
 TILE_ROW, TILE_ROWS, TILE_POSITION, TILE_BASE, TILE_TAIL_FROM = _PLACES[:5]
 TILE_CHUNK, TILE_SCRATCH, TILE_PAGE_FROM, TILE_PROGRAMS = _PLACES[5:]
 _NO_TILE = [int(name == "chunk") for name in TILE_FIELDS]
-# In as many rows most are a stream's only one: small tiles took 0.7 of the time at 32 to 256 streams. A round of 8
-# streams took 2 % less with them, of 16 streams 6 %; one with 16 rows of one text of 16,384 tokens 7 % more.
+# From this capacity on most rows are the only one of their stream, and tiles are small. They took 0.7 of the time at 32
+# to 256 streams; 2 % less in a round of 8 streams, 6 % less in one of 16, 7 % more with 16 rows of one text of 16,384.
 _MANY_ROWS = 8
-_MANY_TILES = 32  # as many keep a GPU busy with a program and key head each, which costs less than sharing a tile
-SPLIT = tl.constexpr(1 << 16)  # an entry of `programs` is this times its number among those of a tile, plus the tile
+_MANY_TILES = 32  # this many keep a GPU busy with a program per tile and key head, which costs less than sharing tiles
+SPLIT = tl.constexpr(1 << 16)  # an entry of `programs` is SPLIT * (its number among those of the tile) + tile
 _IN_ORDER = 1 << 30  # as `base`: no position is looked up in `tail`
 _CHUNK_TIERS = ((2048, 128), (8192, 256), (1 << 31, 512))  # up to this position: keys of a chunk
 
 
 @triton.jit
 def advance_rows(position, slot, tiles, i, inside):
-    """Moves the rows `i` one position on, in place. They have a tile each, in their order."""
+    """Moves the rows `i` on by one position, in place. Tile i is that of row i alone."""
     tl.store(position + i, tl.load(position + i, mask=inside) + 1, mask=inside)
     tl.store(slot + i, tl.load(slot + i, mask=inside) + 1, mask=inside)
     tile_position = tiles + i * TILE_SIZE + TILE_POSITION
@@ -74,8 +74,8 @@ class DeviceRows:
 class CudaBatch(DeviceRows):
     """Room for `capacity` rows, in buffers that never move."""
 
-    source: torch.Tensor  # for a draft: the row of the step before that chooses this row's token
-    progress: torch.Tensor  # [2] for a draft: steps taken, streams
+    source: torch.Tensor  # in a draft: the row of the previous step that chooses this row's token
+    progress: torch.Tensor  # [2] in a draft: steps taken, streams
 
     def __init__(
         self, config: DecoderConfig, capacity: int, max_pages: int, spare_page: int, device: torch.device
@@ -105,14 +105,15 @@ class CudaBatch(DeviceRows):
         self.logit_rows = torch.arange(capacity, device=device)
 
     def fill(self, parts: Sequence[SequenceRows], ahead: int = 0, source: Sequence[int] = ()) -> None:
-        """Lays out the rows of `parts` and sends them over.
+        """Lays out the rows of `parts` and sends them to the device.
 
-        `ahead`: steps the device will take on from there. `source`: where it finds the tokens of the first of them.
+        `ahead`: steps that the device will take after them. `source`: the rows of the previous step that choose their
+        tokens.
         """
         self._send(self._laid_out(parts, ahead), source, len(parts))
 
     def fill_level(self, sequence: PooledSequence, ahead: int) -> None:
-        """The first nodes of a tree behind a sequence, one in each row; the device takes `ahead` levels from there."""
+        """Lays out the first nodes of a tree after a sequence, one in each row. The device grows `ahead` levels."""
         laid, start, capacity = _LaidOut(pages=[self._spare_page]), sequence.length, self.capacity
         laid.tokens += [0] * capacity
         laid.position += [start] * capacity
@@ -143,7 +144,7 @@ class CudaBatch(DeviceRows):
             laid.position += laid.tiles.add_branches(part, row, page_from)
 
     def _send(self, laid: _LaidOut, source: Sequence[int], num_streams: int) -> None:
-        """In as few writes as can be: each costs the host a microsecond or more, and there is a round of it a token."""
+        """In as few writes as possible: each costs the host a microsecond or more, in every round."""
         self._hosts.reverse()  # the other one may still be on its way
         host, tiles = self._hosts[0], laid.tiles
         block: list[int] = []
@@ -165,7 +166,7 @@ class CudaBatch(DeviceRows):
 
 
 class _Host:
-    """What goes over in one copy."""
+    """The integers of one copy, on the host."""
 
     def __init__(self, length: int, pinned: bool) -> None:
         self.data = torch.zeros(length, dtype=torch.int32, pin_memory=pinned)
@@ -200,7 +201,7 @@ class _LaidOut:
 
 
 class Tiles:
-    """Rows that share their keys."""
+    """Groups of rows that share their keys."""
 
     def __init__(self) -> None:
         self.tail: list[int] = []
@@ -210,7 +211,7 @@ class Tiles:
         return len(self._tiles)
 
     def add_chain(self, row: int, start: int, count: int, page_from: int, rows_a_tile: int, ahead: int = 0) -> None:
-        """Rows in the order of the text, in tiles of one size of chunks."""
+        """Adds rows in the order of the text. Those of a tile have the same size of chunks."""
         while count:
             chunk = chunk_keys(start)
             take = min(count, rows_a_tile)
@@ -220,7 +221,7 @@ class Tiles:
             row, start, count = row + take, start + take, count - take
 
     def add_branches(self, part: SequenceRows, row: int, page_from: int) -> list[int]:
-        """The nodes behind the chain that the tree begins with, a tile each. Returns their positions."""
+        """Adds the nodes after the chain that the tree begins with, a tile each. Returns their positions."""
         tree, base, depths = part.tree, part.start + len(part.pending), part.tree.depths()
         positions = []
         for node in range(length_of_chain(tree), len(tree)):
@@ -232,13 +233,13 @@ class Tiles:
         return positions
 
     def add_level(self, start: int, count: int, ahead: int) -> None:
-        """Nodes that follow the text of the first sequence, a tile each, with room for what will follow them."""
+        """Adds nodes that follow the text of the first sequence, a tile each, with room in `tail` for later levels."""
         for row in range(count):
             self._tiles.append(_Tile(row, 1, start, 1, start, len(self.tail), ahead, chunk_keys(start)))
             self.tail += [start + row, *[0] * (MAX_LEVELS - 1)]
 
     def laid_out(self, max_chunks: int, most_programs: int) -> tuple[list[int], list[int]]:
-        """The fields of all tiles, and the programs that share them. Chunks are stretched where scratch has no room for
+        """The fields of all tiles, and the programs that share them. Chunks are longer if scratch has no room for
         all of them.
         """
         stretch, rows = 1, [tile.rows for tile in self._tiles]
@@ -258,7 +259,7 @@ class Tiles:
 
 
 def num_programs(tiles: int) -> int:
-    """Of attention with so many tiles, for each key head: one tile of 16,384 tokens has a program for each of its 32
+    """Programs of attention, for each key head: one tile of 16,384 tokens has a program for each of its 32
     chunks, and 8 tiles with 8 key heads have as many as run at the same time on 132 multiprocessors.
     """
     return tiles + min(tiles + 32, 48)
@@ -286,7 +287,7 @@ def chunk_keys(position: int) -> int:
 
 
 def length_of_chain(tree: DraftTree) -> int:
-    """Leading nodes of which each follows the one before."""
+    """The number of leading nodes that each follow the one before."""
     for node, parent in enumerate(tree.parents):
         if parent != (node - 1 if node else ROOT):
             return node

@@ -1,4 +1,4 @@
-"""Bucket: a forward for up to so many rows, captured once as a graph."""
+"""Bucket: a forward for rows up to a capacity, captured once as a graph."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ForwardPass(ABC):
 
     @abstractmethod
     def forward(self) -> torch.Tensor:
-        """Logits [rows, vocab] float32 of what the batch holds."""
+        """Logits [rows, vocab] float32 of the batch."""
         ...
 
     def run_uncaptured(self) -> None:
@@ -40,7 +40,7 @@ class ForwardPass(ABC):
         self.chooser.choose(self.logits)
 
     def narrow(self, rows: Sequence[tuple[Sampling, slice]]) -> None:
-        """Chooses once more where top-k, top-p or min-p narrow the choice."""
+        """Chooses again if top-k, top-p or min-p narrow the choice for any row."""
         if any(sampling.narrows for sampling, _ in rows):
             logits = self.logits.clone()
             for sampling, at in rows:
@@ -50,7 +50,7 @@ class ForwardPass(ABC):
 
 
 class Bucket(ForwardPass):
-    """A forward for up to so many rows: its buffers, and its graph once it was captured."""
+    """A forward for up to `batch.capacity` rows: its buffers, and its graph once it was captured."""
 
     def __init__(self, batch: CudaBatch, chooser: Chooser) -> None:
         super().__init__(chooser)
@@ -58,11 +58,11 @@ class Bucket(ForwardPass):
         self._graph: torch.cuda.CUDAGraph | None = None
 
     def take_over(self, before: Bucket, source: torch.Tensor) -> None:
-        """What its rows need of those of another forward, besides their tokens. `source`: of which row, for each."""
+        """Copies the inputs of its rows, besides tokens, from another forward: for each row, those of row `source`."""
 
     def run(self) -> None:
-        """Starts the forward of what the batch holds; does not wait for it. While a larger graph is captured it becomes
-        a part of it, and only its choices can be read.
+        """Starts the forward of the batch; does not wait for it. While a larger graph is captured, it becomes a part of
+        that graph, and only its choices can be read.
         """
         if self._graph is None:
             self.run_uncaptured()  # Triton's interpreter has no graphs
@@ -76,7 +76,7 @@ class Bucket(ForwardPass):
         return self._graph is not None
 
     def capture(self) -> None:
-        """Runs once, on no rows, for the compiler; then for the graph."""
+        """Runs once without rows, to compile the kernels; then captures the graph."""
         self.batch.fill([])
         self.run_uncaptured()
         with captured_graph() as graph:
@@ -86,7 +86,7 @@ class Bucket(ForwardPass):
 
 
 class TargetBucket(Bucket):
-    """The forward of a whole model. `feature_layers`: what a head reads of it."""
+    """The forward of a whole model. `feature_layers`: those whose hidden states a head reads."""
 
     def __init__(
         self, decoder: Decoder[DeviceRows], pool: KVPool, capacity: int, device: torch.device,
@@ -104,22 +104,22 @@ class TargetBucket(Bucket):
         return self._decoder.forward(self.batch, self._pool, self._features).logits
 
     def features(self, parts: Sequence[SequenceRows]) -> torch.Tensor | None:
-        """[rows, features] of the forward that was started last, if a head follows it. The next may start at once."""
+        """A copy of [rows, features] of the forward that was started last; None if no head follows its sequences."""
         if self._features is None or not any(part.sequence.is_followed for part in parts):
             return None
         return self.rows_of_features(sum(part.num_rows for part in parts)).clone()
 
     def rows_of_features(self, rows: int) -> torch.Tensor:
-        """The next forward writes over them."""
+        """Not a copy: the next forward overwrites them."""
         assert self._features is not None
         return self._features.out[:rows]
 
 
 @contextmanager
 def captured_graph(memory: Any = None) -> Iterator[torch.cuda.CUDAGraph]:
-    """A graph of what is started inside. Runs nothing, and nothing may free memory of the GPU meanwhile.
+    """Captures what is started inside as a graph, without running it. Nothing may free memory of the GPU meanwhile.
 
-    `memory`: a pool for graphs of which one runs at a time.
+    `memory`: a pool that is shared by graphs of which one runs at a time.
     """
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()

@@ -35,14 +35,14 @@ def can_choose(sampling: Sampling) -> bool:
 
 
 def chooses_alone(samplings: Sequence[Sampling | None]) -> bool:
-    """Whether the device needs nobody to choose for all of these."""
+    """Whether the device can choose for all of these without the host."""
     return all(s is not None and not s.narrows and can_choose(s) for s in samplings)
 
 
 @triton.jit
 def chosen_by(logits, token, settings):
-    """What the largest of is chosen, as float64: the logits, or where `settings` has a temperature, with the noise of
-    its key."""
+    """The values whose maximum is the chosen token, as float64: the logits; if `settings` has a temperature, divided by
+    it and with the noise of its key."""
     value = logits.to(tl.float64)
     temperature = tl.load(settings).to(tl.float64, bitcast=True)
     if temperature > 0:
@@ -121,7 +121,7 @@ class Chooser:
     """Chooses for up to `capacity` rows, from buffers that never move."""
 
     def __init__(self, capacity: int, vocab_size: int, device: torch.device, ids: torch.Tensor | None = None) -> None:
-        """`ids` [vocab_size] int32: the token that each logit stands for, where it is not its own place."""
+        """`ids` [vocab_size] int32: the token of each logit, if that is not its index."""
         self._ids = ids
         pinned = device.type == "cuda"
         self._num_blocks = triton.cdiv(vocab_size, _BLOCK)
@@ -150,7 +150,7 @@ class Chooser:
         self.settings.copy_(self._settings_hosts[0], non_blocking=True)
 
     def settings_changed(self) -> None:
-        """Somebody wrote to the settings on the device: the next `ask` sends them all."""
+        """A kernel changed the settings on the device: the next `ask` sends them all."""
         self._is_greedy = False
 
     def choose(self, logits: torch.Tensor) -> None:
@@ -175,7 +175,7 @@ class Chooser:
 
 
 def settings_of(rows: Sequence[RowChoice]) -> npt.NDArray[np.int64]:
-    """[rows, 2] as the kernel wants them. Greedy is a temperature of 0."""
+    """[rows, 2] as the kernels read them. Greedy is a temperature of 0."""
     temperatures = np.array([row.sampling.temperature for row in rows], np.float64)
     seeds = np.array([row.sampling.seed for row in rows], np.uint64)
     keys = stream_keys(seeds, np.array([row.position for row in rows], np.uint64))
@@ -190,7 +190,7 @@ def narrowed(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
         out |= z < z.topk(sampling.top_k).values[:, -1:]
     if sampling.top_p < 1:
         p, order = z.masked_fill(out, float("-inf")).softmax(-1).sort(stable=True, descending=True)
-        before = p.cumsum(-1) - p  # what the likelier ones have together
+        before = p.cumsum(-1) - p  # probability of the likelier tokens together
         out |= torch.zeros_like(out).scatter(1, order, before >= sampling.top_p * (1 - 1e-12))
     if sampling.min_p > 0:
         out |= z < z.max(-1, keepdim=True).values + math.log(sampling.min_p)

@@ -1,4 +1,4 @@
-"""least_seconds: what the device takes for something."""
+"""least_seconds: how long the device takes for some work."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 
 def least_seconds(run: Callable[[], None], repeats: int) -> float:
-    """The least of some runs, by the device's own clock."""
+    """The shortest of `repeats` runs, by the device's own clock."""
     times: list[float] = []
     for _ in range(repeats):
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)

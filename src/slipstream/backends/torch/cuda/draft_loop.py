@@ -28,19 +28,19 @@ STEPS_OF_GRAPHS = (4, 2, 1)  # longer ones take longer to capture and save littl
 
 @triton.jit(do_not_specialize=("capacity",))
 def hand_on_kernel(
-    chosen,  # [2, capacity] int32, of the step that was
+    chosen,  # [2, capacity] int32, of the step that ended
     capacity,
     source,  # [streams] int32: which of its rows is the stream's
     progress,  # [2] int32: steps taken, streams
     plan,  # [MAX_STEPS + 1, MAX, 2] int64: how each step chooses
     drafted,  # [MAX_STEPS, 2, MAX] int32
-    tokens,  # of the step to come, as the next four
+    tokens,  # of the next step, as are the four after this
     position,
     slot,
     tiles,
     settings,
     MAX: tl.constexpr,
-    ADVANCE: tl.constexpr,  # the step to come follows in place; otherwise it was laid out already
+    ADVANCE: tl.constexpr,  # the next step has the same rows, one position on; otherwise it is laid out already
 ):
     i = tl.arange(0, MAX)
     step = tl.load(progress)
@@ -90,7 +90,7 @@ class DraftLoop:
         self._hand_on(bucket, bucket, self._in_place, advance=False)
 
     def run(self, requests: Sequence[ExtendRequest], parts: Sequence[SequenceRows]) -> list[Extension]:
-        """As many streams at a time as a graph has rows for. Their sequences have room for all steps."""
+        """Drafts for as many streams at a time as a graph has rows for. Their sequences have room for all steps."""
         extensions: list[Extension] = []
         while len(extensions) < len(requests):
             start = len(extensions)
@@ -126,8 +126,8 @@ class DraftLoop:
         return self._read(requests, steps)
 
     def follow(self, first: Bucket, then: Bucket, steps: int) -> None:
-        """So many steps, of which the first is a forward that was started. The layout of the others stands, and `plan`
-        says how they choose. They end up in `drafted`.
+        """Takes `steps` steps, the first of which is the forward `first`, already started. The others are laid out, and
+        `plan` says how they choose. The tokens are in `drafted` afterwards.
         """
         self._begin(first, then)
         self._go_on(then, steps - 1)
@@ -137,8 +137,8 @@ class DraftLoop:
         self._hand_on(first, then, then.batch.source, advance=False)
 
     def _go_on(self, bucket: Bucket, steps: int, narrow: Sequence[tuple[Sampling, slice]] = ()) -> None:
-        """So many steps in place: as few graphs as make them up; or one by one, where choices narrow, and in a larger
-        graph.
+        """Takes `steps` steps in place: with as few graphs as possible, or one by one if choices narrow or a larger
+        graph is captured.
         """
         if not bucket.is_captured or narrow or torch.cuda.is_current_stream_capturing():
             for _ in range(steps):
@@ -155,7 +155,7 @@ class DraftLoop:
         key = (bucket.batch.capacity, count)
         if key not in self._graphs:
             progress = bucket.batch.progress.clone()
-            bucket.batch.progress.zero_()  # no streams: for the compiler alone
+            bucket.batch.progress.zero_()  # no streams: this only compiles the kernel
             self._hand_on(bucket, bucket, self._in_place, advance=True)
             bucket.batch.progress.copy_(progress)
             with captured_graph() as self._graphs[key]:

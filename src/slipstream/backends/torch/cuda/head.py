@@ -33,7 +33,7 @@ _FP8_FROM_BYTES = 200 << 20  # four times an H200's cache; measured with 750 MB 
 
 
 def in_fp8(head: DraftHead) -> DraftHead:
-    """A head with large products has them in FP8, since a step takes as long as reading them. Its drafts may change."""
+    """Rounds a head's products to FP8 if they are large: a step takes as long as reading them. Drafts may change."""
     layer = head.layer
     products = (layer.qkv, layer.output, layer.gate_up, layer.down, head.logits)
     fits = all(p.data.dtype != torch.float16 and p.inputs % MIN_TILE == 0 for p in products)
@@ -131,7 +131,7 @@ class CudaHead(FollowingHead):
         return self._tree_loops[width]
 
     def _unread(self, sequence: PooledSequence, last: int) -> SequenceRows:
-        """The rows that begin a draft: no more than a graph has, and at least one. Others are read before."""
+        """The rows that begin a draft: at least one, at most those of a graph. If more are unread, reads them now."""
         trail = trail_of(sequence)
         if trail.num_unread > MAX_SKINNY_ROWS:
             self._read_features([sequence], [last])

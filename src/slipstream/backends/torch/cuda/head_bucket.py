@@ -1,4 +1,4 @@
-"""HeadBucket: a step of a draft head for up to so many rows, captured once as a graph."""
+"""HeadBucket: a step of a draft head for rows up to a capacity, captured once as a graph."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def inputs_kernel(
     tokens,  # [rows] int32
     table,  # [vocab, width]
-    x,  # [rows, width] features made narrow, or the output of the step before
+    x,  # [rows, width] fused features, or the output of the previous step
     token_gain,  # [width] float32
     x_gain,
     both,  # [rows, 2 width] normed tokens, then normed x
@@ -56,7 +56,7 @@ def inputs_kernel(
 
 
 class HeadBucket(Bucket):
-    """One step of the head for up to `capacity` rows. `x` holds what stands before the rows, and then their outputs."""
+    """One step of the head for up to `capacity` rows. `x` holds what a row reads besides its token, then its output."""
 
     def __init__(self, head: DraftHead, ops: TritonOps, pool: KVPool, capacity: int, ids: torch.Tensor) -> None:
         config, device = head.config, ids.device
@@ -81,7 +81,7 @@ class HeadBucket(Bucket):
         self._fuse_graph = graph
 
     def fuse(self, features: torch.Tensor) -> None:
-        """Puts these features [rows, features] before the rows."""
+        """Fuses features [rows, features] into `x`."""
         self.features[: len(features)].copy_(features)
         if self._fuse_graph is None or torch.cuda.is_current_stream_capturing():
             self._fuse()

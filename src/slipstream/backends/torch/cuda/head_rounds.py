@@ -136,7 +136,7 @@ def accept_kernel(
 @triton.jit(do_not_specialize=("per_stream",), do_not_specialize_on_alignment=("tokens",))
 def put_draft_kernel(
     drafted,  # [steps, 2, MAX] int32
-    tokens,  # [rows] int32, a stream's draft behind its first row
+    tokens,  # [rows] int32, a stream's draft after its first row
     per_stream,
     ROWS: tl.constexpr,
     MAX: tl.constexpr,
@@ -189,7 +189,7 @@ class _Scored:
         return self.bucket.batch.position if self.own is None else self.own[1]
 
     def kept(self) -> _Scored:
-        """The same, for when the bucket gets other rows."""
+        """The same, valid when the bucket has other rows."""
         return replace(self, own=(self.tokens.clone(), self.position.clone()))
 
 
@@ -209,7 +209,7 @@ class HeadRounds:
     def __init__(
         self, bucket: Callable[[int], HeadBucket], draft_loop: DraftLoop, context_length: int, device: torch.device
     ) -> None:
-        """`bucket`: the head's, for so many rows."""
+        """`bucket`: finds the head's for a number of rows."""
         self._bucket = bucket
         self._draft_loop = draft_loop
         self._context_length = context_length
@@ -224,8 +224,8 @@ class HeadRounds:
         self._chosen = HostCopies((_MAX_TILES,), device)
 
     def warm_up(self, target: Callable[[int], TargetBucket]) -> None:
-        """Captures the graphs, after a draft of each length on rows without meaning: it compiles their kernels.
-        `target`: the bucket for so many rows.
+        """Captures the graphs. Runs a draft of each length on arbitrary rows before, which compiles the kernels.
+        `target`: finds the target's bucket for a number of rows.
         """
         memory = torch.cuda.graph_pool_handle()  # of all of them: one runs at a time
         for rows, sampled in product(_CAPTURED, (False, True)):
@@ -262,7 +262,7 @@ class HeadRounds:
     ) -> list[int] | None:  # fmt: skip
         """The chosen tokens of all rows, if the device runs this round already or can continue after it; else None.
 
-        Starts the next round before it waits for this one. `target`: the bucket for so many rows.
+        Starts the next round before it waits for this one. `target`: as for `warm_up`.
         """
         now, self._under_way = self._under_way, None
         next_rows, per_stream = self._next_rows(requests, parts), parts[0].num_rows
@@ -317,7 +317,7 @@ class HeadRounds:
         return started
 
     def _lay_read(self, parts: Sequence[SequenceRows], per_stream: int) -> None:
-        """The rows with which the head reads what a round accepts."""
+        """Lays out the rows with which the head reads the tokens that a round accepts."""
         read = self._bucket(len(parts) * per_stream)
         read.batch.fill(_rows_of(parts, per_stream), ahead=AHEAD)
         read.chooser.ask([])
@@ -345,7 +345,7 @@ class HeadRounds:
             following.bucket.batch.fill(_rows_of(parts, per_stream), ahead=AHEAD)
             following.bucket.chooser.ask([])
         graph = self._graphs.get((per_stream, is_sampled)) if is_alike and count == 1 else None
-        if graph:  # the host needs longer to start a dozen things than the device for all of them
+        if graph:  # starting a dozen kernels takes the host longer than the device needs for all of them
             graph.replay()
         else:
             self._draft(before, following, count, is_sampled)
@@ -360,7 +360,7 @@ class HeadRounds:
         return started
 
     def _draft(self, before: _Scored, following: _Scored, count: int, sampled: bool) -> None:
-        """What lies between two forward passes: accepts, reads what was accepted, drafts."""
+        """The work between two forward passes: accepts, reads the accepted tokens, drafts."""
         read, step = self._bucket(count * before.per_stream), self._bucket(count)
         self._accept(before, following, count, sampled)
         read.fuse(before.bucket.rows_of_features(count * before.per_stream))
@@ -398,7 +398,7 @@ def _is_asked_for(
 
 
 def _rows_of(parts: Sequence[SequenceRows], per_stream: int) -> list[SequenceRows]:
-    """So many rows of each stream, from where it is now; the device moves them to where it will be."""
+    """`per_stream` rows of each stream, from its position now; the device moves them on to the next one."""
     return [SequenceRows(part.sequence, part.start, [0] * per_stream) for part in parts]
 
 

@@ -12,7 +12,7 @@ class Copied:
     """A copy that may still be on its way."""
 
     data: torch.Tensor  # on the host
-    done: torch.cuda.Event | None  # None: it is there
+    done: torch.cuda.Event | None  # None: the copy has ended
 
     def wait(self) -> torch.Tensor:
         if self.done is not None:
@@ -28,7 +28,7 @@ class HostCopies:
         self._hosts = [torch.zeros(shape, dtype=torch.int32, pin_memory=pinned) for _ in range(2)]
 
     def begin(self, source: torch.Tensor) -> Copied:
-        """`source` has as many entries as a buffer, or fewer; all that was started before it belongs to it."""
+        """Starts a copy of `source`, as it is after all work started before. It has at most a buffer's entries."""
         self._hosts.reverse()
         host = self._hosts[0][: len(source)]
         host.copy_(source, non_blocking=True)

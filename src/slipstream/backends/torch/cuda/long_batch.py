@@ -1,4 +1,4 @@
-"""LongBatch: the rows of a forward that reads prompts: just as many as there are, or a room that a graph has."""
+"""LongBatch: the rows of a forward that reads prompts: exactly those, or padded to the room of a captured graph."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from slipstream.models.config import DecoderConfig
 
 Ints = npt.NDArray[np.int32]
 _ALIGNED = 32  # integers: kernels are compiled for how their arguments are aligned
-_BLOCK_CHAIN = 64  # rows: shorter chains may see long texts, which the programs of a tile share
-_ROOM_ROWS = 64  # rooms have multiples of so many rows: at 512 rows 6 % of them are not used, on average
-_ROOM_STREAMS = 16  # of a room at most. They have a row of logits each: 16 take 0.02 ms longer than one
+_BLOCK_CHAIN = 64  # rows; shorter chains are tiles: they may see long texts, which several programs of a tile share
+_ROOM_ROWS = 64  # rooms have a multiple of this many rows: at 512 rows 6 % of them are unused, on average
+_ROOM_STREAMS = 16  # most streams of a room. Each has a row of logits: 16 take 0.02 ms longer than one
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class LongBatch(DeviceRows):
     """Arrays of numpy, since there are thousands of rows."""
 
     def __init__(self, config: DecoderConfig, laid: LaidRows, device: torch.device, room: Room | None = None) -> None:
-        """Without `room` for one launch, else for all that fit in it."""
+        """Without `room` for these rows alone, else for all rows that fit into it."""
         self.block_m = _block_m(config)
         self._max_chunks = max_chunks(config)
         self._room = room
@@ -50,7 +50,7 @@ class LongBatch(DeviceRows):
             self.blocks = Blocks(blocks, self.pages, num_pages)
 
     def fill(self, laid: LaidRows) -> None:
-        """Others that have the same room."""
+        """Sends other rows, which have the same room."""
         self._sent.send(self._pieces(laid))
 
     def _pieces(self, laid: LaidRows) -> dict[str, Ints]:
@@ -80,7 +80,7 @@ class LongBatch(DeviceRows):
 
 
 def lay_rows(config: DecoderConfig, parts: Sequence[SequenceRows], rows_a_block: int, spare_page: int) -> LaidRows:
-    """For a batch of this model."""
+    """Lays out rows for a batch of this model."""
     rows_a_tile = _block_m(config) // (config.num_heads // config.num_kv_heads)
     return LaidRows(parts, rows_a_tile, rows_a_block, spare_page)
 
@@ -91,7 +91,7 @@ def _block_m(config: DecoderConfig) -> int:
 
 
 class LaidRows:
-    """Where the rows of all parts stand, and which share their keys."""
+    """The layout of the rows of all parts, and which of them share their keys."""
 
     def __init__(self, parts: Sequence[SequenceRows], rows_a_tile: int, rows_a_block: int, spare_page: int) -> None:
         self.rows_a_block = rows_a_block
@@ -117,18 +117,18 @@ class LaidRows:
             if length < part.num_rows:
                 self.position[row + length : end] = self.tiles.add_branches(part, row, page_from)
         together = np.concatenate(blocks)
-        self.blocks = together[np.argsort(-together[:, 2], kind="stable")]  # those that see most begin first
+        self.blocks = together[np.argsort(-together[:, 2], kind="stable")]  # those that see the most keys start first
 
     @property
     def room(self) -> Room | None:
-        """The smallest that has room for these rows. None if no graph has: some of them are in tiles."""
+        """The smallest room for these rows. None if no graph fits: some are in tiles, or too many have logits."""
         if len(self.tiles) or len(self.logit_rows) > _ROOM_STREAMS:
             return None
         rows = -(-len(self.tokens) // _ROOM_ROWS) * _ROOM_ROWS
         return Room(rows, triton.next_power_of_2(len(self.pages) + 1))
 
     def _lay_pages(self, parts: Sequence[SequenceRows], is_block: Sequence[bool]) -> None:
-        """The pages of all sequences, those that blocks read first."""
+        """Lists the pages of all sequences, first those that blocks read."""
         self.pages: list[int] = []
         self._page_starts = [0] * len(parts)
         for i in sorted(range(len(parts)), key=lambda i: not is_block[i]):
@@ -172,7 +172,7 @@ class _Sent:
         return self._device[self._places[name]]
 
     def send(self, pieces: dict[str, Ints]) -> None:
-        """Others of the same sizes. What was sent before has arrived: a forward is waited for."""
+        """Sends arrays of the same sizes. The copy before has ended, since each forward is waited for."""
         whole = self._host.numpy()
         for name, values in pieces.items():
             whole[self._places[name]] = values

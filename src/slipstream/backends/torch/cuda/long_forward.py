@@ -1,7 +1,7 @@
 """LongForward: the forward of a whole model over more rows than a bucket has, for prompts.
 
 A few hundred rows take the device less time than the host needs to start all kernels, so their number is rounded up to
-that of a room (so many rows and pages), and a room that comes back is captured as a graph. It gives the same bits: the
+that of a room (its rows and pages), and a room that comes back is captured as a graph. It gives the same bits: the
 sizes of products are the same. More rows run uncaptured: the host is then ahead of the device.
 """
 
@@ -25,14 +25,14 @@ from slipstream.backends.torch.memory import CAPTURED_ROWS
 from slipstream.backends.torch.ops import Features
 from slipstream.host import no_collection
 
-_WARM_ROWS = 512  # of the first one
+_WARM_ROWS = 512  # of the forward that compiles the kernels
 _MAX_GRAPHS = 32  # there are 28 sizes up to CAPTURED_ROWS; others run uncaptured
 log = logging.getLogger("slipstream")
 
 
 @dataclass(slots=True)
 class _Rows:
-    """What one forward reads, and where it writes what a head reads."""
+    """The batch of one forward, and where it writes features for a head."""
 
     batch: LongBatch
     features: Features | None
@@ -41,7 +41,7 @@ class _Rows:
 
 
 class LongForward(ForwardPass):
-    """Logits are those of the rows that were asked for."""
+    """Logits are only those of the requested rows."""
 
     def __init__(
         self, decoder: Decoder[DeviceRows], pool: KVPool, max_rows: int, device: torch.device,
@@ -57,7 +57,7 @@ class LongForward(ForwardPass):
         self._rows: _Rows | None = None
         self._num_rows = 0
         self._rooms: dict[Room, _Rows] = {}
-        self._memory = torch.cuda.graph_pool_handle() if device.type == "cuda" else None  # of all graphs: one runs
+        self._memory = torch.cuda.graph_pool_handle() if device.type == "cuda" else None  # of all graphs, in turns
         self._ended: torch.cuda.Event | None = None  # the last forward that was not waited for
 
     def start(self, parts: Sequence[SequenceRows]) -> None:
@@ -82,8 +82,8 @@ class LongForward(ForwardPass):
             self.logits = rows.logits
 
     def leave(self) -> bool:
-        """Whether the host may go on to the next forward while this one runs, as nothing is read of it. It then waits
-        for the one before. The buffers of a graph are filled again, so that one has to end first.
+        """Whether the host, which reads nothing of this forward, may start the next while it runs. If so, waits for the
+        one before. Not with so few rows that it may be a graph: its buffers are filled again, so it has to end first.
         """
         if self._num_rows <= CAPTURED_ROWS or self._device.type != "cuda":
             return False
@@ -118,7 +118,7 @@ class LongForward(ForwardPass):
         return _Rows(LongBatch(self._decoder.config, laid, self._device, room), features)
 
     def _capture(self, rows: _Rows) -> None:
-        """These rows ran before, so everything is compiled. Without memory for it none is captured from now on."""
+        """Captures rows that ran before: everything is compiled. Once memory is short, captures no more."""
         try:
             torch.cuda.synchronize()
             graph = torch.cuda.CUDAGraph()

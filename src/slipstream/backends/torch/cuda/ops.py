@@ -43,7 +43,7 @@ MAX_TILES = 8192  # of attention: no forward has more rows
 
 
 def qkv_kind(qk_norm: QKNorm | None, cache: LayerCache) -> Literal["project", "qkv"]:
-    """Norms and codes are of heads that are complete: the product then neither rotates nor writes into the cache."""
+    """Norms and codes need complete heads: with them the product neither rotates nor writes into the cache."""
     return "project" if qk_norm is not None or is_coded(cache.keys) else "qkv"
 
 
@@ -59,7 +59,7 @@ class TritonOps:
     def __init__(
         self, config: DecoderConfig, dtype: torch.dtype, device: torch.device, exact: bool, in_cuda: bool = True
     ) -> None:
-        """`in_cuda`: products may be those of the kernels in CUDA C++, where there are such."""
+        """`in_cuda`: products may use kernels in CUDA C++, where there are any."""
         self.activation_dtype = dtype
         self.batch_invariant = exact  # the model then never takes more rows than the skinny kernels do
         self._device = device
@@ -74,11 +74,11 @@ class TritonOps:
 
     @property
     def rows_a_block(self) -> int:
-        """Of a prompt, for attention."""
+        """Rows of a prompt that attention takes as one block."""
         return self._attention.rows_a_block
 
     def for_head(self, config: DecoderConfig) -> TritonOps:
-        """Those of a draft head with such a layer. Its weights are floats."""
+        """Ops for a draft head with this layer. Its weights are floats."""
         return TritonOps(config, self.activation_dtype, self._device, self.batch_invariant, self.tilings.streams)
 
     def pack(self, weight: Weight | Sequence[Weight], bias: torch.Tensor | None = None) -> Linear:
@@ -156,7 +156,7 @@ class TritonOps:
             self.tilings.measure(kind, weights, len(batch.tokens), trial)
 
     def trial(self, kind: str, like: Linear, batch: CudaBatch, rope: RopeTable, cache: LayerCache) -> Trial:
-        """Runs one product of this kind and shape, on no particular numbers: for measuring tilings."""
+        """Runs one product of this kind and shape with random inputs, to measure tilings."""
         rows = len(batch.tokens)
         x = torch.rand(rows, like.inputs, device=like.data.device).to(self.activation_dtype)  # zeros would be faster
         norm = Norm(torch.ones(max(like.inputs, like.outputs), device=x.device), 1e-5)

@@ -148,7 +148,7 @@ class QuantisedOps(TritonOps):
     def measure(
         self, products: Sequence[tuple[str, list[Linear]]], batch: CudaBatch, rope: RopeTable, cache: LayerCache
     ) -> None:
-        """Products with codes have one way."""
+        """Products with codes have no tilings to choose from."""
         floats = [(kind, [w for w in weights if not isinstance(w, CodedLinear)]) for kind, weights in products]
         super().measure([(kind, weights) for kind, weights in floats if weights], batch, rope, cache)
 
@@ -163,7 +163,7 @@ class QuantisedOps(TritonOps):
         self, x: torch.Tensor, source: Source, norm: Norm | None, weight: CodedLinear, out: torch.Tensor,
         add: bool = False,
     ) -> None:  # fmt: skip
-        """out = x times weight, or added to it."""
+        """out = x times weight; `add`: out += x times weight."""
         if len(x) <= _UNPACK_ABOVE or self.batch_invariant:
             self._kernels.multiply(self._kernels.quantise(x, source, norm), weight, out, add)
             return
@@ -196,7 +196,7 @@ class QuantisedOps(TritonOps):
         return out
 
     def _ready(self, hidden: Hidden, norm: Norm) -> Hidden:
-        """The residual stream as the products of floats take it."""
+        """The residual stream as products with weights of floats read it."""
         x = hidden.x
         rows, width = x.shape
         if rows > MAX_ROWS:
@@ -208,7 +208,7 @@ class QuantisedOps(TritonOps):
 
 
 class _HeadOps(TritonOps):
-    """A draft head of floats whose target has its table of tokens as codes."""
+    """For a draft head of floats whose target has its embedding as codes."""
 
     def __init__(
         self, config: DecoderConfig, dtype: torch.dtype, device: torch.device, exact: bool, kernels: CodeKernels,

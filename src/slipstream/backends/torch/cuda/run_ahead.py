@@ -77,7 +77,7 @@ class RunAhead:
     def score(
         self, bucket: TargetBucket, requests: Sequence[ScoreRequest], parts: Sequence[SequenceRows]
     ) -> list[int] | None:
-        """The chosen tokens of one row each, where that is under way already or goes on; None elsewhere.
+        """The chosen token of each row, if its step is under way already, or the device can go on after it; else None.
 
         Starts the next step before it waits for this one.
         """
@@ -112,7 +112,7 @@ class RunAhead:
         return tokens
 
     def _steps_taken(self, bucket: TargetBucket, parts: Sequence[SequenceRows]) -> int | None:
-        """Since the layout, where what is under way is just what is asked for now."""
+        """Steps since the layout, if the step under way is the one that is requested; else None."""
         now = self._under_way
         if now is None or now.bucket is not bucket:
             return None
@@ -139,7 +139,7 @@ class RunAhead:
 
 
 def make_room(part: SequenceRows, context_length: int) -> None:
-    """Pages for the steps to come, as far as there are any."""
+    """Takes pages for the steps to come; if there are too few, for this step alone."""
     try:
         part.sequence.make_room(min(AHEAD, context_length - part.start))
     except CapacityError:
@@ -147,8 +147,8 @@ def make_room(part: SequenceRows, context_length: int) -> None:
 
 
 def has_room(part: SequenceRows, count: int, context_length: int) -> bool:
-    """For so many tokens from this part's first one on, in pages that the device knows. Where a row's keys are cut
-    depends on its position, and the device goes on with the cut it has.
+    """Whether the device can go on for `count` tokens from this part's first one: the pages that it knows have room,
+    and chunks keep their length, which depends on the position and which the device can't change.
     """
     end = part.start + count
     in_pages = end <= min(len(part.sequence.pages) * PAGE_SIZE, context_length)
@@ -156,7 +156,7 @@ def has_room(part: SequenceRows, count: int, context_length: int) -> bool:
 
 
 def _asked(requests: Sequence[ScoreRequest], steps: int) -> list[RowChoice | None]:
-    """How the rows choose so many steps later. Nothing where all are greedy."""
+    """How the rows choose `steps` steps later; empty if all are greedy."""
     if all(request.sampling is None or request.sampling.is_greedy for request in requests):
         return []
     return [RowChoice(r.sampling, r.position + steps) if r.sampling else None for r in requests]

@@ -37,9 +37,9 @@ from slipstream.models.draft_heads.config import HeadConfig
 from slipstream.models.draft_heads.files import HeadCheckpoint, check_head_for
 
 BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 192, MAX_ROWS)
-_ALIKE = 1.02  # a graph may take so many times as long as one for more rows: repeats differ by up to 0.6 %
-_REPEATS = 5  # of a graph whose time is measured
-_LOOK_BACK = 20  # tokens that the rows see by which bits are compared; fewer than a page has
+_ALIKE = 1.02  # a graph may take this many times as long as one for more rows: repeats differ by up to 0.6 %
+_REPEATS = 5  # runs of a graph whose time is measured
+_LOOK_BACK = 20  # tokens that the rows see whose bits are compared; fewer than a page has
 log = logging.getLogger("slipstream")
 
 
@@ -126,8 +126,8 @@ class CudaRunner:
             self._keep_to_exact_rows()
 
     def _leave_out_slow(self) -> None:
-        """A graph that takes longer than one for more rows is not used. That happens: 32 rows of an 8B took 8 % longer
-        than 64, whose tiles suit the GPU better. Few rows are all cut alike.
+        """Drops graphs that take longer than one for more rows. That happens: 32 rows of an 8B took 8 % longer than 64,
+        whose tiles suit the GPU better. Those of few rows all have the same tiles, and stay.
         """
         if self._device.type != "cuda":
             return
@@ -143,15 +143,15 @@ class CudaRunner:
         log.debug("graphs of %s rows are used", self._sizes)
 
     def _keep_to_exact_rows(self) -> None:
-        """What is promised is looked at: GPUs and compilers differ. Where bits depend on the rows, there are fewer."""
+        """Checks batch invariance on this GPU, and limits the rows: GPUs and compilers differ."""
         self.max_rows = self.decoding_rows = self.exact_rows()
         if self.max_rows < self._sizes[-1]:
             log.warning("on this GPU rows keep their bits up to %d at once: prompts are read slowly", self.max_rows)
 
     @torch.inference_mode()
     def exact_rows(self) -> int:
-        """The most rows whose logits have the bits that a row alone has, by what the graphs give. The rows are alike:
-        only their number can make a difference. All rows of a graph are used: others would write to what these see.
+        """The most rows whose logits have the bits that a row alone has, measured with the graphs. The rows are equal:
+        only their number can matter. A graph is filled with them: unused rows would write to the page that these read.
         """
         spare = PooledSequence(self._pool, 0)
         spare.pages = [self._pool.spare_page]
@@ -175,7 +175,7 @@ class CudaRunner:
 
     @torch.inference_mode()
     def attach_head(self, checkpoint: HeadCheckpoint) -> CudaHead:
-        """All graphs are captured again: they now hand out features."""
+        """Captures all graphs again, since they now have to write features."""
         if self._head is None:
             self._use_device()
             config, own = check_head_for(checkpoint, self._decoder.config), self._decoder.ops
@@ -233,7 +233,7 @@ class CudaRunner:
         return _chosen(bucket, requests, outputs, num_rows)
 
     def _forget_rounds(self) -> None:
-        """Their buffers are used for something else."""
+        """Another forward uses their buffers."""
         if self._head:
             self._head.rounds.forget()
 
@@ -251,7 +251,7 @@ class CudaRunner:
 def _chosen(
     forward: ForwardPass, requests: Sequence[ScoreRequest], outputs: Sequence[slice], num_rows: int
 ) -> list[Scores]:
-    """What was chosen in a forward. Waits for it."""
+    """The scores of a forward, with the tokens that it chose. Waits for it."""
     forward.narrow([(r.sampling, at) for r, at in zip(requests, outputs, strict=True) if r.sampling])
     return _scores_of_each(forward.logits, requests, outputs, forward.chooser.read(num_rows))
 
@@ -275,7 +275,7 @@ def _outputs(parts: Sequence[SequenceRows], sizes: Sequence[int]) -> list[slice]
 
 
 def _asked(requests: Sequence[ScoreRequest], outputs: Sequence[slice], num_rows: int) -> list[RowChoice | None]:
-    """How each row chooses: a node's token stands as far behind the first as the node is deep."""
+    """How each row chooses. The token after a node is `depth` positions after the one after ROOT."""
     asked: list[RowChoice | None] = [None] * num_rows
     for request, at in zip(requests, outputs, strict=True):
         if request.sampling and not request.sampling.is_greedy and can_choose(request.sampling):

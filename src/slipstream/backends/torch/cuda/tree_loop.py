@@ -67,9 +67,9 @@ def grow_kernel(
     joint,  # [WIDTH * WIDTH] float32, scratch
     found,  # [MAX_LEVELS, 2, WIDTH * WIDTH] int32: candidates of each level, row by row: tokens, bits of probabilities
     picked,  # [MAX_LEVELS, WIDTH] int32: which of them the next level reads; -1 for none
-    before,  # [WIDTH] int64: of the row of this level that each row of the next follows
+    before,  # [WIDTH] int64: the row of this level that each row of the next follows
     progress,
-    batch_tokens,  # of the level to come, as the next four
+    batch_tokens,  # of the next level, as are the four after this
     position,
     slot,
     tiles,
@@ -149,7 +149,7 @@ def grow_kernel(
 
 
 class TreeLoop:
-    """Trees of one width. `level`: a step of the head for so many rows."""
+    """Trees of one width. `level`: a step of the head for as many rows."""
 
     def __init__(self, level: Bucket, ids: torch.Tensor) -> None:
         device, width = ids.device, level.batch.capacity
@@ -199,7 +199,7 @@ class TreeLoop:
         return self._read(levels)
 
     def _start(self, first: Bucket, row: int) -> None:
-        """The candidates after the text itself, whose last row is this one of the first forward."""
+        """Finds the candidates after the text itself. `row`: its last one in the first forward."""
         self._level.take_over(first, torch.full((self._width,), row, device=self._ids.device))
         self._grow(first.logits[row : row + 1])
 
