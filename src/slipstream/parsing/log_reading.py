@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator
 from io import FileIO
 from pathlib import Path
 
+from slipstream.parsing.log_text import without_relays_level
+
 KEPT = 2_500_000  # bytes kept of the beginning, of the end, and at most of what is between, some 20,000 lines each: 600
 # texts are searched for in them in 2 s
 SMALL = 100_000  # lines of a log that is searched quickly in any case
@@ -30,7 +32,7 @@ class Log:
     """The text of a log, and the line number of each place in it. Parts of a large log may be left out."""
 
     def __init__(self, text: str) -> None:
-        self.text = _SPLIT_CHECK.sub(r"\1\3\2", text)
+        self.text = without_relays_level(_SPLIT_CHECK.sub(r"\1\3\2", text))
         self.num_lines = text.count("\n") + (not text.endswith("\n") and bool(text))
         self.num_skipped = 0  # bytes that were not even looked at; their lines are not counted
         self._offsets, self._numbers = [0], [1]  # where lines were left out: the place after that, and its line number
