@@ -20,8 +20,9 @@ from slipstream.model_files.weight_files import without_advice
 from slipstream.model_files.weights import check_files, finding_of
 from slipstream.models.sources.builtin import BUILTIN_NAMES
 from slipstream.models.sources.spec import locate
-from slipstream.predict.memory import MemoryRoom, Need, check, plan
+from slipstream.predict.memory import MemoryRoom, Need
 from slipstream.predict.own_memory import own_engine
+from slipstream.predict.placement import check, plan
 from slipstream.predict.sizes import KvType, Sizes
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from slipstream.predict.memory import DeviceShare, MemoryPlacement
+    from slipstream.predict.placement import DeviceShare, MemoryPlacement
     from slipstream.tasks.plan import PlanResult
 
 BAR_COLUMNS = 40

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from slipstream.findings import Finding, blocks, rule
 from slipstream.predict.gpus import UNKNOWN_BANDWIDTH
 from slipstream.predict.machine import Machine
-from slipstream.predict.memory import DeviceShare, MemoryPlacement, MemoryRoom, MemoryUser, Need, check, plan
+from slipstream.predict.memory import MemoryRoom, MemoryUser, Need
+from slipstream.predict.placement import DeviceShare, GpuShare, MemoryPlacement, check, plan
 from slipstream.predict.sizes import Sizes
 from slipstream.predict.speed import (
     FLOPS_PER_BYTE,
@@ -80,13 +81,13 @@ def pair_kind(target: Sizes, draft: Sizes, translated: bool) -> PairKind:
 
 
 def _placed(machine: Machine, made: MemoryPlacement, sizes: Sizes, who: str) -> PlacedModel:
-    held = {share.index: share.draft_bytes if who == "draft" else share.target_bytes for share in made.devices}
-    speeds = [(_device(machine, share), held[share.index]) for share in made.devices if held[share.index]]
+    held = [(share, share.draft_bytes if who == "draft" else share.target_bytes) for share in made.devices]
+    speeds = [(_device(machine, share), num_bytes) for share, num_bytes in held if num_bytes]
     return PlacedModel(made.held(f"{who} weights"), sizes.num_parameters, _together(speeds, made.split == "tensor"))
 
 
 def _device(machine: Machine, share: DeviceShare) -> DeviceSpeed:
-    if share.index < 0:
+    if not isinstance(share, GpuShare):
         return DeviceSpeed(machine.cpu_read_bandwidth, machine.cores * FLOPS_PER_CORE)
     bandwidth = machine.gpus[share.index].read_bandwidth
     return DeviceSpeed(bandwidth, bandwidth * FLOPS_PER_BYTE)

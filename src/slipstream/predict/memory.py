@@ -1,6 +1,7 @@
-"""Memory plan: the memory of target and draft on given devices line by line, their split, and the longest context.
+"""The memory that target and draft need in an engine, line by line; `placement` has the devices that it is on.
 
-The only place where memory is counted: the doctor, `pairs`, `plan` and loading all call `plan` and `check`.
+The doctor, `pairs`, `plan` and the check before a model is loaded count with it. What Slipstream itself allocates is
+planned where it is done: `backends/torch/memory` for a loaded model, `train/memory` for a training run.
 
 Sizes are bytes; a GB is 10^9 bytes, and a card sold as 24 GB has 24 GiB (25.8 GB). Weights count as held, and the KV
 cache as the engine keeps it. Buffers, CUDA graphs and the engine's own memory are typical values, marked as such.
@@ -9,26 +10,21 @@ cache as the engine keeps it. Buffers, CUDA graphs and the engine's own memory a
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from slipstream.errors import UsageError
-from slipstream.findings import Finding, rule
 from slipstream.predict.gpus import Vendor
 from slipstream.predict.machine import Machine
 from slipstream.predict.sizes import KV_BYTES, KvPolicy, KvType, Sizes, kv_bytes
 
 GIB = 1 << 30
 MB = 1_000_000
-CONTEXT_STEP = 256
 ASSUMED_CONTEXT = 8192  # tokens, where none was given: a chat or a file of code
-UNKNOWN_CONTEXT = 1 << 20
 MAX_CONTEXT = 1 << 30  # no model has such a context: a larger number is a mistake
 UNKNOWN_VOCAB = 128_256
 BUFFERED_BYTES = 24  # bytes per number of a row's hidden state: several copies, the largest a few times as wide
-TIGHT_SHARE = 0.05  # share of a device that should stay free; less is a tight fit
 
 AS_STORED = "as stored"
 # Bytes in memory over those of the file. Codes of 5 and 6 bits take 8 bits on a CPU: 1.00 was measured for a file of
@@ -134,172 +130,9 @@ class MemoryItem:
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceShare:
-    """What one GPU holds, or main memory."""
+class MemoryRequest:
+    """What is placed, where, and by which engine. `room` has the GPUs of all machines, those of the first one first."""
 
-    capacity: int
-    target_bytes: int
-    draft_bytes: int
-    overhead_bytes: int
-    num_layers: int  # layers of the target; with tensor parallelism, a share of all layers
-    index: int = 0  # of the GPU; -1: main memory
-
-    @property
-    def used(self) -> int:
-        return self.target_bytes + self.draft_bytes + self.overhead_bytes
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryPlacement:
-    engine: str
-    context: int
-    kv: KvType
-    parts: tuple[MemoryItem, ...]
-    gpus: tuple[DeviceShare, ...]
-    fits: bool
-    max_context: int  # 0: not even an empty context fits
-    max_context_without_draft: int
-    notes: tuple[str, ...] = field(default=())
-    usable: float = 1.0  # share of a GPU that the engine uses
-    nodes: int = 1  # machines; `gpus` has the GPUs of the first, then those of the second, and so on
-    main: DeviceShare | None = None  # what is in main memory; None: nothing
-    is_assumed: bool = False  # the context was not given
-    split: Split = "layers"
-
-    @property
-    def gpus_each(self) -> int:
-        """GPUs per machine."""
-        return len(self.gpus) // self.nodes
-
-    @property
-    def devices(self) -> tuple[DeviceShare, ...]:
-        return self.gpus if self.main is None else (*self.gpus, self.main)
-
-    @property
-    def total_bytes(self) -> int:
-        return sum(share.used for share in self.devices)
-
-    @property
-    def is_refused(self) -> bool:
-        """It can't run. A context that was only assumed is no reason: a shorter one would do."""
-        return not self.fits and not (self.is_assumed and self.max_context)
-
-    @property
-    def expands(self) -> str:
-        """How weights are held that are not kept as stored; empty if they are."""
-        why = self.parts[0].why
-        return "" if why == AS_STORED else why
-
-    def held(self, label: str) -> int:
-        """Bytes of the line with this label."""
-        return next((part.num_bytes for part in self.parts if part.label == label), 0)
-
-
-DOES_NOT_FIT = rule(
-    "fit-memory", "blocks", "The models do not fit in memory",
-    "Weights, KV cache, buffers and the engine itself need more memory than there is. {meaning}",
-    "{fix}",
-)  # fmt: skip
-SHORT = rule(
-    "fit-memory-context", "slows", "The models fit only with a short context",
-    "The context was not given. With the assumed {context:,} tokens the models do not fit; with {limit:,} they do.",
-    "Use a context of {limit:,} or less, or a smaller KV type, or a smaller model. To check another: --context N.",
-)  # fmt: skip
-PARTLY = rule(
-    "fit-memory-offload", "slows", "A part of the layers has to stay in main memory",
-    "{layers} of {all_layers} layers do not fit on the GPU. They run on the CPU, which sets the speed of the whole "
-    "model.",
-    "Use a smaller quantisation or a shorter context. To run it like this, llama.cpp: -ngl {on_gpu}.",
-)  # fmt: skip
-TIGHT = rule(
-    "fit-memory-tight", "note", "The models fit, but with little free memory",
-    "Less than {share:.0%} of the memory of a device stays free; buffers and other programs can vary by that much.",
-    "If loading fails, use a shorter context or a smaller KV type.",
-)  # fmt: skip
-FAILS_ON_GPU = "The engine fails while loading."
-FAILS_IN_MAIN = (
-    "The system would swap, or stop programs. llama.cpp, which maps the file, would read the missing part from disk "
-    "for every token: seconds per token."
-)
-
-
-def plan(
-    target: Sizes, draft: Sizes | None, need: Need, room: MemoryRoom, engine: MemoryUser, nodes: int = 1
-) -> MemoryPlacement:
-    """The plan for devices with this room, in each of `nodes` equal machines.
-
-    Raises UsageError for no device, a context below 1, or several machines if the engine supports one.
-    """
-    sizes = room.gpus or (room.main,)
-    if min(sizes) <= 0 or need.context < 1:
-        raise UsageError(f"a plan needs memory of more than 0 bytes and a context of 1 or more; got {sizes}, "
-                         f"{need.context}")  # fmt: skip
-    memory = engine.memory.for_model(target, room.machine)
-    if nodes > 1 and memory.split != "tensor":
-        raise UsageError(f"{engine.title} runs on one machine only: remove --nodes")
-    request = _Request(target, draft, need, replace(room, gpus=room.gpus * nodes), engine, memory, nodes)
-    shares = _place(request)
-    main = next((share for share in shares if share.index < 0), None)
-    return MemoryPlacement(
-        engine=engine.title,
-        context=need.context,
-        kv=need.kv,
-        parts=tuple(_parts(request)),
-        gpus=tuple(share for share in shares if share.index >= 0),
-        fits=_fits(shares, memory),
-        usable=memory.usable,
-        max_context=_longest(request),
-        max_context_without_draft=_longest(replace(request, draft=None)),
-        notes=tuple(_notes(request)),
-        nodes=nodes,
-        main=main,
-        is_assumed=need.is_assumed,
-        split=memory.split,
-    )
-
-
-def check(made: MemoryPlacement) -> list[Finding]:
-    """The plan as findings: it does not fit, only in part or with a short context, or only just."""
-    context = f"{made.context:,} tokens{' (assumed)' if made.is_assumed else ''}"
-    evidence = f"{_gb(made.total_bytes)} needed at {context}, KV {made.kv}; {_sizes_of(made)}"
-    if made.is_refused:
-        meaning = FAILS_ON_GPU if made.main is None else FAILS_IN_MAIN
-        return [DOES_NOT_FIT.finding(evidence, meaning=meaning, fix=advice(made))]
-    if not made.fits:
-        return [SHORT.finding(evidence, context=made.context, limit=made.max_context)]
-    if made.main and made.gpus:
-        on_gpu = sum(share.num_layers for share in made.gpus)
-        layers = made.main.num_layers
-        return [PARTLY.finding(evidence, layers=layers, all_layers=on_gpu + layers, on_gpu=on_gpu)]
-    free = [(share.capacity * _usable(share, made.usable) - share.used) / share.capacity for share in made.devices]
-    return [TIGHT.finding(evidence, share=TIGHT_SHARE)] if min(free) < TIGHT_SHARE else []
-
-
-def advice(made: MemoryPlacement) -> str:
-    """How to make it fit, in one or two sentences."""
-    if made.max_context:
-        return f"Use a context of {made.max_context:,} or less, or a smaller KV type."
-    if made.max_context_without_draft:
-        return (
-            f"Run without the draft model: then a context of {made.max_context_without_draft:,} tokens fits. Or draft "
-            "with n-grams."
-        )
-    if made.expands:
-        return (
-            f"{made.engine} holds the weights with {made.expands} here. Use a smaller model, or llama.cpp, which keeps "
-            "them as stored (in Slipstream, for GGUF files: --backend llamacpp)."
-        )
-    more = "more GPU memory, or llama.cpp, which can keep a part of the layers in main memory"
-    if made.main is not None:
-        more = "a machine with more memory"
-    return f"The weights alone do not fit. Use a smaller model, a smaller quantisation of it, or {more}."
-
-
-# -- what to place ----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Request:
     target: Sizes
     draft: Sizes | None
     need: Need
@@ -318,7 +151,7 @@ class _Request:
         return bool(self.room.gpus)
 
 
-def _parts(request: _Request) -> list[MemoryItem]:
+def memory_parts(request: MemoryRequest) -> list[MemoryItem]:
     parts = _model_parts(request, request.target, of_draft=False)
     if request.draft:
         parts += _model_parts(request, request.draft, of_draft=True)
@@ -327,13 +160,11 @@ def _parts(request: _Request) -> list[MemoryItem]:
         return [*parts, MemoryItem("engine", engine.in_main, f"{title} itself, typical", "each")]
     if engine.graphs:
         parts.append(MemoryItem("graphs", engine.graphs, f"typical of {title}, each GPU", "each"))
-    return [
-        *parts,
-        MemoryItem("engine", engine.each_gpu, f"context and libraries of {title}, typical, each GPU", "each"),
-    ]
+    why = f"context and libraries of {title}, typical, each GPU"
+    return [*parts, MemoryItem("engine", engine.each_gpu, why, "each")]
 
 
-def _model_parts(request: _Request, sizes: Sizes, *, of_draft: bool) -> list[MemoryItem]:
+def _model_parts(request: MemoryRequest, sizes: Sizes, *, of_draft: bool) -> list[MemoryItem]:
     who = "draft" if of_draft else "target"
     engine, need = request.user.memory.for_model(sizes, request.room.machine), request.need
     where: Literal["split", "one"] = "one" if of_draft and engine.split == "layers" else "split"
@@ -382,7 +213,7 @@ def _hidden(sizes: Sizes) -> int:
     return sizes.hidden_size or math.isqrt(sizes.num_parameters // (12 * max(sizes.num_layers, 1)))
 
 
-def _notes(request: _Request) -> list[str]:
+def memory_notes(request: MemoryRequest) -> list[str]:
     engine, notes, gpus, title = request.engine, [], request.room.gpus, request.user.title
     if request.need.kv not in engine.kv_types:
         notes.append(f"{title} does not support a {request.need.kv} KV cache; it supports {', '.join(engine.kv_types)}")
@@ -402,7 +233,7 @@ def _notes(request: _Request) -> list[str]:
     return [*notes, *_model_notes(request)]
 
 
-def _model_notes(request: _Request) -> list[str]:
+def _model_notes(request: MemoryRequest) -> list[str]:
     notes, context = [], request.need.context
     for sizes in filter(None, (request.target, request.draft)):
         if 0 < sizes.context_length < context:
@@ -419,135 +250,3 @@ def _model_notes(request: _Request) -> list[str]:
     if not request.target.vocab_size:
         notes.append(f"the vocabulary size is unknown; the logits are planned for {UNKNOWN_VOCAB:,} tokens")
     return notes
-
-
-# -- placement --------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Bytes:
-    """What has to be placed: the target and the draft, and what every device holds."""
-
-    target: int
-    draft: int
-    overhead: int
-
-
-def _place(request: _Request) -> tuple[DeviceShare, ...]:
-    """The best placement, which may not fit."""
-    parts, engine = _parts(request), request.engine
-    needed = _Bytes(
-        target=sum(part.num_bytes for part in parts if part.place != "each" and not part.of_draft),
-        draft=sum(part.num_bytes for part in parts if part.of_draft),
-        overhead=sum(part.num_bytes for part in parts if part.place == "each"),
-    )
-    layers = max(request.target.num_layers, 1)
-    if not request.on_gpu:
-        return (DeviceShare(request.room.main, needed.target, needed.draft, needed.overhead, layers, -1),)
-    if engine.split == "tensor":
-        return _by_tensors(request, needed)
-    sizes = dict(enumerate(request.room.gpus))
-    if engine.split == "none":
-        largest = max(sizes, key=lambda index: sizes[index])
-        sizes = {largest: sizes[largest]}
-    placements = [_by_layers(request, sizes, at, needed, layers) for at in sizes]
-    best = max(placements, key=lambda shares: min(_free(share, engine) for share in shares))
-    if _fits(best, engine) or not (engine.offloads and request.room.main):
-        return best
-    return _offloaded(request, sizes, needed)
-
-
-def _by_tensors(request: _Request, needed: _Bytes) -> tuple[DeviceShare, ...]:
-    """Each machine has a part of the layers, and each of its GPUs a share of every one of them. The last machine
-    drafts.
-    """
-    layers = _proportional(max(request.target.num_layers, 1), [1] * request.nodes)
-    return tuple(
-        DeviceShare(
-            size,
-            needed.target * layers[index // request.sharing] // sum(layers) // request.sharing,
-            needed.draft // request.sharing if index // request.sharing == request.nodes - 1 else 0,
-            needed.overhead,
-            layers[index // request.sharing],
-            index,
-        )
-        for index, size in enumerate(request.room.gpus)
-    )
-
-
-def _by_layers(
-    request: _Request, sizes: dict[int, int], draft_at: int, needed: _Bytes, count: int
-) -> tuple[DeviceShare, ...]:
-    """`count` layers in proportion to the free memory of each GPU, and the whole draft on one of them."""
-    drafts = {index: needed.draft if index == draft_at else 0 for index in sizes}
-    rooms = [
-        max(int(size * request.engine.usable) - needed.overhead - drafts[index], 0) for index, size in sizes.items()
-    ]
-    layers, all_layers = _proportional(count, rooms), max(request.target.num_layers, 1)
-    return tuple(
-        DeviceShare(size, needed.target * held // all_layers, drafts[index], needed.overhead, held, index)
-        for (index, size), held in zip(sizes.items(), layers, strict=True)
-    )
-
-
-def _offloaded(request: _Request, sizes: dict[int, int], needed: _Bytes) -> tuple[DeviceShare, ...]:
-    """The draft on a GPU where it fits, then as many layers as fit beside it; the rest in main memory."""
-    all_layers = max(request.target.num_layers, 1)
-    for count in range(all_layers - 1, -1, -1):
-        for draft_at in (*sizes, -1):
-            gpus = _by_layers(request, sizes, draft_at, needed, count)
-            if _fits(gpus, request.engine):
-                rest = all_layers - count
-                draft = needed.draft if draft_at < 0 else 0
-                held = needed.target * rest // all_layers
-                main = DeviceShare(request.room.main, held, draft, request.engine.in_main, rest, -1)
-                return (*gpus, main)
-    return (DeviceShare(request.room.main, needed.target, needed.draft, request.engine.in_main, all_layers, -1),)
-
-
-def _proportional(count: int, weights: Sequence[int]) -> list[int]:
-    """Whole numbers that add up to `count`, in proportion to the weights; the largest remainders are rounded up."""
-    total = sum(weights)
-    exact = [count * weight / total if total else count / len(weights) for weight in weights]
-    shares = [int(value) for value in exact]
-    by_remainder = sorted(range(len(exact)), key=lambda i: shares[i] - exact[i])
-    for index in by_remainder[: count - sum(shares)]:
-        shares[index] += 1
-    return shares
-
-
-def _usable(share: DeviceShare, of_gpu: float) -> float:
-    return 1.0 if share.index < 0 else of_gpu
-
-
-def _free(share: DeviceShare, engine: EngineMemory) -> float:
-    return share.capacity * _usable(share, engine.usable) - share.used
-
-
-def _fits(shares: Sequence[DeviceShare], engine: EngineMemory) -> bool:
-    return all(_free(share, engine) >= 0 for share in shares)
-
-
-def _longest(request: _Request) -> int:
-    """The longest context that fits, in steps of 256, at most the target's own."""
-    limit = request.target.context_length or UNKNOWN_CONTEXT
-
-    def fits(context: int) -> bool:
-        longer = replace(request, need=replace(request.need, context=context))
-        return _fits(_place(longer), request.engine)
-
-    if fits(limit):
-        return limit
-    steps = range(1, limit // CONTEXT_STEP + 1)
-    return bisect_left(steps, True, key=lambda step: not fits(step * CONTEXT_STEP)) * CONTEXT_STEP
-
-
-def _gb(num_bytes: float) -> str:
-    return f"{num_bytes / 1e9:.1f} GB"
-
-
-def _sizes_of(made: MemoryPlacement) -> str:
-    texts = [" + ".join(_gb(gpu.capacity) for gpu in made.gpus)] if made.gpus else []
-    if made.main:
-        texts.append(f"{_gb(made.main.capacity)} of main memory free")
-    return ", ".join(texts)

@@ -19,8 +19,9 @@ from slipstream.model_files.weights import check_weights
 from slipstream.predict.forecast import forecast
 from slipstream.predict.gpus import Gpu
 from slipstream.predict.machine import Machine, inspect
-from slipstream.predict.memory import GIB, MemoryPlacement, MemoryRoom, Need, check
-from slipstream.predict.memory import plan as plan_memory
+from slipstream.predict.memory import GIB, MemoryRoom, Need
+from slipstream.predict.placement import MemoryPlacement, check
+from slipstream.predict.placement import plan as plan_memory
 from slipstream.predict.sizes import KV_BYTES, Sizes
 from slipstream.predict.speed import Prediction
 from slipstream.tasks.options import PlanOptions, parse_numbers
@@ -51,6 +52,7 @@ class PlanResult:
             "schema": "slipstream.plan/1",
             "target": asdict(self.target),
             "draft": asdict(self.draft) if self.draft else None,
+            "fits": self.memory.fits,
             "total_bytes": self.memory.total_bytes,
             "gpus": [asdict(gpu) | {"used": gpu.used} for gpu in self.memory.gpus],
             "split": split_settings(self.memory),

@@ -11,8 +11,9 @@ from slipstream.errors import UsageError
 from slipstream.predict.forecast import Forecast, forecast
 from slipstream.predict.gpus import Gpu, parse_nvidia_smi
 from slipstream.predict.machine import Machine
-from slipstream.predict.memory import GIB, GPU_CODES_SHARE, MemoryPlacement, MemoryRoom, Need, check, plan
+from slipstream.predict.memory import GIB, GPU_CODES_SHARE, MemoryRoom, Need
 from slipstream.predict.packages import InstalledPackage
+from slipstream.predict.placement import MemoryPlacement, check, plan
 from slipstream.predict.sizes import KvType, Sizes
 from slipstream.tasks.options import PlanOptions
 from slipstream.tasks.plan import plan as plan_task

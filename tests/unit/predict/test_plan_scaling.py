@@ -11,7 +11,8 @@ import pytest
 
 from slipstream.engines import find_folder
 from slipstream.errors import UsageError
-from slipstream.predict.memory import GIB, MemoryRoom, Need, plan
+from slipstream.predict.memory import GIB, MemoryRoom, Need
+from slipstream.predict.placement import plan
 from slipstream.predict.sizes import Sizes
 
 BIG = Sizes("405B", 812_000_000_000, 406_000_000_000, 126, 8, 128, 131072, 128256, 16384)
