@@ -247,16 +247,17 @@ def test_attend_stays_within_its_scratch_whichever_thread_asks() -> None:
         torch.set_num_threads(1)
         ops = native_in("fp32")
         batch, cache = make_batch(), random_cache()
-        ops._scores = torch.full((8 * batch.max_keys,), 7.0)
-        worker = threading.Thread(
-            target=ops.attend, args=(torch.randn(batch.num_rows, QKV_WIDTH), batch, CONFIG, cache)
-        )
+        qkv = torch.randn(batch.num_rows, QKV_WIDTH)
+        ops.attend(qkv, batch, CONFIG, cache)  # takes a quarter more room than one thread needs
+        ops._room.fill_(7.0)
+        worker = threading.Thread(target=ops.attend, args=(qkv, batch, CONFIG, cache))
         worker.start()
         worker.join()
     finally:
         torch.set_num_threads(usual)
         native_in("fp32")  # its number of threads is the library's
-    assert torch.all(ops._scores[batch.max_keys :] == 7.0)
+    assert torch.all(ops._room[-(len(ops._room) // 5) :] == 7.0)
+    assert not torch.all(ops._room == 7.0)
 
 
 # -- choosing -----------------------------------------------------------------------------------------------------
