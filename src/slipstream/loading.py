@@ -66,7 +66,7 @@ class LoadedModel:
     @property
     def own_drafter(self) -> str:
         """How its own head drafts unless told otherwise. A device that runs ahead would have to wait for `suffix`; on a
-        CPU text that is copied gains by it (benchmarks/results/2026-11-18-cpu.md)."""
+        CPU, `suffix` helps with copied text (benchmarks/results/2026-11-18-cpu.md)."""
         return "head" if self.model.info.runs_ahead else "chained:suffix,head"
 
     def row_costs(self) -> dict[int, float]:
@@ -240,7 +240,7 @@ def _draft_costs(drafter: Drafter, helper: LoadedModel | None) -> dict[str, dict
 
 def _rehearse(policy: AutoPolicy, drafter: Drafter, target: LoadedModel) -> None:
     """Heads: they take longer to begin a draft than to make it one token longer. On a device that runs ahead whole
-    rounds are rehearsed. What fails here fails again in the first answer, and is told there."""
+    rounds are rehearsed. Errors are ignored here: the first answer reports them again."""
     for member in (each for each in members_of(drafter) if isinstance(each, HeadDrafter)):
         with suppress(SlipstreamError):
             if target.model.info.runs_ahead:

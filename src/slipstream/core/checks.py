@@ -43,7 +43,7 @@ def token_ids(name: str, value: Any) -> list[int]:
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
         raise wrong_value(name, value, expected)
     items = list(value)
-    if set(map(type, items)) <= {int}:  # as nearly always, for thousands of them
+    if set(map(type, items)) <= {int}:  # nearly always: a fast check of thousands of them
         return items
     try:
         ids = [operator.index(item) for item in items]

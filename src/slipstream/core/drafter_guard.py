@@ -28,7 +28,7 @@ class DrafterGuard:
     def __init__(self, vocab_size: int, clock: Callable[[], float] = time.perf_counter) -> None:
         self.vocab_size = vocab_size
         self._clock = clock
-        self._begun: set[int] = set()  # streams whose drafter was not yet told that they ended
+        self._begun: set[int] = set()  # streams that a drafter was told of, and not yet of their end
         self._warned: set[tuple[str, type[Exception]]] = set()  # each kind of failure is logged once
 
     def begin(self, stream: Stream) -> None:
@@ -98,11 +98,11 @@ class DrafterGuard:
             try:
                 stream.drafter.end(stream)
             except Exception as error:  # the stream is over: no stream is affected, but memory held for it may leak
-                self._warn(stream.drafter, f"could not end a stream: {_told(error)}", error)
+                self._warn(stream.drafter, f"could not end a stream: {_described(error)}", error)
 
     def _give_up(self, stream: Stream, error: Exception) -> None:
         assert stream.drafter is not None
-        message = self._warn(stream.drafter, f"failed, the stream continues without it: {_told(error)}", error)
+        message = self._warn(stream.drafter, f"failed, the stream continues without it: {_described(error)}", error)
         self.end(stream)
         stream.drafter = None
         stream.stats.drafter_error = message
@@ -196,7 +196,7 @@ def _check_proposal(token: int, proposal: Any) -> None:
         )
 
 
-def _told(error: Exception) -> str:
+def _described(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 

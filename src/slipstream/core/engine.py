@@ -37,7 +37,7 @@ from slipstream.plugins import missing_part
 log = logging.getLogger("slipstream")
 
 _INHERIT: Literal["inherit"] = "inherit"
-_BEYOND_END_TOKENS = 8  # that a draft may have after the end of an answer: a device has graphs for as many
+_BEYOND_END_TOKENS = 8  # drafted tokens that may lie beyond the end of an answer: a device has graphs for that many
 
 
 class EngineTokenizer(Protocol):
@@ -56,8 +56,8 @@ class EngineTokenizer(Protocol):
 class Engine:
     """Decodes many streams with one target model.
 
-    Safe to use from several threads, beside other engines on the same model: rounds take turns (see turn.py). What goes
-    wrong in one stream ends that stream alone, and a forward that fails ends the streams that were in it.
+    Safe to use from several threads, beside other engines on the same model: rounds take turns (see turn.py). An error
+    in one stream ends that stream alone, and a forward pass that fails ends the streams that were in it.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Engine:
         self._pace = PromptPace(max_stall_s)
         self._drafter_guard = DrafterGuard(target.info.vocab_size, clock)
         self._policy_guard = PolicyGuard(self.policy, self._drafter_guard, self.stats)
-        self._after_s = 0.0  # what the last round took after it was measured: accounts, the policy
+        self._after_s = 0.0  # of the last round, after it was measured: its figures and the policy
         self._early: EarlyRound | None = None
 
     # -- requests -------------------------------------------------------------------------------------------------
@@ -108,7 +108,7 @@ class Engine:
         options: RequestOptions = RequestOptions(),
         **keywords: Unpack[GenerateKeywords],
     ) -> Generation:
-        """Starts an answer. A string is taken as it is, messages go through the chat template, ids are ids.
+        """Starts an answer. A string is taken as it is, messages go through the chat template, ids stay as they are.
 
         Fields of `Sampling` and `Limits` may be given as keywords: `generate("Hello", max_tokens=8, temperature=0.7)`.
         Raises ContextFullError or UsageError before anything is computed. An answer that can never fit the cache
@@ -209,7 +209,7 @@ class Engine:
     def step(self) -> bool:
         """One round over all streams: one forward of the target. False when there is nothing to do.
 
-        What goes wrong in it is raised to whoever reads the streams concerned, not here; Ctrl-C is.
+        Its errors are raised where the affected streams are read, not here; only Ctrl-C is raised here.
         """
         with TURN.taken():
             started = self._clock()
@@ -220,9 +220,9 @@ class Engine:
             parts = schedule(self._active, self.target.info.max_rows, self._chunk, self._pace)
             try:
                 self._round(parts, started)
-            except Exception as error:  # a round that broke off leaves none of its streams fit to go on
+            except Exception as error:  # after a round that failed, none of its streams can continue
                 _end(parts, error)
-            except BaseException as error:  # Ctrl-C is for the thread that it reached
+            except BaseException as error:  # Ctrl-C is raised in the thread that received it
                 _end(parts, SlipstreamError(f"the round was interrupted: {type(error).__name__}"))
                 raise
             finally:
@@ -285,7 +285,7 @@ class Engine:
         )
 
     def _commit(self, parts: list[StreamPart], scores: list[Scores]) -> list[Observation]:
-        """Verifies each draft and keeps what was accepted. A prompt chunk that is not the last is kept unjudged."""
+        """Verifies each draft and keeps what was accepted. Prompt chunks but the last are kept without a verdict."""
         self.stats.target_forwards += 1
         observations = []
         for part, score in zip(parts, scores, strict=True):
@@ -316,7 +316,7 @@ class Engine:
         return Observation(stream, part.tree, verdict, part.offers, logprobs)
 
     def _logprobs(self, part: StreamPart, scores: Scores, verdict: Verdict) -> list[TokenLogprobs]:
-        """Of the verdict's tokens. Before `commit`: the logits go with it."""
+        """Of the verdict's tokens. Call it before `commit`, which discards the logits."""
         nodes = (ROOT, *verdict.path)
         assert part.stream.options.num_logprobs is not None
         return [
@@ -330,8 +330,8 @@ class Engine:
         return NonFiniteLogitsError(f"{self.target.info.name} gave no usable logits, {error}: {self.target.diagnose()}")
 
     def _room(self, stream: Stream, early_draft: int) -> int:
-        """Tokens that may be drafted: neither context nor answer can overflow, the target's own token counted. A draft
-        that the device has started may be longer than what is left of the answer, which then ends in it."""
+        """Tokens that may be drafted without exceeding context or answer, the target's own token included. A draft
+        that the device has started may be longer than the rest of the answer, which then ends within it."""
         if not stream.drafter:
             return 0
         room = stream.drafted_at_most(max(0, stream.max_answer_tokens - stream.num_answer_tokens - 1))
@@ -412,7 +412,7 @@ class Engine:
         try:
             self._drafter_guard.end(stream)
             self._policy_guard.forget(stream)
-        finally:  # whatever they do, the place in the cache goes back
+        finally:  # the place in the cache is freed even if they fail
             if stream.sequence:
                 stream.sequence.close()
                 stream.sequence = None

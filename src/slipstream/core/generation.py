@@ -11,8 +11,8 @@ from typing import Any, Protocol
 from slipstream.core.stats import Stats
 from slipstream.core.stream import FinishReason, Stream, Token
 
-# Runs the rounds that `async for` asks for. One thread: rounds take turns anyway, and after each of them all who wait
-# look whether their token came with it.
+# Runs the rounds that `async for` asks for. One thread: rounds take turns anyway, and after each of them all waiting
+# callers check whether their token has arrived.
 _ROUNDS = ThreadPoolExecutor(1, "slipstream-rounds")
 _SHOWN_CHARACTERS = 60  # of the text, in repr
 
@@ -61,14 +61,14 @@ class Generation:
             self.cancel()
 
     def _is_over(self) -> bool:
-        """Whether all of it was read. Raises what ended the answer early."""
+        """Whether the whole answer was read. Raises the error that ended it early."""
         over = self.stream.done and not self.stream.outbox  # in this order: another thread may add the last token now
         if over and self.stream.error:
             raise self.stream.error
         return over
 
     def _take(self) -> Token | None:
-        """A token that waits."""
+        """The next token, if there is one now."""
         if not self.stream.outbox:
             return None
         token = self.stream.outbox.popleft()
@@ -76,7 +76,7 @@ class Generation:
         return token
 
     def _advance(self) -> None:
-        """One round, unless one that ran since it was asked for has brought a token."""
+        """One round, unless another one has produced a token meanwhile."""
         if not self.stream.outbox and not self.stream.done:
             self._engine.step()
 
@@ -92,7 +92,7 @@ class Generation:
 
     @property
     def text(self) -> str:
-        """What was read of the answer so far."""
+        """The text of the answer that was read so far."""
         return "".join(self._text)
 
     @property
@@ -117,7 +117,7 @@ class Generation:
         }
 
     def __str__(self) -> str:
-        """The text that was read; what `repr` says where nothing was read yet. Computes nothing."""
+        """The text that was read so far; the `repr` if there is none. Computes nothing."""
         return self.text if self._text else repr(self)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Log probabilities of a token and of the likeliest tokens in its place, for those who ask."""
+"""Log probabilities of a token and of the likeliest tokens in its place, for requests that ask for them."""
 
 from __future__ import annotations
 

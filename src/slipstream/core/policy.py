@@ -30,7 +30,7 @@ class RoundView:
 class Ask(NamedTuple):
     """A request for a draft of at most `budget` tokens from one of a stream's drafters.
 
-    A token that is accepted with less than `least_chance` does not pay: a drafter that `stops_early` ends there.
+    A token with a lower chance than `least_chance` does not pay: a drafter that `stops_early` stops there.
     """
 
     stream: Stream
@@ -61,16 +61,16 @@ class RoundPlan(Protocol):
 class RoundOutcome:
     """The cost and the result of a round."""
 
-    rows: int  # of the forward, over all streams
+    rows: int  # of the forward pass, over all streams
     num_streams: int
     draft_s: Mapping[str, float]  # by the name of the drafter
     score_s: float
-    total_s: float  # from its start to that of the next, as far as it is the engine's time
+    total_s: float  # from its start to that of the next, without time outside the engine
     has_prefill: bool  # it included prompt chunks, so it does not measure decoding
-    early_draft: int | None  # as in `RoundView`, where that is what the round scored
+    early_draft: int | None  # as in `RoundView`, if the round scored drafts of that length; else None
     observations: Sequence[Observation] = ()
     plan: RoundPlan | None = None  # the plan that was followed; None if there was none, or if it failed
-    plan_s: float = 0.0  # what the policy itself took until it was clear what to score
+    plan_s: float = 0.0  # what the policy itself took to decide what to score
 
     @property
     def drafting_s(self) -> float:

@@ -35,7 +35,7 @@ class ModelInfo:
     batch_invariant: bool  # a row's logits have the same bits regardless of what else is scored with it
     max_rows: int  # the most rows of one forward pass
     extends: bool = False  # it can generate several tokens by itself: it is an ExtendingModel
-    runs_ahead: bool = False  # after a request with a `next_draft`, the next one is started before it is made
+    runs_ahead: bool = False  # after a request with a `next_draft`, the next forward pass starts before it is requested
     num_readable: int | None = None  # token ids it can read, if it can generate only some of them
     decoding_rows: int | None = None  # maximum rows of a decoding step; more use the slower path for prompts
     prompt_rows: int = DEFAULT_PROMPT_ROWS  # of one prompt in a forward pass: more don't make reading it faster
@@ -143,8 +143,8 @@ class Model(Protocol):
 class ExtendRequest:
     """Tokens to append, and how many further tokens to generate, each chosen by `sampling`.
 
-    With a `width` above 1 a tree of so many steps: the likeliest `width` nodes of a depth go on, each with its `width`
-    likeliest tokens. Only heads that extend grow trees.
+    With a `width` above 1, a tree of `steps` depths: the `width` likeliest nodes of each depth are continued, each with
+    its `width` likeliest tokens. Only heads that extend grow trees.
     """
 
     sequence: KVSequence
@@ -153,7 +153,7 @@ class ExtendRequest:
     sampling: Sampling
     position: int  # of the first of them in the answer
     width: int = 1
-    least_chance: float = 0.0  # a head that `ends_early` goes on while its tokens together are as likely as this
+    least_chance: float = 0.0  # a head that `ends_early` stops where its tokens together are less likely
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ class Extension:
     """`parents`: of each node of a tree, the node before it; None for a chain."""
 
     tokens: list[int]
-    chances: list[float]  # the model's probability of each, given what stands before it
+    chances: list[float]  # the model's probability of each, given the tokens before it
     parents: list[int] | None = None
 
 
@@ -196,8 +196,8 @@ class HeadModel(Protocol):
         ...
 
     def follow(self, sequence: KVSequence) -> None:
-        """Keeps the target's hidden states of this sequence from now on. What it holds already without them is given
-        back, to be read again.
+        """Keeps the target's hidden states of this sequence from now on. Tokens that it holds already without
+        them are dropped, to be read again.
         """
         ...
 
@@ -211,7 +211,7 @@ class HeadModel(Protocol):
 
     @property
     def ends_early(self) -> bool:
-        """Whether its chains end where another token is not likely enough. Others take every step asked for."""
+        """Whether its chains end where another token is not likely enough. Other heads take all requested steps."""
         ...
 
     def extend(self, requests: Sequence[ExtendRequest]) -> list[Extension]:
@@ -219,8 +219,8 @@ class HeadModel(Protocol):
         ...
 
     def begin_draft(self, sequences: Sequence[KVSequence], tokens: Sequence[int]) -> list[Logits]:
-        """Reads what the target has kept since, each followed by one token that the target has not read. One forward
-        pass. Returns the logits [draft vocabulary] of the token after it.
+        """Reads what the target has kept since the last draft, then one token of each sequence that the target has not
+        read, in one forward pass. Returns the logits [draft vocabulary] of the token after it.
         """
         ...
 

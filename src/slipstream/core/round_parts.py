@@ -21,7 +21,7 @@ class StreamPart:
     is_prefill: bool
     chooses: bool = True  # the pending tokens reach the end of the stream, so the target chooses the next one
     tree: DraftTree = EMPTY_TREE  # the draft that is scored
-    offers: Sequence[Offer] = ()  # of which it was made
+    offers: Sequence[Offer] = ()  # from which it was made
 
     @property
     def num_rows(self) -> int:
@@ -44,8 +44,8 @@ class StreamPart:
 
 
 def schedule(streams: Iterable[Stream], max_rows: int, chunk: int, pace: PromptPace) -> list[StreamPart]:
-    """Decoding streams first, then prompts for as many rows as are left, and as don't hold up the others; at most
-    `chunk` of each."""
+    """Decoding streams first, then prompts, in the rows that are left and as far as the others are not delayed too
+    long; at most `chunk` tokens of each prompt."""
     parts: list[StreamPart] = []
     prompts: list[Stream] = []
     for stream in streams:

@@ -1,4 +1,4 @@
-"""A round, entered into the figures of its streams and of the engine."""
+"""Adds a round to the figures of its streams and of the engine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from slipstream.core.stream import Stream
 
 
 def enter_round(outcome: RoundOutcome, prefilling: Sequence[Stream], total: Stats) -> None:
-    """Enters the round into the stats of each stream, at an equal share of its seconds, and into `total`. `prefilling`:
+    """Adds the round to the stats of each stream, at an equal share of its seconds, and to `total`. `prefilling`:
     streams that read a prompt, which is no decoding: their seconds are counted apart."""
     share = 1.0 / outcome.num_streams
     for stream in prefilling:

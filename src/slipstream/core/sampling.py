@@ -165,7 +165,7 @@ def candidates(row: Row, sampling: Sampling, least: float = -math.inf) -> Candid
     """The tokens that may be sampled; those with a logit below `least` may be left out where nothing else excludes
     tokens. The temperature must not be 0. Raises NonFiniteLogitsError.
 
-    Arrays as long as the vocabulary are few here: new memory takes longer than what is done with it.
+    There are few arrays as long as the vocabulary here: allocating one takes longer than the work on it.
     """
     peak, temperature = _finite(float(row.max())), sampling.temperature
     tokens = None

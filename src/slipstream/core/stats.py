@@ -48,7 +48,7 @@ class Stats:
     policy_error: str | None = None  # of a whole engine
 
     def add(self, record: RoundRecord, times: int = 1) -> None:
-        """`times`: for so many streams whose round went alike."""
+        """`times`: the number of streams with this record."""
         self.rounds += times
         self.num_tokens += record.num_tokens * times
         self.draft_s += record.draft_s * times

@@ -65,7 +65,7 @@ class RequestOptions:
     max_draft: int | None = None  # tokens drafted per round; None: as many as the policy likes
     num_logprobs: int | None = None  # alternatives to report with each token; None: no log probabilities
     constraint: Constraint | None = None  # restricts which tokens may follow, for example to a grammar
-    is_cold: bool = False  # the whole prompt is read, and drafts are neither from texts of other streams nor for them
+    is_cold: bool = False  # reads the whole prompt, and shares no text for drafting with other streams
 
     def __post_init__(self) -> None:
         for name in ("max_draft", "num_logprobs"):
@@ -110,7 +110,7 @@ class Stream:
         self.options = options
         room = limits.max_tokens if context_length is None else context_length - len(prompt)
         self.max_answer_tokens = min(limits.max_tokens, room)
-        self.is_cancelled = False  # somebody asked for its end; the engine ends it between rounds
+        self.is_cancelled = False  # its end was requested; the engine ends it between rounds
         self.drafter = drafter
         self.least_chance = 0.0  # set before each `propose`, from `Ask.least_chance`
         self.verifier = verifier
@@ -118,7 +118,7 @@ class Stream:
         self._sampling_state = SamplingState(sampling, self.history, 0, options.constraint)
         self.stats = Stats(num_prompt_tokens=len(prompt))
         self.finish_reason: FinishReason | None = None
-        self._completed_by: FinishReason | None = None  # as its tokens say; the round may not be accounted for yet
+        self._completed_by: FinishReason | None = None  # set with the last token, before the figures of its round
         self.error: BaseException | None = None
         # Whether the host has to see the logits of every token, so that a device can't choose alone.
         self.needs_logits = options.num_logprobs is not None or options.constraint is not None
@@ -153,7 +153,7 @@ class Stream:
         return self.done or self._completed_by is not None
 
     def sampling_state(self) -> SamplingState:
-        """How the next token is chosen. One object, whose position moves on."""
+        """How the next token is chosen. Always the same object, with its position updated."""
         self._sampling_state.position = len(self.tokens) - self.prompt_length
         return self._sampling_state
 
@@ -190,7 +190,7 @@ class Stream:
         self.outbox.append(Token(token, text, drafted, source, logprobs))
 
     def conclude(self) -> None:
-        """Finishes a complete answer. A reader in another thread who sees that finds every token and every figure."""
+        """Finishes a complete answer. A reader in another thread that sees it finished finds all tokens and figures."""
         if self._completed_by:
             self.finish(self._completed_by)
 
@@ -222,7 +222,7 @@ class Observation:
     stream: Stream
     scored: DraftTree
     verdict: Verdict
-    offers: Sequence[Offer] = ()  # of which the tree was made
+    offers: Sequence[Offer] = ()  # from which the tree was made
     logprobs: Sequence[TokenLogprobs] = ()  # of the verdict's tokens, if they were asked for
     tokens: list[int] = field(init=False)  # that the stream gains: the verdict's
     num_taken: int = field(init=False, default=0)  # of these tokens: fewer where the answer ends among them
@@ -259,7 +259,7 @@ class Drafter(Protocol):
     """Proposes what comes next. It may be wrong, slow or broken: the text does not depend on it.
 
     Some have more attributes:
-    - `width`: the nodes that one step of a draft gives, if it is not one.
+    - `width`: the nodes of one step of a draft, if more than one.
     - `stops_early`: its drafts end where their probability falls below `stream.least_chance`.
     - `drafts_early`: the device makes its next draft, and starts the round that scores it, without the host.
     - `read_prompts(streams, counts)`: it reads prompts too; the target has read `counts[i]` tokens more of each.
@@ -286,7 +286,7 @@ class Drafter(Protocol):
         ...
 
     def end(self, stream: Stream) -> None:
-        """The stream is over, finished or abandoned: give back what was held for it."""
+        """The stream is over, finished or abandoned: free what was kept for it."""
         ...
 
 

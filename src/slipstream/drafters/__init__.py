@@ -1,7 +1,7 @@
 """Drafters by name. A new one is a file here and a line in `DRAFTERS`, or an entry point of another package.
 
 A spec is a name, with options in brackets where it has any: `ngram`, `model(p_min=0.3,n_parallel=3)`,
-`chained:suffix+model`. `own` is what drafts where no drafter is named.
+`chained:suffix+model`. `own` is the default.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from slipstream.plugins import also_installed, find_plugin
 
 @runtime_checkable
 class ModelBackedDrafter(Drafter, Protocol):
-    """A drafter that runs a model: a forward for each depth of a draft."""
+    """A drafter that runs a model: a forward pass for each depth of a draft."""
 
     @property
     def model(self) -> Model: ...
@@ -31,7 +31,7 @@ class ModelBackedDrafter(Drafter, Protocol):
 
 @runtime_checkable
 class CuttableModel(Model, Protocol):
-    """A model that can stop after its first layers, or say only the first ids of its vocabulary."""
+    """A model that can stop after its first layers, or generate only the first ids of its vocabulary."""
 
     @property
     def num_layers(self) -> int: ...
@@ -207,7 +207,7 @@ def _parts_of(spec: str) -> tuple[DrafterSpec, ...]:
 
 
 def _find_maker(name: str) -> Maker | None:
-    """Of Slipstream's own drafters, else of those that other packages bring."""
+    """From Slipstream's own drafters, else from those of other packages."""
     plugin = None if name in DRAFTERS else find_plugin("drafter", name)
     return partial(plugin.make, Drafter) if plugin else DRAFTERS.get(name)
 

@@ -23,7 +23,7 @@ class Branch:
     sequence: KVSequence
     read: list[int]
     unread: list[int]
-    node: int = ROOT  # of the draft, that `unread` ends with
+    node: int = ROOT  # of the draft, with which `unread` ends
     depth: int = 0
     chance: float = 1.0  # of all drafted tokens up to here, as the draft model sees it
 
@@ -65,7 +65,7 @@ class DraftCache:
         self._model = model
         self._context_of = context_of
         self._growth = growth
-        self._branches: dict[int, list[Branch]] = {}  # none of a stream that the draft model can't draft for
+        self._branches: dict[int, list[Branch]] = {}  # empty for a stream that the draft model can't draft for
         self._reserves: dict[int, int] = {}
 
     def read_prompts(self, streams: Sequence[Stream], counts: Sequence[int]) -> None:
@@ -73,13 +73,13 @@ class DraftCache:
         known = [(stream, count) for stream, count in zip(streams, counts, strict=True) if stream.id in self._branches]
         self._read([(branch, count) for stream, count in known for branch in self._branches[stream.id]])
         for stream, count in zip(streams, counts, strict=True):
-            if stream.id not in self._branches:  # one after the other: a prompt that begins alike is shared
+            if stream.id not in self._branches:  # one after the other, so that prompts share a common beginning
                 self._open(stream, self._context_of(stream))
                 self._read([(branch, count) for branch in self._branches[stream.id]])
 
     def _open(self, stream: Stream, context: list[int]) -> None:
-        """Of a new stream nothing is read but what the cache has of others. One too long for the draft model is
-        skipped."""
+        """Opens a sequence for a new stream, which begins with what the cache has of others. A stream too long for the
+        draft model gets none."""
         self._branches[stream.id] = []
         wanted = self._growth * (len(context) + stream.max_answer_tokens)
         reserve = self._reserves[stream.id] = min(wanted, self._model.info.context_length)

@@ -1,5 +1,5 @@
-"""`suffix`: what followed the longest runs like the last tokens, in this stream and in earlier ones. How often it did
-is the confidence.
+"""`suffix`: proposes what followed the longest earlier matches of the last tokens, in this stream and in earlier ones.
+The confidence shows how often it did.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from slipstream.errors import UsageError
 # A match of n tokens is followed by the same token in n / (n + doubt) of cases: 0.3, 0.55, 0.67 … 0.85 were measured
 # for 1, 2, 3 … 10 tokens, in answers of two models to prompts of fourteen kinds.
 _DOUBT = 1.7
-_OLDER = 0.7  # the weight of a continuation beside that of the next later one: the latest is right most often
+_OLDER = 0.7  # the weight of a continuation relative to the next later one: the latest is right most often
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +36,14 @@ class SuffixOptions:
 
 
 class _Match(NamedTuple):
-    """Runs that end as a text and the draft after it do."""
+    """Earlier runs of tokens that match the end of a text and of the draft after it."""
 
     length: int
-    places: list[tuple[array[int], int]]  # of what followed them
+    places: list[tuple[array[int], int]]  # of the tokens that followed them
     context: list[int]  # the end of the text and the draft
 
     def continuations(self, width: int) -> list[tuple[int, float]]:
-        """The next tokens of most weight, with their shares of it."""
+        """The next tokens with the most weight, and their shares of it."""
         if len(self.places) == 1:
             tokens, at = self.places[0]
             return [(tokens[at], 1.0)]
@@ -96,7 +96,7 @@ class SuffixDrafter(FreeDrafter):
         return builder.build()
 
     def _after(self, indexes: Sequence[TextIndex], match: _Match, token: int) -> _Match:
-        """With a token more. Where that was followed by nothing yet, other runs are looked for."""
+        """The match with one token more. If nothing has followed that yet, searches for other runs."""
         context = [*match.context, token][-self._longest :]
         places = [
             (tokens, at + 1)

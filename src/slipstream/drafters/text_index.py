@@ -6,21 +6,21 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-GAP = -1  # no token: what is between two texts
-_MOST_PLACES = 32  # the latest of a run that are looked at: no more drafts were right with 64 or 256
+GAP = -1  # not a token: stands between two texts
+_MOST_PLACES = 32  # of a run, the latest: with 64 or 256, no more drafts were right
 _BITS = 21  # of a token in the number of a run
 _ONE, _THREE = (1 << _BITS) - 1, (1 << 3 * _BITS) - 1
 
 
 @dataclass(slots=True)
 class _Places:
-    """Of the tokens that followed each run of one length. They are linked from the latest back, as LZ77 does it."""
+    """Of the tokens that followed each run of one length, linked from the latest back, as in LZ77."""
 
     latest: dict[int, int] = field(default_factory=dict)  # by run
     before: array[int] = field(default_factory=lambda: array("q"))  # by place: the one before it; 0: there is none
 
     def after(self, run: int, first: int) -> list[int]:
-        """From the latest back to `first`, counted from there."""
+        """Those of a run, from the latest back to `first`, as distances from `first`."""
         found, place = list[int](), self.latest.get(run, 0)
         while place > first and len(found) < _MOST_PLACES:
             found.append(place - first)
@@ -29,13 +29,13 @@ class _Places:
 
 
 class TextIndex:
-    """Texts one after another. To add a token takes less than a microsecond, and 120 bytes.
+    """Texts one after another. Adding a token takes less than a microsecond, and 120 bytes.
 
     Runs of one and of three tokens are looked up; longer ones are told apart by comparing what was before them.
     """
 
     def __init__(self, longest: int) -> None:
-        """`longest`: tokens of a run that are compared at most."""
+        """`longest`: the most tokens of a run that are compared."""
         self._longest = longest
         self._first = 0  # tokens removed so far
         self.tokens = array("i")
@@ -50,7 +50,7 @@ class TextIndex:
             places.before.extend([0] * (self._longest + 1))
 
     def add(self, tokens: Sequence[int]) -> None:
-        """Goes on with the last text."""
+        """Appends to the last text."""
         one, three = self._one.latest, self._three.latest
         before_one, before_three = self._one.before, self._three.before
         run, length, place = self._run, self.length, self._first + len(self.tokens)
@@ -71,7 +71,7 @@ class TextIndex:
         self._begin_text()
 
     def remove_first(self, length: int) -> None:
-        """The first text, which has so many tokens."""
+        """Removes the first text, which has `length` tokens."""
         count = length + self._longest + 1
         gone, run = self.tokens[self._longest + 1 : count], 0
         self._first += count
@@ -83,8 +83,8 @@ class TextIndex:
                     del places.latest[key]
 
     def places_after(self, context: Sequence[int]) -> tuple[int, list[int]]:
-        """How long the longest runs are that end as the context does and were followed by something; and where in
-        `tokens` that is, the latest first."""
+        """The length of the longest runs that match the end of the context and were followed by something; and the
+        places in `tokens` of what followed, the latest first."""
         longest, tokens, length, places = min(len(context), self._longest), self.tokens, 3, list[int]()
         if longest > 2:
             run = context[-3] << 2 * _BITS | context[-2] << _BITS | context[-1]

@@ -1,6 +1,6 @@
 """How much to draft: `auto` drafts as much as pays off, `fixed(k)` always k tokens. docs/policy.md explains `auto`.
 
-Other packages bring policies of their own, as entry points.
+Other packages add policies as entry points.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _OWN: dict[str, Callable[[int], Policy]] = {"auto": AutoPolicy, "fixed": FixedPo
 def make_policy(spec: str | int | Policy) -> Policy:
     """`auto`, `auto(8)` (the longest draft), `fixed(4)` or just `4`; a Policy is returned as it is.
 
-    Any other name is that of an installed package's, whose callable is given the text in brackets, if any.
+    Any other name is that of an installed package's policy; its callable gets the text in brackets, if any.
     """
     if isinstance(spec, int):
         return FixedPolicy(spec)

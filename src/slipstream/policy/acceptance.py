@@ -38,7 +38,7 @@ class AcceptanceRecord:
         return (taken + PRIOR) / (tried - taken + PRIOR) * (tried - expected + PRIOR) / (expected + PRIOR)
 
     def surety(self) -> float:
-        """Of tokens that are right together with the chance p, p to this power is expected."""
+        """The exponent that turns a chance into the drafter's own estimate of it: below 1 if that is too high."""
         tried = self.tried + 2 * PRIOR
         return math.log((self.expected + PRIOR) / tried) / math.log((self.taken + PRIOR) / tried)
 
@@ -122,14 +122,14 @@ class Acceptance:
         return found
 
     def as_expected(self, chance: float) -> float:
-        """How sure the drafter says it is of tokens that are right together with this chance, if not less than that."""
+        """The drafter's own estimate for tokens that are right together with this chance, but not less than it."""
         return float(chance ** min(self._drafter.surety(), 1.0))
 
     def of_depths(
         self, depth: int, recent: Sequence[AcceptanceRecord], left: float = 1.0, prior: float = 2 * PRIOR
     ) -> list[Chance]:
-        """The probability that drafts for these streams are accepted to depth 1, 2 … `depth`, for any confidence. Stops
-        where it is negligible.
+        """The probability that drafts for these streams are accepted to depth 1, 2 … `depth`, whatever their
+        confidence. Stops where it is negligible.
 
         `left`: how much the observations still count; `prior`: the weight in tokens of the estimate for unknown tokens.
         """

@@ -42,7 +42,7 @@ class AutoPolicy:
             self._known.drafters[drafter].times.expect(seconds)
 
     def rehearsed(self, drafter: str, rounds: Sequence[RehearsedRound]) -> None:
-        """Learns what rounds and drafts take from some that were no answer's; of acceptance they say nothing."""
+        """Learns round and draft times from rehearsed rounds, not acceptance."""
         for one in rounds:
             if not one.outcome.early_draft:
                 self._learn_times(one.outcome, is_plain=not one.depth)
@@ -53,8 +53,8 @@ class AutoPolicy:
                 self._learn_early_draft(drafter, one.outcome)
 
     def _draft_seconds(self, outcome: RoundOutcome, drafter: str) -> float:
-        """Of one drafter. In a round that the device started, the host sees the end of a draft alone: there it is what
-        the round took beyond its forward pass.
+        """The time of this drafter's draft. In a round that the device started, the host sees only its end: there it is
+        the time of the round beyond its forward pass.
         """
         if not outcome.early_draft:
             return outcome.draft_s[drafter]
@@ -62,12 +62,12 @@ class AutoPolicy:
         return max(0.0, outcome.total_s - times.seconds(outcome.rows) + times.head_start(outcome.num_streams))
 
     def drafted(self, drafter: str, drafts: Sequence[tuple[int, float]]) -> None:
-        """Learns from steps and seconds of drafts for one stream that were no answer's."""
+        """Learns from drafts timed at load, for one stream: steps and seconds of each."""
         if drafts:
             self._known.drafters[drafter].times.rehearse(drafts)
 
     def plan(self, view: RoundView) -> RoundPlan:
-        """Where nothing was found to pay, some rounds are not planned."""
+        """After no draft was found to pay, some rounds are not planned."""
         known = self._known
         if known.plain_rounds_left and not view.reads_prompts and view.started_plain == view.can_run_ahead:
             known.rest()
@@ -110,7 +110,7 @@ class AutoPolicy:
                     continue
                 known = self._known.drafters[name]
                 is_right = tree.child(ROOT, o.tokens[0]) is not None
-                if stream.was_right.get(name) is False:  # what it offers where its last draft was wrong from the start
+                if stream.was_right.get(name) is False:  # a draft after one whose first token was wrong
                     known.add_recovery(is_right)
                 stream.was_right[name] = is_right
                 if tree or not is_free:
@@ -125,7 +125,7 @@ class AutoPolicy:
         known = self._known
         if outcome.draft_s:
             known.asking_s = capped_mean(known.asking_s, outcome.plan_s / len(outcome.draft_s))
-        unread: dict[str, list[int]] = {}  # by drafter: of each stream that it was asked for
+        unread: dict[str, list[int]] = {}  # by drafter: tokens of each stream that it was asked for
         for stream in plan.view.streams if plan.offers.was_asked else ():
             read_to, num_tokens = known.streams[stream.id].read_to, len(stream.tokens)
             for name in plan.offers.of_stream(stream):
@@ -135,7 +135,7 @@ class AutoPolicy:
             drafter.rounds_since = 0 if name in unread else drafter.rounds_since + 1
             if name in unread:
                 is_free = name in self._free
-                num_steps = 1 if is_free else plan.offers.depth_of(name)  # no matter how long what is free is
+                num_steps = 1 if is_free else plan.offers.depth_of(name)  # the length of a free draft does not matter
                 if name != plan.early_drafter:
                     num_asked, most = len(unread[name]), max(unread[name])
                     drafter.times.record(num_asked, num_steps, outcome.draft_s[name], most, is_free=is_free)
@@ -167,9 +167,7 @@ class AutoPolicy:
         elif outcome.early_draft == 0:
             extra_s = times.asking(num_streams) if outcome.draft_s else 0.0
         elif not outcome.draft_s and (self._follows_early_draft or not plan.was_awaited):
-            extra_s = (
-                0.0  # also after rounds that the device started with drafts: their first was charged with this one
-            )
+            extra_s = 0.0  # also after early rounds with drafts: the first of them was charged with the change back
         else:
             extra_s = times.seconds(num_streams + outcome.num_drafted) + drafting_s - plan.plain.seconds
             if outcome.has_prefill or self._follows_prompt:  # the device could not have started it early
@@ -177,8 +175,8 @@ class AutoPolicy:
         self._known.budget.record(outcome.num_accepted / num_streams - extra_s / plan.plain.seconds)
 
     def _usual_early_s(self, drafter: str, outcome: RoundOutcome) -> float:
-        """The usual time of a round whose drafts the device makes by itself. The first of them is charged with what
-        going back to plain rounds will take.
+        """The usual time of a round whose drafts the device makes by itself. The first of them is also charged
+        with the later change back to plain rounds.
         """
         known, num_streams = self._known, outcome.num_streams
         early, parts_s = known.drafters[drafter].early, self._parts_s(drafter, outcome)
@@ -189,7 +187,7 @@ class AutoPolicy:
         return self._known.early_round_s(drafter, outcome.num_streams, outcome.rows // outcome.num_streams - 1)
 
     def _learn_early_draft(self, drafter: str, outcome: RoundOutcome) -> None:
-        """From a round whose drafts the device makes by itself, whoever started it."""
+        """Learns from a round whose drafts the device makes by itself, no matter whether device or host started it."""
         if outcome.rows > outcome.num_streams:
             early = self._known.drafters[drafter].early
             learn = early.record if outcome.early_draft else early.record_first

@@ -23,7 +23,7 @@ class AutoPlan:
         self.offers = Offers(view.streams, view.rooms)
         self.plain = RoundOption(0, len(view.streams), max(known.times.plain(len(view.streams)), 1e-12))
         self.chosen = self.plain
-        self.early_drafter: str | None = None  # whose drafts the device makes by itself, if this round is timed so
+        self.early_drafter: str | None = None  # whose drafts the device makes by itself, if this round is timed as such
         self.was_awaited = known.is_waiting  # the device was not allowed to start this round early, because of a draft
         # For the report alone:
         self.likeliest: float | None = None  # the highest probability of any drafted token, if one was considered
@@ -37,7 +37,7 @@ class AutoPlan:
         if view.reads_prompts:  # the device can't run ahead anyway, so that is not a cost of the draft
             self._head_start_s = known.times.head_start(len(view.streams))
         self._groups = [] if self._has_to_see_plain() or not view.max_nodes else group_by_drafter(view, known)
-        self._drafts: dict[str, DraftOption | None] = {}  # of costly drafters, as far as they were looked into
+        self._drafts: dict[str, DraftOption | None] = {}  # of the costly drafters that were considered
         self._questions = self._ask_in_turn()
 
     def _has_to_see_plain(self) -> bool:
@@ -93,7 +93,7 @@ class AutoPlan:
         draft = None if group.is_cut_later or view.started_plain else self._worthwhile_draft(group)
         if self._device_can_draft(drafter):
             self._note_early_drafts(group, draft)
-            if view.early_draft:  # its time is spent: what was just decided is the draft after it
+            if view.early_draft:  # this draft is already made: what was just decided is the next
                 return [Ask(view.streams[i], drafter, min(view.early_draft, view.rooms[i])) for i in group.members]
         if draft is None:
             return []
@@ -147,7 +147,7 @@ class AutoPlan:
         return self._drafts[name]
 
     def _held_draft(self, group: DrafterGroup) -> DraftOption | None:
-        """What was decided in one of the rounds before, while the device goes on with the same streams, and gains."""
+        """The draft decided on in an earlier round, while the device continues and the budget is not overdrawn."""
         held, view = self._known.decision, self.view
         if not held or not view.early_draft or held.drafter != group.drafter.name or not held.rounds_left:
             return None
@@ -218,7 +218,7 @@ class AutoPlan:
         return found
 
     def _other_s(self, group: DrafterGroup, fades: bool) -> float:
-        """Seconds of a round with the group's drafts beyond its rows and steps; less those by which it is ahead."""
+        """Seconds of a round with the group's drafts beyond its rows and steps, less its head start."""
         known, num_streams, is_free = self._known, len(self.view.streams), group.drafter.is_free
         state = known.drafters[group.drafter.name]
         other_s = self._drafting_s + state.times.seconds(len(group.members), int(is_free), group.num_unread)
@@ -270,7 +270,7 @@ class AutoPlan:
         for stream, tree in zip(view.streams, drafts, strict=True):
             known.streams[stream.id].num_scored = len(tree)
         self.chosen, self.next_draft = self._next_round, self._next_round.size or None
-        if not self.next_draft:  # no such round follows: what is expected of this one is said
+        if not self.next_draft:  # no such round follows: the report has what is expected of this one
             size, num_streams = len(drafts[0]), len(view.streams)
             gained = sum(chance.p for chance in known.chances(drafter, view.streams, size)) * num_streams
             seconds = known.times.seconds(num_streams * (1 + size)) + self._drafting_s
@@ -293,7 +293,7 @@ class AutoPlan:
     def _best_prefix(
         self, start: RoundOption, chances: Sequence[float], num_uncuttable: int, more_s: float
     ) -> RoundOption:
-        """The offered nodes, most likely first."""
+        """The best number of offered nodes, of which `chances` has the likeliest first."""
         if not chances:
             return start
         self._consider(chances[0])
@@ -302,8 +302,8 @@ class AutoPlan:
         return best_prefix(start, chances, seconds, self._drafting_s - self._head_start_s + more_s)
 
     def _is_off(self) -> bool:
-        """Whether costly drafters were looked into, and none is worth asking. Not where a prompt is read: nothing is
-        known of that stream. Nor with a draft model on a device that runs ahead: a kind of text lost 4 % in the replay.
+        """Whether costly drafters were considered, and none is worth asking. False where a prompt is read (nothing is
+        known of that stream) and for a draft model on a device that runs ahead: a kind of text lost 4 % in the replay.
         """
         if self.view.can_run_ahead and not any(self._device_can_draft(group.drafter) for group in self._groups):
             return False

@@ -23,8 +23,8 @@ class DraftTimes:
 
     def rehearse(self, drafts: Sequence[tuple[int, float]]) -> None:
         """Learns from steps and seconds of drafts for one stream, made before the first answer: those with few and
-        those with many steps show what a draft takes besides them. The least of each, as of forward passes: what other
-        programs add would never be forgotten, if no draft then seems to pay.
+        those with many steps show what a draft takes besides its steps. The lowest time of each counts, as for forward
+        passes: a time inflated by other programs would stay if no draft then pays.
         """
         by_steps = {n: min(s for steps, s in drafts if steps == n) for n in sorted({steps for steps, _ in drafts})}
         fewest, most = min(by_steps), max(by_steps)
@@ -53,12 +53,12 @@ class DraftTimes:
         return self._call_s + step_s * num_steps + reading_s
 
     def record(self, num_streams: int, num_steps: int, seconds: float, num_unread: int = 0, *, is_free: bool) -> None:
-        """A model's first drafts are not counted, because they include compiling kernels and capturing graphs. Where
-        drafts were rehearsed, neither are those that had much to read first, a prompt or what was not drafted for: one
-        of them would make every step seem to take as long. `num_unread`: the most of a stream.
+        """A model's first drafts are not counted, because they include compiling kernels and capturing graphs. After a
+        rehearsal, neither are those that had much to read first, such as a prompt: one of them would make every step
+        look as slow. `num_unread`: the most of any stream.
 
-        What a draft takes besides its steps is less than the whole of it. Where it seems to be more, the machine was
-        busy when that was measured: all of it is then as much shorter as this draft was."""
+        A draft takes longer than what it takes besides its steps. If this one did not, the machine was busy when that
+        was measured: all times are then reduced by the same factor."""
         self._num_drafts += 1
         if num_steps and seconds < self._call_s:
             share = seconds / self.seconds(num_streams, num_steps, 0)

@@ -46,7 +46,7 @@ class Rivals:
         self._num_exceeded = -1
 
     def compare(self, tokens: float) -> None:
-        """The draft would give each stream so many tokens. Streams change only where that passes another offer."""
+        """The draft would give each stream this many tokens. `members` change only where that passes another offer."""
         num_exceeded = bisect_left(self._offered, tokens)
         if not self._gains or num_exceeded == self._num_exceeded:
             return

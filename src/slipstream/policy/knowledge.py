@@ -42,7 +42,7 @@ class StreamState:
 
 @dataclass(slots=True)
 class Decision:
-    """What was found to pay off in rounds that the device starts by itself. It holds for some of them."""
+    """What was found to pay off in rounds that the device starts by itself. It holds for the next few."""
 
     drafter: str
     round: RoundOption
@@ -55,22 +55,22 @@ class Knowledge:
     times: RoundTimes = field(default_factory=RoundTimes)
     budget: LossBudget = field(default_factory=LossBudget)
     decision: Decision | None = None
-    plain_rounds_left: int = 0  # that are not planned
-    asking_s: float | None = None  # what the policy itself takes for each drafter that is asked
+    plain_rounds_left: int = 0  # still to come, which are not planned
+    asking_s: float | None = None  # seconds of the policy itself for each drafter that is asked
     is_waiting: bool = False  # the device was not allowed to start the next round, because of a draft
     drafters: dict[str, DrafterState] = field(default_factory=lambda: defaultdict(DrafterState))
     streams: dict[int, StreamState] = field(default_factory=lambda: defaultdict(StreamState))
 
     def rest(self) -> None:
-        """A plain round without a plan."""
+        """Records a plain round without a plan."""
         self.plain_rounds_left -= 1
         self.budget.record(0.0)
         for drafter in self.drafters.values():
             drafter.rounds_since += 1
 
     def early_round_s(self, drafter: str, num_streams: int, depth: int) -> float:
-        """What the parts of a round take whose drafts the device makes by itself: drafts of this depth, and a forward
-        pass."""
+        """Seconds of a round whose drafts the device makes by itself, as the sum of its parts: a forward pass and
+        drafts of this depth."""
         times = self.times
         drafting_s = self.drafters[drafter].times.seconds(num_streams, depth, 0)
         return times.seconds(num_streams * (1 + depth)) + drafting_s - times.head_start(num_streams)
@@ -83,7 +83,7 @@ class Knowledge:
 
     def chances(self, drafter: str, streams: Sequence[Stream], depth: int, seen: float | None = None) -> list[Chance]:
         """The probability that drafts for these streams are accepted to each depth. The longer the drafter was not
-        asked, the less its observations count. `seen`: they all count, and alone, but for so many unknown tokens.
+        asked, the less its observations count. With `seen` they all count, and the prior weighs only so many tokens.
         """
         state = self.drafters[drafter]
         recent = [self.streams[s.id].recent for s in streams]

@@ -43,8 +43,8 @@ class Offers:
         self._starts: list[int] = []  # by stream: the place of its first node among all of them
         self._stream_of: list[int] = []  # by place
         self._chances = TreeChances([], [])  # by place
-        self._recovery: list[float] = []  # by stream: the chance that a draft goes on rightly after a wrong one
-        self.was_asked = False  # any drafter: if not, there is nothing to choose from or to learn
+        self._recovery: list[float] = []  # by stream: the chance that a draft is right after a wrong one
+        self.was_asked = False  # whether any drafter was: if not, there is nothing to choose or learn
 
     def add(self, stream: Stream, drafter: Drafter, tree: DraftTree) -> None:
         self.was_asked = True
@@ -68,7 +68,7 @@ class Offers:
         return trees if is_alone and all(trees) else None
 
     def uncuttable(self) -> list[DraftTree]:
-        """By stream: the draft of one that must not be cut."""
+        """By stream: its draft, if that must not be cut, else an empty one."""
         return [
             EMPTY_TREE if stream.verifier.judges_unscored else next(filter(None, trees.values()), EMPTY_TREE)
             for stream, trees in zip(self._streams, self._trees, strict=True)
@@ -105,7 +105,7 @@ class Offers:
             all_chances.cautious.extend(chances.cautious)
 
     def _weigh_new(self, offered: Sequence[Sequence[str]], known: Knowledge) -> None:
-        """What was proposed since the last time."""
+        """Weighs what was proposed since the last call."""
         new: dict[str, list[int]] = {}
         for i, names in enumerate(offered):
             for name in names:
@@ -119,8 +119,8 @@ class Offers:
                 self._weighed[i][name] = of_tree
 
     def _recoveries(self, offered: Sequence[Sequence[str]], known: Knowledge) -> list[float]:
-        """One stream alone is not waited for: its next draft is right or wrong, and the wait is then lost whole. Over
-        many streams the mean is what comes."""
+        """0 for one stream alone: its next draft is right or wrong, and if it is wrong, the whole wait is lost. Over
+        many streams, the mean is what to expect."""
         if len(offered) == 1:
             return [0.0]
         return [max([known.drafters[name].recovery for name in names]) if names else 0.0 for names in offered]
@@ -208,7 +208,7 @@ def _merge(trees: Mapping[str, DraftTree], chances: Mapping[str, TreeChances]) -
 
 
 def _likeliest(tree: DraftTree, chances: TreeChances, count: int) -> tuple[DraftTree, TreeChances]:
-    """As much of a tree as there is room for: each drafter kept to it, but not all of them together."""
+    """The `count` likeliest nodes: each drafter kept to the room of the stream, but not all of them together."""
     if len(tree) <= count:
         return tree, chances
     kept = sorted(sorted(range(len(tree)), key=chances.p.__getitem__, reverse=True)[:count])  # stable, also in reverse

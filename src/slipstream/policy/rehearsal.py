@@ -65,7 +65,7 @@ def _steps(counts: bool) -> list[_Step]:
 
 
 class _Script:
-    """A policy that does one thing after the other."""
+    """A policy that follows a list of steps."""
 
     name = "rehearsal"
 

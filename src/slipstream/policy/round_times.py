@@ -46,7 +46,7 @@ class RoundTimes:
         return bool(self._points)
 
     def rescale(self, share: float) -> None:
-        """All of it takes so much of what was expected."""
+        """Multiplies all times by `share`."""
         self._scale *= share
 
     def seconds(self, rows: int) -> float:
@@ -65,7 +65,7 @@ class RoundTimes:
         return self._ahead is not None
 
     def plain(self, num_streams: int) -> float:
-        """The time of a round if nothing is drafted for long."""
+        """The time of a round in a series of plain rounds."""
         return self.seconds(num_streams) * (1.0 if self._ahead is None else self._ahead)
 
     def head_start(self, num_streams: int) -> float:
@@ -79,8 +79,8 @@ class RoundTimes:
         return max(0.0, self._asking - self._ahead) * self.seconds(num_streams)
 
     def drafting(self, num_streams: int, seconds: float) -> float:
-        """What asking drafters takes of a round that waits for it, where drafting itself took `seconds`. For many
-        streams most of it is the policy's own work: rounds show it that the device started by itself."""
+        """The time that asking drafters adds to a round that waits for them, if drafting itself took `seconds`. With
+        many streams most of it is the policy's own work, which is measured in rounds that the device started."""
         return max(seconds, self.asking(num_streams)) if seconds else 0.0
 
     def record_ahead(self, num_streams: int, seconds: float, was_asked: bool) -> None:
@@ -116,7 +116,7 @@ class RoundTimes:
         self._fit()
 
     def _is_far_off(self, size: int, seconds: float) -> bool:
-        """Whether the first rounds of a size, now that there are enough, took longer than steps soon make up for."""
+        """Whether the first rounds of a size, once there are enough, took so long that steps would follow too late."""
         early = self._first_of.setdefault(size, [])
         if len(early) >= FIRST_ROUNDS:
             return False

@@ -61,7 +61,7 @@ def measure_drafts(
             head.leave(sequence)
             sequence.close()
             model.forget_prompts()
-    return measured[len(steps) :]  # the first of each prepare what later ones find
+    return measured[len(steps) :]  # the first of each only warm up
 
 
 def _draft_each(

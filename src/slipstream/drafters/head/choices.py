@@ -1,4 +1,4 @@
-"""What a head would go on with: its likeliest tokens, with the noise that the target will use."""
+"""A head's candidate tokens: its likeliest ones, with the noise that the target will use."""
 
 from __future__ import annotations
 

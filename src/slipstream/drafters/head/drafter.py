@@ -48,10 +48,10 @@ class _GrowingTree:
     nodes: list[_Candidate] = field(default_factory=list)
     read_tokens: list[int] = field(default_factory=list)
     read_parents: list[int] = field(default_factory=list)
-    extension: Extension | None = None  # all of it, where the head drafted by itself
+    extension: Extension | None = None  # the whole draft, if the head drafted by itself
 
     def next_read(self, width: int, depth: int) -> list[_Candidate]:
-        """The likeliest nodes of this depth that are worth going on from, numbered; the head reads them next."""
+        """The likeliest nodes of this depth that are worth continuing, numbered; the head reads them next."""
         if depth >= self.num_steps:
             return []
         worthwhile = (n for n in self.nodes if n.depth == depth and n.chance >= self.stream.least_chance)
@@ -63,7 +63,7 @@ class _GrowingTree:
         return found
 
     def tree(self) -> DraftTree:
-        """The likeliest nodes within the budget. A node is never likelier than its parent, which stands before it."""
+        """The likeliest nodes within the budget. A node is never likelier than its parent, which comes before it."""
         if self.extension:
             return _likeliest(self.extension, self.budget)
         kept = sorted(range(len(self.nodes)), key=lambda i: -self.nodes[i].chance)[: self.budget]
@@ -94,14 +94,14 @@ class HeadDrafter:
         """One forward pass of the head for each depth, for all streams."""
         drafts = [_draft(stream, n, self._width_for(stream)) for stream, n in zip(streams, budgets, strict=True)]
         asked = [draft for draft in drafts if draft]
-        alone = [draft for draft in asked if self._goes_on_alone(draft.stream)]
+        alone = [draft for draft in asked if self._can_extend(draft.stream)]
         if alone:
             self._extend(alone)
         if len(alone) < len(asked):
             self._grow([draft for draft in asked if draft not in alone])
         return [draft.tree() if draft else EMPTY_TREE for draft in drafts]
 
-    def _goes_on_alone(self, stream: Stream) -> bool:
+    def _can_extend(self, stream: Stream) -> bool:
         """Whether the head can draft for it without the host."""
         return stream.is_coupled and self.head.extends(stream.sampling, self.width)
 
@@ -159,7 +159,7 @@ class HeadDrafter:
 
 
 def _likeliest(extension: Extension, budget: int) -> DraftTree:
-    """As `_GrowingTree.tree`. Tokens of a chain from the first without finite logits on are left out."""
+    """As `_GrowingTree.tree`. A chain is cut at the first token without finite logits."""
     if extension.parents is None:
         finite = next((i for i, token in enumerate(extension.tokens) if token < 0), budget)
         return DraftTree.chain(extension.tokens[: min(finite, budget)], extension.chances[: min(finite, budget)])
