@@ -178,6 +178,12 @@ def acceptance(text: str) -> Accepted | None:
     return None
 
 
+def accepts_drafts(text: str) -> bool:
+    """Whether it says that a drafted token was accepted."""
+    found = acceptance(text)
+    return found is not None and found.rate > 0
+
+
 def tokens_per_step(text: str) -> tuple[float, Hit] | None:
     """As the log says it, and the line; None if it does not."""
     hit = _last(text, _LENGTHS)

@@ -13,6 +13,7 @@ from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
+from slipstream.diagnosis.log_figures import accepts_drafts
 from slipstream.diagnosis.log_signs import refused_requests, without_failure
 from slipstream.diagnosis.log_slow import slow_runs
 from slipstream.diagnosis.log_stages import unfinished_start
@@ -29,7 +30,7 @@ from slipstream.diagnosis.log_unknown import (
     unknown,
 )
 from slipstream.engines import EngineFolder, find_folder, folders
-from slipstream.findings import Finding, blocks
+from slipstream.findings import Finding, Severity, blocks
 from slipstream.parsing.config_checks import shorten
 from slipstream.parsing.failure_files import read_failures
 from slipstream.parsing.log_index import SignIndex
@@ -57,6 +58,7 @@ _GOES_ON = re.compile(
 )
 _TABLE_ROW = re.compile(r"\s*\|(?:[^|]+\|){2,}\s*$")
 _BEFORE_THE_ERROR = "The log says this before the error that ends it; it may be the cause or not."
+_WITHOUT_DRAFT = "The engine works, without the draft."
 _FORM = re.compile(r"_\d$")
 _NO_FAILURE_LEVELS = ("WARN", "WARNING", "INFO")
 
@@ -228,6 +230,15 @@ class _Judgement:
             hit = self._first(pattern, start)
             if hit and self._has_company(pattern):
                 yield Located(hit, self._explained(pattern, hit))
+            elif pattern.if_survived:
+                yield from self._survived(pattern, pattern.if_survived)
+
+    def _survived(self, pattern: Pattern, severity: Severity) -> Iterator[Located]:
+        """The failure of a draft without which the engine works."""
+        hit = self._first(pattern, self.run.begin)
+        if hit and self._has_company(pattern) and not accepts_drafts(self.log.text[hit.at :]):
+            found = self._explained(pattern, hit)
+            yield Located(hit, replace(found, severity=severity, cause=f"{_WITHOUT_DRAFT} {found.cause}"))
 
     def _has_company(self, pattern: Pattern) -> bool:
         """Whether the rest of the log allows the rule."""

@@ -14,6 +14,7 @@ instead_of = ["log-refused"]    # less precise rules that this one replaces
 phase = "start"                 # before the engine is ready; "serving": after that
 frames = ["llama_cpp/"]         # texts, one of which must be in the traceback above the line
 fix_on = {AMD = "…"}            # another fix for a platform (parsing/log_platforms.py) or an engine (ollama)
+if_survived = "slows"           # where the engine works after it, without the draft that failed
 general = true                  # it can do little more than repeat the message: any other explanation replaces it
 """
 
@@ -30,7 +31,7 @@ from slipstream.parsing.log_patterns import Pattern
 
 _KEYS = {
     *("severity", "title", "cause", "fix", "texts", "matches", "only_with", "unless", "ended_by", "instead_of"),
-    *("phase", "frames", "general", "fix_on"),
+    *("phase", "frames", "general", "fix_on", "if_survived"),
 }
 
 
@@ -63,4 +64,5 @@ def _pattern(rule_id: str, values: Mapping[str, Any]) -> Pattern:
         unless=tuple(values.get("unless", ())),
         ended_by=tuple(values.get("ended_by", ())),
         fix_on=tuple(values.get("fix_on", {}).items()),
+        if_survived=values.get("if_survived"),
     )

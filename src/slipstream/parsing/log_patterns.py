@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from slipstream.findings import Rule
+from slipstream.findings import Rule, Severity
 
 Phase = Literal["start", "serving", "any"]
 
@@ -21,7 +21,8 @@ class Pattern:
     one replaces. `phase`: the line is printed before the engine is ready, after that, or either. `frames`: texts, one
     of which must be in the traceback above the line, for a message that other programs print too. `general`: the rule
     can do little more than repeat the message; any other explanation replaces it. `fix_on`: what to do instead where
-    the log shows a platform or is from an engine; the first that fits counts.
+    the log shows a platform or is from an engine; the first that fits counts. `if_survived`: the severity of a failure
+    of the draft alone where the engine works after it.
     """
 
     rule: Rule
@@ -35,6 +36,7 @@ class Pattern:
     unless: tuple[str, ...] = ()
     ended_by: tuple[str, ...] = ()
     fix_on: tuple[tuple[str, str], ...] = ()
+    if_survived: Severity | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -338,3 +338,28 @@ LIBRARY = "INFO 05-29 21:12:40 llm_engine.py:100] Initializing an LLM engine (v0
 def test_an_engine_in_a_program_need_not_say_that_it_is_ready(after: str):
     assert ids(LIBRARY + after) == []
     assert ids(BEGIN + LIBRARY + after) == ["log-start-unfinished"]
+
+
+LOST_DRAFT = (
+    "main: loading model\n0.20 I srv    load_model: loading draft model 'small.gguf'\n"
+    "0.21 E ggml_backend_cuda_buffer_type_alloc_buffer: allocating 7168.00 MiB on device 1: cudaMalloc failed: out of "
+    "memory\n0.21 E srv    load_model: failed to create draft context\n"
+)
+LISTENS = "0.22 I main: server is listening on http://127.0.0.1:8080\n"
+ACCEPTED = "slot print_timing: id  0 | task 0 | draft acceptance = {:.5f} ( {} accepted / 300 generated)\n"
+
+
+@pytest.mark.parametrize(
+    ("after", "severities"),
+    [
+        ("", ["blocks"]),
+        (LISTENS, ["slows"]),
+        (LISTENS + ACCEPTED.format(0, 0), ["slows", "slows"]),  # the acceptance is reported too
+        (LISTENS + ACCEPTED.format(0.57, 171), []),
+        (LISTENS + LOST_DRAFT.partition("0.21")[0] + LISTENS, []),  # another run
+    ],
+)
+def test_a_server_that_works_without_its_draft_gets_no_all_clear(after: str, severities: list[str]):
+    found = explain(LOST_DRAFT + after, "llama-server")
+    assert [finding.severity for finding in found] == severities
+    assert severities != ["slows"] or "works, without the draft" in found[0].cause
