@@ -226,12 +226,18 @@ class _Judgement:
     def _known_failures(self, failed_after: int) -> Iterator[Located]:
         """What blocks is looked for from `failed_after` on, the rest in the whole run."""
         for pattern in self.patterns:
-            start = failed_after if pattern.rule.severity == "blocks" else self.run.begin
+            start = failed_after if pattern.rule.severity == "blocks" else self._begin(pattern)
             hit = self._first(pattern, start)
             if hit and self._has_company(pattern):
                 yield Located(hit, self._explained(pattern, hit))
             elif pattern.if_survived:
                 yield from self._survived(pattern, pattern.if_survived)
+
+    def _begin(self, pattern: Pattern) -> int:
+        """Where to look for what slows: in the run, and at the last such lines before it if they hold for the run."""
+        begin = self.run.begin
+        pieces = pattern.pieces if pattern.before_run else ()
+        return min((at for piece in pieces if (at := self.log.text.rfind(piece, 0, begin)) >= 0), default=begin)
 
     def _survived(self, pattern: Pattern, severity: Severity) -> Iterator[Located]:
         """The failure of a draft without which the engine works."""

@@ -15,6 +15,7 @@ phase = "start"                 # before the engine is ready; "serving": after t
 frames = ["llama_cpp/"]         # texts, one of which must be in the traceback above the line
 fix_on = {AMD = "…"}            # another fix for a platform (parsing/log_platforms.py) or an engine (ollama)
 if_survived = "slows"           # where the engine works after it, without the draft that failed
+before_run = true               # a server prints the line once, and starts several runs after it
 general = true                  # it can do little more than repeat the message: any other explanation replaces it
 """
 
@@ -31,7 +32,7 @@ from slipstream.parsing.log_patterns import Pattern
 
 _KEYS = {
     *("severity", "title", "cause", "fix", "texts", "matches", "only_with", "unless", "ended_by", "instead_of"),
-    *("phase", "frames", "general", "fix_on", "if_survived"),
+    *("phase", "frames", "general", "fix_on", "if_survived", "before_run"),
 }
 
 
@@ -65,4 +66,5 @@ def _pattern(rule_id: str, values: Mapping[str, Any]) -> Pattern:
         ended_by=tuple(values.get("ended_by", ())),
         fix_on=tuple(values.get("fix_on", {}).items()),
         if_survived=values.get("if_survived"),
+        before_run=values.get("before_run", False),
     )

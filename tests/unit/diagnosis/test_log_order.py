@@ -340,6 +340,31 @@ def test_an_engine_in_a_program_need_not_say_that_it_is_ready(after: str):
     assert ids(BEGIN + LIBRARY + after) == ["log-start-unfinished"]
 
 
+NO_GPU = 'time=2026-06-29T21:00:03.600+08:00 level=INFO source=types.go:60 msg="inference compute" id={} compute=""\n'
+NO_LAYER = (
+    "level=INFO source=server.go:175 msg=offload library={} layers.requested={} layers.model=25 layers.offload={} \n"
+)
+RUNNER = 'level=INFO source=server.go:1 msg="starting runner"\n'
+CHAT = '[GIN] 2026/06/29 - 21:01:09 | 200 |  59.1s |       127.0.0.1 | POST     "/api/chat"\n'
+
+
+@pytest.mark.parametrize(
+    ("log", "is_on_cpu"),
+    [
+        (NO_GPU.format("cpu library=cpu") + CHAT, True),
+        (NO_GPU.format("0 library=cpu") + RUNNER + CHAT + RUNNER + CHAT, True),  # the server found no GPU, once
+        (NO_GPU.format("GPU-1 library=CUDA") + CHAT, False),
+        (NO_GPU.format("cpu library=cpu") + RUNNER + NO_GPU.format("GPU-1 library=CUDA") + RUNNER + CHAT, False),
+        (NO_LAYER.format("rocm", -1, 0) + CHAT, True),
+        (NO_LAYER.format("rocm", -1, 25) + CHAT, False),
+        (NO_LAYER.format("rocm", 0, 0) + CHAT, False),  # as asked for
+        (NO_LAYER.format("cpu", -1, 0) + CHAT, False),
+    ],
+)
+def test_ollama_without_a_gpu_is_slow(log: str, is_on_cpu: bool):
+    assert ids(log) == ["log-ollama-on-cpu"] * is_on_cpu
+
+
 LOST_DRAFT = (
     "main: loading model\n0.20 I srv    load_model: loading draft model 'small.gguf'\n"
     "0.21 E ggml_backend_cuda_buffer_type_alloc_buffer: allocating 7168.00 MiB on device 1: cudaMalloc failed: out of "

@@ -67,6 +67,7 @@ LINES = [
     ("tabbyapi", "TypeError: Value for eos_token_id is not of expected type <class 'int'>", "exllama-config"),
     ("tabbyapi", "AssertionError: Partially quantized attention layer", "exllama-weights"),
     ("tabbyapi", "AssertionError: Cache and draft cache must be same size", "exllama-draft-setup"),
+    ("ollama", 'msg="inference compute" id=cpu library=cpu compute="" name=cpu', "ollama-on-cpu"),
     ("ollama", "ROCm error: out of memory", "cuda-memory"),
     ("lm-studio", "[metal::malloc] Attempting to allocate 9 bytes which is greater than the maximum", "cuda-memory"),
     ("vllm", "RuntimeError: CUDA driver initialization failed, you might not have a CUDA gpu.", "no-gpu"),
