@@ -134,6 +134,12 @@ _END = re.compile(
     r"panic:|\bExit code: (?!0\b)|(?i:0xc0000(?:005|409|01d|0fd|374))|322122(?:5477|6505|5501|5725|6356)|"
     r"AddressSanitizer|EXC_BAD_ACCESS|goroutine \d+ \[running\]|exit(?:ed)? (?:with )?(?:code|status)[: ]+(?!0\b)-?\d"
 )
+# What systemd, Docker, supervisord and PM2 say of a program that ended, at any level; a user's stop is none.
+_SUPERVISOR = re.compile(
+    r"\(Result: (?!success\))[\w-]+\)|\bcode=\w+, (?:signal|status)=(?!0/|(?:\d+/)?(?:TERM|INT|HUP))|"
+    r"\bExited \((?!(?:0|130|143)\))\d+\)|\bentered FATAL state|\btoo many (?:unstable restarts|start retries)|"
+    r"\bterminated by SIG(?!TERM|INT|HUP)"
+)
 _LOGGED = re.compile(
     r"(?:^|[\s\]|:\"=])(?:error|Error|ERROR|ERR|E|FATAL|CRITICAL|SEVERE|[Ff]ailed to|FAILED|[Cc]annot|[Uu]nable to|"
     r"[Nn]ot supported|[Uu]nsupported|[Ii]nvalid)\b|\[(?:error|ERROR|fatal|FATAL|CRITICAL|E)\]|^ERR!|❌"
@@ -159,6 +165,8 @@ def kind_of(line: str) -> Kind | None:
     line = line.partition(_TRACEBACK)[0]  # a logger may write the message before it
     if _SERVER_ERROR.search(line):
         return Kind.GENERAL
+    if _SUPERVISOR.search(line) and not _CONSEQUENCE.search(line):
+        return Kind.END
     level = _level_of(line)
     if level in _CALM_LEVELS or _HARMLESS.search(line) or _LOGGED_FRAME.search(line):
         return None

@@ -388,3 +388,28 @@ def test_a_server_that_works_without_its_draft_gets_no_all_clear(after: str, sev
     found = explain(LOST_DRAFT + after, "llama-server")
     assert [finding.severity for finding in found] == severities
     assert severities != ["slows"] or "works, without the draft" in found[0].cause
+
+
+SYSTEMCTL = (
+    "     Active: {} since Wed 2024-12-04 01:59:28 EST; 19min ago\n    Process: 7 ExecStart=/usr/bin/x -m a {}\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("end", "found"),
+    [
+        (SYSTEMCTL.format("failed (Result: core-dump)", "(code=dumped, signal=SEGV)"), ["log-unknown"]),
+        (SYSTEMCTL.format("inactive (dead)", "(code=dumped, signal=ABRT)"), ["log-unknown"]),
+        (SYSTEMCTL.format("activating (auto-restart) (Result: exit-code)", "(code=exited)"), ["log-unknown"]),
+        (SYSTEMCTL.format("inactive (dead) (Result: success)", "(code=exited, status=0/SUCCESS)"), []),
+        (SYSTEMCTL.format("inactive (dead)", "(code=killed, signal=TERM)"), []),
+        ("ab12  vllm/vllm-openai  3 minutes ago  Exited (139) 2 minutes ago  vllm\n", ["log-unknown"]),
+        ("ab12  vllm/vllm-openai  3 minutes ago  Exited (137) 2 minutes ago  vllm\n", ["log-killed"]),
+        ("ab12  vllm/vllm-openai  3 minutes ago  Exited (143) 2 minutes ago  vllm\n", []),
+        ("2026-03-03 10:00:05,100 INFO exited: vllm (terminated by SIGSEGV; not expected)\n", ["log-unknown"]),
+        ("2026-03-03 10:00:09,100 INFO gave up: vllm entered FATAL state, too many start retries\n", ["log-unknown"]),
+        ('PM2  | Script /usr/bin/x had too many unstable restarts (16). Stopped. "errored"\n', ["log-unknown"]),
+    ],
+)
+def test_what_supervises_the_engine_says_how_it_ended(end: str, found: list[str]):
+    assert ids(LISTENS + end, "llama-server") == found
