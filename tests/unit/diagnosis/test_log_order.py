@@ -370,6 +370,24 @@ LOST_DRAFT = (
     "0.21 E ggml_backend_cuda_buffer_type_alloc_buffer: allocating 7168.00 MiB on device 1: cudaMalloc failed: out of "
     "memory\n0.21 E srv    load_model: failed to create draft context\n"
 )
+MTP_MEMORY = (
+    "E ggml_backend_cuda_buffer_type_alloc_buffer: allocating 602 MiB on device 0: cudaMalloc failed: out of memory\n"
+    "E srv    load_model: failed to create MTP context\n"
+)
+NO_LAYERS = (
+    "llama_init_from_model: context type MTP requested but model doesn't contain MTP layers\n"
+    "srv load_model: failed to create MTP context\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("log", "found"),
+    [(MTP_MEMORY, "log-cuda-memory"), (MTP_MEMORY.splitlines()[1], "log-draft-load"), (NO_LAYERS, "log-no-mtp-layers")],
+)
+def test_a_context_for_mtp_fails_for_the_reason_above_it(log: str, found: str):
+    assert ids(log, "llama-server") == [found]
+
+
 LISTENS = "0.22 I main: server is listening on http://127.0.0.1:8080\n"
 ACCEPTED = "slot print_timing: id  0 | task 0 | draft acceptance = {:.5f} ( {} accepted / 300 generated)\n"
 
