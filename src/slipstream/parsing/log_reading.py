@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from io import FileIO
 from pathlib import Path
 
-from slipstream.parsing.log_text import without_relays_level
+from slipstream.parsing.log_text import plain_text, without_relays_level
 
 KEPT = 2_500_000  # bytes kept of the beginning, of the end, and at most of what is between, some 20,000 lines each: 600
 # texts are searched for in them in 2 s
@@ -32,22 +32,28 @@ class Log:
     """The text of a log, and the line number of each place in it. Parts of a large log may be left out."""
 
     def __init__(self, text: str) -> None:
-        self.text = without_relays_level(_SPLIT_CHECK.sub(r"\1\3\2", text))
         self.num_lines = text.count("\n") + (not text.endswith("\n") and bool(text))
         self.num_skipped = 0  # bytes that were not even looked at; their lines are not counted
-        self._offsets, self._numbers = [0], [1]  # where lines were left out: the place after that, and its line number
+        self._fill([(1, text)])
+
+    def _fill(self, parts: Iterable[tuple[int, str]]) -> None:
+        """The text of the parts, each with the number of its first line."""
+        texts, length = [], 0
+        self._offsets, self._numbers = list[int](), list[int]()  # where parts begin, and their line numbers
+        for number, part in parts:
+            self._offsets.append(length)
+            self._numbers.append(number)
+            texts.append(plain_text(part))
+            length += len(texts[-1])
+        self.text = without_relays_level(_SPLIT_CHECK.sub(r"\1\3\2", "".join(texts)))
 
     @classmethod
     def of_parts(cls, parts: Iterable[tuple[int, bytes]], num_lines: int) -> Log:
         """From parts of a log, each with the number of its first line."""
-        texts, offsets, numbers, length = [], [0], [1], 0
-        for number, part in parts:
-            offsets.append(length)
-            numbers.append(number)
-            texts.append(_searchable(part) if num_lines > SMALL else part.decode(errors="replace"))
-            length += len(texts[-1])
-        log = cls("".join(texts))
-        log.num_lines, log._offsets, log._numbers = num_lines, offsets, numbers
+        decoded = _searchable if num_lines > SMALL else lambda part: part.decode(errors="replace")
+        log = cls("")
+        log._fill((number, decoded(part)) for number, part in parts)
+        log.num_lines = num_lines
         return log
 
     def line_number(self, at: int) -> int:

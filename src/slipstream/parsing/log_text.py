@@ -15,6 +15,26 @@ _RELAYED_SHARE = 0.9  # of the lines
 _SAMPLE = 200_000  # characters at the beginning of a log that show whether it is relayed
 _DIGITS = re.compile(r"\d+")
 
+# What editors, chats and web pages write instead of plain characters.
+_TYPOGRAPHY = (
+    *(("\u00a0", " "), ("\u202f", " "), ("\u2007", " "), ("\u200b", ""), ("\ufeff", "")),
+    *(("\u2018", "'"), ("\u2019", "'"), ("\u201c", '"'), ("\u201d", '"')),
+)
+_HTML = (
+    *(("&#39;", "'"), ("&#x27;", "'"), ("&apos;", "'"), ("&quot;", '"'), ("&#34;", '"')),
+    *(("&nbsp;", " "), ("&lt;", "<"), ("&gt;", ">"), ("&amp;", "&")),
+)
+_HTML_QUOTES = tuple(code for code, plain in _HTML if plain in "'\"")  # logs have the others in requests too
+
+
+def plain_text(text: str) -> str:
+    """With plain quotes and spaces, and without HTML codes where quotes are written so. Keeps the lines."""
+    for typed, plain in () if text.isascii() else _TYPOGRAPHY:
+        text = text.replace(typed, plain)
+    for code, plain in _HTML if any(code in text for code in _HTML_QUOTES) else ():
+        text = text.replace(code, plain)
+    return text
+
 
 def without_relays_level(text: str) -> str:
     """A text with blanks for what a program that relays it writes before nearly all lines: its level is not theirs."""

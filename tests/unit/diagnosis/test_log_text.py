@@ -34,3 +34,30 @@ def test_the_level_of_a_program_that_relays_a_log_is_not_that_of_its_lines(relay
 def test_lines_of_an_engine_keep_their_calm_level(logger: str):
     noted = "".join(f"{logger.format(n=n)}CUDA error: out of memory\n" for n in range(3))
     assert not any(one.severity == "blocks" for one in found_in(noted))
+
+
+MEMORY = "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB\n"
+MODULE = "ModuleNotFoundError: No module named 'flash_attn'\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        (MEMORY.replace(" ", "\u00a0"), "log-cuda-memory"),
+        (MEMORY.replace(" ", "\u202f"), "log-cuda-memory"),
+        (MEMORY.replace("memory", "mem\u200bory"), "log-cuda-memory"),
+        ("\ufeff" + MODULE, "log-module-missing"),
+        (MODULE.replace(" '", " \u2018").replace("'", "\u2019"), "log-module-missing"),
+        (MODULE.replace("'", "&#39;"), "log-module-missing"),
+        (MODULE.replace("'", "&#x27;"), "log-module-missing"),
+    ],
+)
+def test_what_a_page_or_a_chat_made_of_a_character_is_undone(text: str, rule: str):
+    [plain] = found_in("start\n" + (MODULE if rule == "log-module-missing" else MEMORY))
+    [found] = found_in("start\n" + text)
+    assert found == plain and found.id == rule
+
+
+def test_html_codes_are_undone_only_in_a_page():
+    assert Log("a &lt; b &amp;&amp; c").text == "a &lt; b &amp;&amp; c"
+    assert Log("a &lt; &quot;b&quot;").text == 'a < "b"'
