@@ -40,7 +40,7 @@ def own_engine(backend: str, weight_bytes: float | None, *, keeps_codes: bool, o
 
 
 def _chosen(sizes: Sizes, machine: Machine | None) -> EngineMemory:
-    engine = BACKEND_MEMORY[best_backend(_foretold(sizes, machine)).backend]
+    engine = BACKEND_MEMORY[best_backend(_predicted(sizes, machine)).backend]
     if engine is TORCH and machine and not all(_multiplies_codes(gpu) for gpu in machine.gpus):
         return replace(engine, gpu_keeps_codes=False)
     return engine
@@ -51,7 +51,7 @@ def _multiplies_codes(gpu: Gpu) -> bool:
     return gpu.vendor == "nvidia" and (gpu.compute_capability or CODES_CAPABILITY) >= CODES_CAPABILITY
 
 
-def _foretold(sizes: Sizes, machine: Machine | None) -> BackendFacts:
+def _predicted(sizes: Sizes, machine: Machine | None) -> BackendFacts:
     """What `backends.choose_backend` would look up. No machine: all packages are taken to be there, and a GPU."""
     torch, llama_cpp, gpus = (machine.torch, machine.llama_cpp, machine.gpus) if machine else (None, None, ())
     torch_runs_it = sizes.architecture in ARCHITECTURES
