@@ -36,6 +36,10 @@ _CONNECTING = re.compile(
     r"custom_all_reduce|init_process_group|Connecting to existing Ray cluster"
 )
 _LAST_LINES = 40
+_FENCE = "```"
+_BELOW_THE_LOG = re.compile(
+    r"(?i)```|~~~|</?\w+>|(?:many )?(?:thanks|thank you|thx|please|any (?:help|ideas?|hints?))\b"
+)
 _SHAPE = re.compile(r"\d+")
 _IS_EAGER = ("enforce_eager=True", "--enforce-eager")
 
@@ -71,8 +75,12 @@ def _may_work_as_library(run: str, engine: EngineFolder) -> bool:
 
 
 def _waiting_at_the_end(text: str) -> Iterator[Located]:
-    """A last line that waits for something, or one about connecting GPUs."""
-    lines = [line[:LONGEST].strip() for line in text[-_LAST_LINES * LONGEST :].splitlines() if line.strip()]
+    """A last line that waits for something, or one about connecting GPUs. What a report says below the log is none."""
+    end = text.rfind(_FENCE) if text.count(_FENCE) % 2 == 0 else -1
+    output = text if end < 0 else text[:end]
+    lines = [line[:LONGEST].strip() for line in output[-_LAST_LINES * LONGEST :].splitlines() if line.strip()]
+    while lines and _BELOW_THE_LOG.match(lines[-1]):
+        lines.pop()
     last = lines[-1] if lines else ""
     times = sum(_SHAPE.sub("0", line) == _SHAPE.sub("0", last) for line in lines[-_LAST_LINES:])
     waits = bool(_WAITING.search(last))

@@ -85,6 +85,10 @@ def test_a_line_of_a_start_gives_a_note_and_none_gives_unknown():
 def test_a_log_that_ends_with_waiting_is_an_unfinished_start():
     assert ids("".join(WAITING.format(n=n) for n in range(3))) == ["log-start-unfinished"]
     assert ids(WAITING.format(n=1)) == ["log-start-unfinished"]
+    assert ids(WAITING.format(n=1) + "\nThanks in advance!\n") == ["log-start-unfinished"]
+    assert ids(f"### Logs\n```\n{WAITING.format(n=1)}```\n") == ["log-start-unfinished"]
+    report = f"It hangs.\n```text\n{WAITING.format(n=1)}\n```\n</details>\n\nThe GPU is idle.\nPlease help, thanks!\n"
+    assert ids(report) == ["log-start-unfinished"]
     assert ids("".join(WAITING.format(n=n) for n in range(3)) + "INFO loading the weights\n") == ["log-not-ready"]
     assert ids("INFO 07-30 12:25:10 [pynccl.py:113] vLLM is using nccl==2.28\n") == ["log-start-unfinished"]
 
