@@ -157,12 +157,15 @@ _REPLACES = "During handling of the above exception"  # the exception before it 
 _FOLLOWS = "exception was the direct cause"  # of the one after it
 _CALM = re.compile(r"\b(?:INFO|DEBUG)\b|^[\d.]+ I ")
 _HEADING = re.compile(r"\[(?:ERROR|error)\]:?$")  # LM Studio: the message is in the next line
+_NO_MESSAGE = re.compile(r"(?:^|[\]|]|\b(?:ERROR|CRITICAL|FATAL)\b:?)\s*$")  # of a logger before a traceback
 _ASSERT = re.compile(r"(?:^|\s)assert \S")
 
 
 def kind_of(line: str) -> Kind | None:
     """What a line, without colours, says of a failure; None for one that is no error."""
-    line = line.partition(_TRACEBACK)[0]  # a logger may write the message before it
+    line, traceback, _ = line.partition(_TRACEBACK)  # a logger may write the message before it
+    if traceback and _NO_MESSAGE.search(line):
+        return None
     if _SERVER_ERROR.search(line):
         return Kind.GENERAL
     if _SUPERVISOR.search(line) and not _CONSEQUENCE.search(line):
@@ -234,8 +237,8 @@ class _Reader:
         self._is_rewording |= _REPLACES in line
         self._is_cause_known |= _FOLLOWS in line
         self._is_ignored |= line.startswith("Exception ignored in")
-        if _ASSERT.search(line):
-            self._statement = line
+        if statement := _ASSERT.search(line):
+            self._statement = line[statement.start() :].strip()
         self._follow(line)
         kind = self._kind_here(line)
         if kind is None or in_user_text(text, at + len(line)):

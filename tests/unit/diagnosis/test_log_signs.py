@@ -161,6 +161,12 @@ def test_a_fix_is_that_of_the_platform_or_engine_of_the_log():
             "ERROR [core.py:7]     x = f(y)\nERROR [core.py:7]     assert a == b\nERROR [core.py:7] AssertionError\n",
             "assert",
         ),
+        (
+            "ERROR [core.py:7] EngineCore failed to start.\nERROR [core.py:7] Traceback (most recent call last):\n"
+            'ERROR [core.py:7]   File "a.py", line 2, in f\nERROR [core.py:7]     assert a == b\n'
+            "ERROR [core.py:7] AssertionError\n",
+            "assert a == b",
+        ),
         ("[error] Error: Received load-error\n- Caused By: TypeError: no 'find'\n", "Caused By: TypeError"),
         ('ERROR 1 [core.py:7]   File "a.py", line 2, in f\nlinker fatal : no input\n', "linker fatal"),
     ],
