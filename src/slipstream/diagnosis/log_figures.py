@@ -84,6 +84,11 @@ _TOTALS = _table(  # counted from the start: the last line has them all
     ),
     ("#gen tokens", r"#gen tokens =\s*(?P<drafted>\d[\d,]*), #acc tokens =\s*(?P<accepted>\d[\d,]*)"),
 )
+# vLLM's metrics: a counter on each line, counted from the start.
+_METRICS = _table(
+    ("draft_tokens_total", r"spec_decode_num_draft_tokens_total(?:\{.*\})? (?P<drafted>[\d.e+]+)$"),
+    ("accepted_tokens_total", r"spec_decode_num_accepted_tokens_total(?:\{.*\})? (?P<accepted>[\d.e+]+)$"),
+)
 # SGLang: `accept len: 2.1, accept rate: 0.4`; vLLM: `Avg Draft acceptance rate: 62.5%`; llama-speculative: `accept =
 # 34.320%`.
 _RATES = _table(
@@ -170,6 +175,9 @@ def acceptance(text: str) -> Accepted | None:
         for found in islice(_JSON_COUNTS.finditer(text), _MAX_LINES)
     ]:
         return _summed(answers)
+    drafted, accepted = (_last(text, (counter,)) for counter in _METRICS)
+    if drafted and accepted:
+        return _summed([Hit(accepted.at, accepted.line, {**drafted.groups, **accepted.groups})])
     if hit := _last(text, _TOTALS):
         return _summed([hit])
     if hit := _last(text, _RATES):
@@ -223,4 +231,4 @@ def number(text: str) -> float:
     """The number in a text with commas between thousands, or before one or two decimals; 0 if there is none."""
     text = text.rstrip(",.")
     text = text.replace(",", "." if _DECIMAL_COMMA.fullmatch(text) else "")
-    return float(text) if re.fullmatch(r"\d*\.?\d+", text) else 0.0
+    return float(text) if re.fullmatch(r"\d*\.?\d+(?:e\+\d+)?", text) else 0.0

@@ -157,6 +157,9 @@ _REPLACES = "During handling of the above exception"  # the exception before it 
 _FOLLOWS = "exception was the direct cause"  # of the one after it
 _CALM = re.compile(r"\b(?:INFO|DEBUG)\b|^[\d.]+ I ")
 _HEADING = re.compile(r"\[(?:ERROR|error)\]:?$")  # LM Studio: the message is in the next line
+_METRIC = re.compile(  # a page of Prometheus
+    r"^# (?:HELP|TYPE) \w|^[a-z][\w:]*\{[^}]*\} [\d.eE+-]+$|^[a-z]+[:_]\w*_\w+ [\d.eE+-]+$"
+)
 _NO_MESSAGE = re.compile(r"(?:^|[\]|]|\b(?:ERROR|CRITICAL|FATAL)\b:?)\s*$")  # of a logger before a traceback
 _ASSERT = re.compile(r"(?:^|\s)assert \S")
 
@@ -165,6 +168,8 @@ def kind_of(line: str) -> Kind | None:
     """What a line, without colours, says of a failure; None for one that is no error."""
     line, traceback, _ = line.partition(_TRACEBACK)  # a logger may write the message before it
     if traceback and _NO_MESSAGE.search(line):
+        return None
+    if _METRIC.search(line):
         return None
     if _SERVER_ERROR.search(line):
         return Kind.GENERAL

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slipstream.diagnosis.log_figures import figures
+from slipstream.diagnosis.logs import explain
 from slipstream.parsing.log_reading import Log
 
 VLLM = (
@@ -78,3 +79,17 @@ def test_the_last_line_counts_and_acceptance_is_summed():
 def test_odd_lines_do_no_harm():
     for line in ("accept rate: .", "offloaded 1/0 layers to GPU", "draft acceptance = x ( 5 accepted / 0 generated)"):
         assert isinstance(figures(Log(line)), list)
+
+
+def test_a_page_of_metrics_has_the_acceptance_and_no_errors():
+    page = (
+        "# HELP vllm:request_success_total Count of requests.\n"
+        'vllm:request_success_total{{engine="0",finished_reason="error",model_name="m"}} 0.0\n'
+        'vllm:spec_decode_num_draft_tokens_total{{engine="0",model_name="m"}} 2.5e+06\n'
+        'vllm:spec_decode_num_accepted_tokens_total{{engine="0",model_name="m"}} {}\n'
+        'vllm:spec_decode_num_accepted_tokens_per_pos_total{{engine="0",position="0"}} 9.0\n'
+        "http_requests_failed_total 0.0\n"
+    )
+    assert explain(page.format("1.25e+06")) == []
+    [finding] = explain(page.format("50.0"))
+    assert finding.id == "log-acceptance-near-zero" and "50 of 2,500,000" in finding.cause
