@@ -228,10 +228,14 @@ class _Judgement:
         for pattern in self.patterns:
             start = failed_after if pattern.rule.severity == "blocks" else self._begin(pattern)
             hit = self._first(pattern, start)
-            if hit and self._has_company(pattern):
+            if hit and self._has_company(pattern) and not self._is_refuted(pattern, hit):
                 yield Located(hit, self._explained(pattern, hit))
             elif pattern.if_survived:
                 yield from self._survived(pattern, pattern.if_survived)
+
+    def _is_refuted(self, pattern: Pattern, hit: Hit) -> bool:
+        """Whether a line is about a draft whose tokens are accepted after it."""
+        return pattern.if_survived is not None and accepts_drafts(self.log.text[hit.at :])
 
     def _begin(self, pattern: Pattern) -> int:
         """Where to look for what slows: in the run, and at the last such lines before it if they hold for the run."""
@@ -242,7 +246,7 @@ class _Judgement:
     def _survived(self, pattern: Pattern, severity: Severity) -> Iterator[Located]:
         """The failure of a draft without which the engine works."""
         hit = self._first(pattern, self.run.begin)
-        if hit and self._has_company(pattern) and not accepts_drafts(self.log.text[hit.at :]):
+        if hit and self._has_company(pattern) and not self._is_refuted(pattern, hit):
             found = self._explained(pattern, hit)
             yield Located(hit, replace(found, severity=severity, cause=f"{_WITHOUT_DRAFT} {found.cause}"))
 

@@ -22,8 +22,8 @@ class Pattern:
     of which must be in the traceback above the line, for a message that other programs print too. `general`: the rule
     can do little more than repeat the message; any other explanation replaces it. `fix_on`: what to do instead where
     the log shows a platform or is from an engine; the first that fits counts. `if_survived`: the severity of a failure
-    of the draft alone where the engine works after it. `before_run`: a server prints the line once, and starts several
-    runs after it.
+    of the draft alone where the engine works after it; it is none where drafts are accepted later. `before_run`: a
+    server prints the line once, and starts several runs after it.
     """
 
     rule: Rule

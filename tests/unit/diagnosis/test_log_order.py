@@ -431,3 +431,15 @@ SYSTEMCTL = (
 )
 def test_what_supervises_the_engine_says_how_it_ended(end: str, found: list[str]):
     assert ids(LISTENS + end, "llama-server") == found
+
+
+def test_a_draft_that_is_accepted_later_has_its_context():
+    fitting = (
+        "E llama_init_from_model: failed to initialize the context: Gemma4Assistant requires ctx_other to be set\n"
+    )
+    assert ids(fitting + LISTENS, "llama-server") == ["log-context-other"]
+    assert ids(fitting + LISTENS + ACCEPTED.format(0.57, 171), "llama-server") == []
+
+
+def test_a_program_that_ended_a_kernel_with_another_xid_is_no_lost_gpu():
+    assert "log-gpu-lost" not in ids("NVRM: Xid (PCI:0000:01:00): 109, pid=2200, name=python3, CTX SWITCH TIMEOUT\n")
