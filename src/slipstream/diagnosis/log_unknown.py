@@ -66,7 +66,8 @@ _ERROR_LEVELS = ("error", "eror", "err", "fatal", "crit", "critical", "panic", "
 _HARMLESS = re.compile(
     r"\b(?:WARNING|(?<!NCCL )WARN|INFO|DEBUG|NOTICE|TRACE)\b|\[(?:warn|warning|info|debug)\]|(?:^|\s)[\d.]+ [WIDN] |"
     r"^File |[Ww]arning: |Exception ignored in|\b[Ii]gnor(?:e|ing) |\bexit(?:ed)?(?: with)? (?:code|status):? 0\b|"
-    r"(?i:\b(?:no|0|zero) (?:errors?|failures?)\b|"
+    r"(?i:\b(?:no|0|zero|without|without any) "
+    r"(?:errors?|failures?|segmentation faults?|out of memory|crash(?:es)?)\b|"
     r"\b(?:errors?|failed|failures?|error rate)\W{1,3}(?:0|none|null|false|nil)\b)|"
     r"\bwarn(?:ings\.warn)?\(|of pinned memory|[Uu]nable to register cu\w+ factory|"
     r"computation_placer already registered"
@@ -157,6 +158,8 @@ _REPLACES = "During handling of the above exception"  # the exception before it 
 _FOLLOWS = "exception was the direct cause"  # of the one after it
 _CALM = re.compile(r"\b(?:INFO|DEBUG)\b|^[\d.]+ I ")
 _HEADING = re.compile(r"\[(?:ERROR|error)\]:?$")  # LM Studio: the message is in the next line
+_NEGATION_REACH = 60  # characters
+_NEGATION = re.compile(r"(?i)(?<![\w'-])(?:no|without|never|not an?y?)(?: [a-z]+){0,2} \w*$")
 _METRIC = re.compile(  # a page of Prometheus
     r"^# (?:HELP|TYPE) \w|^[a-z][\w:]*\{[^}]*\} [\d.eE+-]+$|^[a-z]+[:_]\w*_\w+ [\d.eE+-]+$"
 )
@@ -197,7 +200,13 @@ def _by_words(line: str) -> Kind | None:
         return None
     if _LOGGED.search(line):
         return Kind.LOGGED
-    return Kind.SAID if _SAID.search(line) else None
+    said = _SAID.search(line)
+    return Kind.SAID if said and not is_negated(line, said.start()) else None
+
+
+def is_negated(text: str, at: int) -> bool:
+    """Whether the words of the line right before a place deny what follows: "no", "without any"."""
+    return bool(_NEGATION.search(text[max(0, at - _NEGATION_REACH) : at]))
 
 
 def _level_of(line: str) -> str:

@@ -22,6 +22,7 @@ from slipstream.diagnosis.log_unknown import (
     Kind,
     is_consequence,
     is_exception,
+    is_negated,
     is_survived,
     kind_of,
     last_errors,
@@ -283,6 +284,8 @@ class _Judgement:
         if pattern.phase not in ("any", *self.run.phases(hit.at)):
             return False
         if pattern.rule.severity == "blocks" and (_is_no_failure(hit.line) or is_survived(self.log.text, hit.at)):
+            return False
+        if is_negated(self.log.text, hit.at):
             return False
         return self._has_frames(pattern, hit) or self._may_have_frames(pattern, hit)
 

@@ -443,3 +443,17 @@ def test_a_draft_that_is_accepted_later_has_its_context():
 
 def test_a_program_that_ended_a_kernel_with_another_xid_is_no_lost_gpu():
     assert "log-gpu-lost" not in ids("NVRM: Xid (PCI:0000:01:00): 109, pid=2200, name=python3, CTX SWITCH TIMEOUT\n")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "No CUDA out of memory error was seen.",
+        "It ran for a day without any CUDA out of memory.",
+        "We never saw a CUDA out of memory here.",
+        "There was no segmentation fault.",
+    ],
+)
+def test_what_a_sentence_denies_is_no_failure(said: str):
+    assert ids(f"{LISTENS}{said}\n", "llama-server") == []
+    assert ids(LISTENS + "no memory is left: CUDA out of memory\n") == ["log-cuda-memory"]
