@@ -18,7 +18,8 @@ _WAY = (
     r"prompt[ _-]lookup|suffix decod\w*)\b"
 )
 PLAIN = re.compile(
-    rf"(?i)(?<![a-z/])(?:baseline|plain|vanilla|(?:without|no|w/o|ohne|kein\w*|sans|sin)[ _-](?:an? )?{_WAY}|"
+    rf"(?i)(?<![a-z/])(?:baseline|plain|vanilla|(?:without|no|w/o|ohne|kein\w*|sans|sin)[ _-](?:(?:an?|the) )?{_WAY}|"
+    r"(?:without|ohne|sans|sin) (?:it|one|any)\b|"
     rf"(?:不用|不使用|没有|无|关闭) ?{_WAY}|"
     rf"{_WAY} ?[:=]? ?(?:off|disabled|false|none)\b)"
 )
@@ -44,6 +45,7 @@ _NOT_GENERATION = re.compile(
     r"(?i)prompt|encoded|prefill|input|request|req/s|first|ttft|expect|estimate|should|load|warm|compil|captur|speed-?up|"
     r"profil|start|accept|draft"
 )
+_TIME_UNITS = ("ms", "s", "sec", "seconds")
 _LONGEST_TEXT = 200_000  # characters: a comparison that someone writes down is short
 _LONGEST_HEADING = 160
 
@@ -60,7 +62,7 @@ class SpeedPair:
     @property
     def ratio(self) -> float:
         """How many times slower speculation is."""
-        return self.plain / self.speculative if self.unit == "tokens/s" else self.speculative / self.plain
+        return self.speculative / self.plain if self.unit in _TIME_UNITS else self.plain / self.speculative
 
     @property
     def how_much(self) -> str:

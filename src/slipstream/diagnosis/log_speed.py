@@ -9,7 +9,7 @@ from itertools import islice
 
 from slipstream.diagnosis.log_figures import NUMBER, number
 from slipstream.diagnosis.log_one_by_one import MAYBE_ONE_BY_ONE
-from slipstream.diagnosis.log_sections import SpeedPair, label_in, slower_section
+from slipstream.diagnosis.log_sections import PLAIN, SpeedPair, label_in, slower_section
 from slipstream.diagnosis.log_tables import slower_table
 from slipstream.findings import rule
 from slipstream.parsing.log_scan import Hit, Located, first_hit, hits
@@ -158,6 +158,10 @@ _SLOWER = 0.95  # of the plain speed: less difference may be noise
 _SLOWER_NAMED = 0.98  # where both lines name what was measured: a smaller difference counts there
 _MAX_MEASURED = 20  # speeds that someone measured and compares; a server's log has more
 _FIGURES = re.compile(r"[\d.,]+|\s+")  # and spaces before them
+_SPEEDUP = re.compile(rf"(?i)speed-?up\b[^\d\n|]{{0,20}}(?P<ratio>{NUMBER})(?! ?%)")
+_SLOWER_SAID = re.compile(rf"(?i)(?:(?P<percent>{NUMBER}) ?%|(?P<times>{NUMBER}) ?[x×]) slower\b")
+_PLAIN_IS = re.compile(rf"{PLAIN.pattern}[^.;,\d]{{0,20}}\b(?:is|was|runs?)\b[^.;,]{{0,20}}slower")
+_WITH = re.compile(r"(?i)\bwith(?: it| one)?\W*$")  # the other part of "without a draft"
 _HEADING_REACH, _LONGEST_HEADING = 600, 80  # characters
 
 
@@ -186,7 +190,25 @@ def _slower_pair(text: str) -> SpeedPair | None:
     if by_label := _slower_by_label(found):
         return by_label
     by_heading = _slower_by_heading(text, found) if len(found) <= _MAX_MEASURED else None
-    return by_heading or slower_section(text, _SLOWER) or slower_table(text, _SLOWER)
+    return by_heading or slower_section(text, _SLOWER) or slower_table(text, _SLOWER) or _stated(text)
+
+
+def _stated(text: str) -> SpeedPair | None:
+    """From the middle one of the lines that state a speedup, or else from the first that says how much slower."""
+    speedups = [(hit, number(hit.groups["ratio"])) for hit in _ratios(text, ("peedup", "peed-up"), _SPEEDUP)]
+    if speedups:
+        hit, ratio = sorted(speedups, key=lambda one: one[1])[len(speedups) // 2]
+        return SpeedPair(hit, 1.0, ratio, "x the plain speed") if 0 < ratio < _SLOWER else None
+    for hit in _ratios(text, ("slower", "SLOWER"), _SLOWER_SAID):
+        percent, times = number(hit.groups["percent"]), number(hit.groups["times"])
+        ratio = 1 - percent / 100 if percent else 1 / times if times else 1.0
+        if label_in(hit.line) and not _PLAIN_IS.search(hit.line) and 0 < ratio < _SLOWER:
+            return SpeedPair(hit, 1.0, round(ratio, 2), "x the plain speed")
+    return None
+
+
+def _ratios(text: str, pieces: tuple[str, ...], pattern: re.Pattern[str]) -> list[Hit]:
+    return [hit for piece in pieces for hit in _generation(text, piece, pattern)]
 
 
 def _slower_by_label(found: list[tuple[Hit, float]]) -> SpeedPair | None:
@@ -218,7 +240,7 @@ def _parts(hit: Hit) -> Iterator[Hit]:
     """A line's speeds, each with the words before it: "plain: 25 tokens/s, with a draft: 12 tokens/s"."""
     start = 0
     for found in islice(_RATE.finditer(hit.line), _MAX_MEASURED):
-        yield Hit(hit.at, hit.line[start:].lstrip(",;: "), {"rate": found["rate"]})
+        yield Hit(hit.at, hit.line[start:].lstrip(".,;: "), {"rate": found["rate"]})
         start = found.end()
 
 
@@ -257,4 +279,4 @@ def _label(hit: Hit) -> str:
     """Whether a line gives a plain or a speculative speed that was measured; empty if it does not say."""
     before = _said(hit)
     is_guess = before.rstrip(" *").endswith(("~", "-", "≈")) or _NOT_GENERATION.search(before)
-    return "" if is_guess else label_in(before)
+    return "" if is_guess else label_in(before) or ("speculative" if _WITH.search(before) else "")

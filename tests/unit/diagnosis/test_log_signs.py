@@ -208,3 +208,23 @@ def test_the_timings_of_an_answer_are_read():
     [finding] = judge(Log(log)).findings
     assert finding.id == "log-acceptance-low" and finding.evidence == 'line 4: "draft_n_accepted": 65'
     assert judge(Log(log.replace("65", "300"))).findings == []
+
+
+@pytest.mark.parametrize(
+    ("said", "is_slower"),
+    [
+        ("With the draft I get 12.1 t/s, without it 19.4 t/s.", True),
+        ("With the draft I get 29.1 t/s, without it 19.4 t/s.", False),
+        ("Without speculative decoding: 40 tokens/s. With: 31 tokens/s.", True),
+        ("Without speculative decoding: 31 tokens/s. With: 40 tokens/s.", False),
+        ("speedup: 0.82x", True),
+        ("speedup: 1.82x", False),
+        ("speedup: 0.82x\nspeedup: 1.4x", False),
+        ("n=6 gives 18.10 t/s vs 24.84 MTP-OFF - 27% SLOWER.", True),
+        ("eagle3: 20.1 t/s, 2.1x slower", True),
+        ("18.1 t/s: without the draft it is 27% slower", False),
+        ("18.1 t/s, prefill with the draft is 10% slower", False),
+    ],
+)
+def test_a_sentence_that_calls_speculation_slower_gets_no_all_clear(said: str, is_slower: bool):
+    assert ids(f"{said}\n") == ["log-slower-than-plain"] * is_slower
