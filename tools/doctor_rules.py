@@ -27,7 +27,8 @@ Names in braces are filled in by each finding.
 ## How a log is judged
 
 In order: what came after decides. Only the last run in the log counts. What blocks counts if no line after it shows the
-engine ready or at work (that it is idle shows nothing); what slows counts anywhere in the run.
+engine ready or at work (that it is idle shows nothing); what slows counts anywhere in the run. A draft that was lost
+while the engine works on slows too, unless drafts are accepted later.
 Prompts and answers that the log quotes are no errors.
 The log's own lines show which engine wrote it, unless `--engine` names it, and rules of other engines do not apply. If
 the log shows no engine, that of the `--config` beside it counts; without one all rules apply, and a finding says "may".

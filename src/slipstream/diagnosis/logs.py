@@ -1,7 +1,8 @@
 """Logs: explains known failures by their cause, hangs by the last stage reached, slow runs by their numbers.
 
 A log is judged in order, and what came after decides. Only its last run counts. What blocks counts if nothing after it
-shows the engine ready or at work; what slows counts if it is anywhere in the run.
+shows the engine ready or at work; what slows counts if it is anywhere in the run. A lost draft slows an engine that
+works on.
 """
 
 from __future__ import annotations
