@@ -13,6 +13,7 @@ import torch
 
 from slipstream.backends.torch.cpu import library
 from slipstream.backends.torch.cpu.ops import NativeOps
+from slipstream.host import c_compiler
 from slipstream.models.gguf.blocks import BLOCK_KINDS, BlockKind
 from slipstream.models.quantised import QuantisedTensor, unpacked
 from unit.backends.native_steps import NativeSteps
@@ -58,7 +59,7 @@ def ops() -> NativeSteps:
 def portable(tmp_path_factory: pytest.TempPathFactory) -> NativeOps:
     """The kernels as a processor without dot products runs them."""
     source = b"#define SLIP_PORTABLE\n" + library.kernel_source()
-    built = library._compile(library._compiler(), source, tmp_path_factory.mktemp("portable"))
+    built = library._compile(c_compiler(), source, tmp_path_factory.mktemp("portable"))
     return NativeOps(library.declared(ctypes.CDLL(str(built))), torch.float32, takes_quantised=True)
 
 
@@ -70,7 +71,7 @@ _X86 = ("-mno-avx512vnni", "-mno-avx512bw", "-mno-avx512f", "-mno-avx512f -mno-f
 @pytest.mark.parametrize("left_out", _X86)
 def test_vectors_of_another_processor_give_the_same_bits(ops: NativeOps, tmp_path: Path, left_out: str) -> None:
     torch.manual_seed(5)
-    built = library._compile([*library._compiler(), *left_out.split()], library.kernel_source(), tmp_path)
+    built = library._compile([*c_compiler(), *left_out.split()], library.kernel_source(), tmp_path)
     other = NativeOps(library.declared(ctypes.CDLL(str(built))), torch.float32, takes_quantised=True)
     x, tokens = torch.randn(9, 512), torch.tensor([0, 36, 3])
     for kind in KINDS:
