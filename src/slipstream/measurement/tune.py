@@ -210,8 +210,8 @@ class Tuner:
         self._num_asked = 0
 
     def run(self, candidates: Sequence[TuneCandidate], cost_by_rows: list[RowCost], progress: Progress) -> TuneResult:
-        """Ends within the budget and one prompt's time. Ctrl-C ends it at once with the best so far, and so does an
-        error, unless nothing was measured yet: that is raised."""
+        """Each candidate runs one prompt, whatever that takes; ends then within the budget and one prompt's time.
+        Ctrl-C ends it at once with the best so far, and so does an error; both are raised if nothing was measured."""
         started = self._clock()
 
         def share() -> float:
@@ -226,12 +226,10 @@ class Tuner:
                 replayed = [score for score in alive if score.replayed]
                 alive = [*fastest(replayed, _FINALISTS, rung=0), *(score for score in alive if not score.replayed)]
             self._run_rungs(alive, started + self._budget_s, share, progress)
-        except KeyboardInterrupt:
-            complete = False
-        except Exception as error:
+        except (KeyboardInterrupt, Exception) as error:
             if not any(score.ratios or score.replayed for score in scores):
                 raise
-            complete, failure = False, error
+            complete, failure = False, error if isinstance(error, Exception) else None
         return TuneResult(ranked(scores), cost_by_rows, self._clock() - started, complete, failure)
 
     def _run_replays(

@@ -153,6 +153,11 @@ def test_an_error_before_anything_was_measured_is_raised() -> None:
         tune(World(peaked("suffix", 6), stop_after=1, stop_with=ZeroDivisionError), of_drafters("ngram", "suffix"))
 
 
+def test_ctrl_c_before_anything_was_measured_chooses_nothing() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        tune(World(peaked("suffix", 6), stop_after=1), of_drafters("ngram", "suffix"))
+
+
 def test_the_rule_of_thumb_is_walked_over_the_same_measurements() -> None:
     result = tune(World(peaked("suffix", 6)), of_drafters("suffix"))
     rule = result.rule_of_thumb()
