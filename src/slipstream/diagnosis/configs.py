@@ -61,7 +61,7 @@ ONE_BY_ONE = rule(
     "often as without a draft, and the time for drafting comes on top.",
     "To check, count the target's forward passes for one answer: as many as tokens or more, although drafts are "
     "accepted, is one by one. Score [last token] + draft in one pass, and keep the longest prefix that matches. To see "
-    "what the pair can do: slipstream bench --target T --draft D.",
+    "what the pair can do: slipstream bench --model T --draft D.",
 )
 
 

@@ -26,7 +26,7 @@ LOW = rule(
     "{rate} of the drafted tokens are accepted{counts}. Below about a third, speculation may be slower than plain "
     "decoding.",
     "Draft fewer tokens per step (2 to 4), or use a smaller draft. Compare with a run without a draft: "
-    "slipstream bench --target T --draft D.",
+    "slipstream bench --model T --draft D.",
 )
 MANY_AT_ONCE = rule(
     "log-many-requests",

@@ -17,7 +17,7 @@ ONE_BY_ONE = rule(
     "should be far fewer passes than tokens. This loop runs the target once for each drafted token, and spends time "
     "on drafting as well.",
     "Score all drafted tokens in one forward pass: [last token] + draft as one batch, logits for every position, then "
-    "keep the longest prefix that matches. Slipstream does this: slipstream bench --target T --draft D.",
+    "keep the longest prefix that matches. Slipstream does this: slipstream bench --model T --draft D.",
 )
 MAYBE_ONE_BY_ONE = rule(
     "log-one-by-one-suspected",

@@ -33,7 +33,7 @@ SLOWER = rule(
     "requests run at the same time, drafts are verified one at a time.",
     "Look at the acceptance first (below a third it rarely pays off), then count the target's forward passes (there "
     "must be far fewer than tokens). What the pair can reach here: slipstream doctor --target T --draft D; measured: "
-    "slipstream bench --target T --draft D.",
+    "slipstream bench --model T --draft D.",
 )
 CPU_TOKENS_PER_S = 8.0  # below this, a model of unknown size is assumed to run on the CPU
 CPU_BANDWIDTH_GB = 130.0  # desktop memory reads 20 to 100 GB/s, GPUs 200 and more
