@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ _HEAD_RATES = {"muon": 6e-3, "adamw": 1e-3}  # Muon learned more with 8e-3 than 
 _DRAFT_RATES = {"muon": 8e-3, "adamw": 1e-3}  # Muon learned more with 8e-3 than with 3e-3 or 1e-3
 MAX_HELD_BACK = 0.5
 _POSITIVE = ("tokens", "length", "streams", "batch_tokens", "steps", "shard_texts", "check_every")
+_WEIGHTS = ("weight_decay", "user_weight", "step_decay")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,11 @@ class RunOptions:
             raise UsageError(f"--length is {self.length}; expected 16 or more")
         if self.batch_tokens < self.length:
             raise UsageError(f"--batch-tokens is {self.batch_tokens}, but a text may have {self.length}: raise it")
+        if self.learning_rate is not None and not (math.isfinite(self.learning_rate) and self.learning_rate > 0):
+            raise UsageError(f"--learning-rate is {self.learning_rate}; expected a number above 0")
+        for name in _WEIGHTS:
+            if not 0 <= getattr(self, name, 0.0) < math.inf:
+                raise UsageError(f"--{name.replace('_', '-')} is {getattr(self, name)}; expected 0 or more")
         self.answer_temperatures()
 
     @property
