@@ -372,6 +372,9 @@ def test_tune_writes_what_export_reads(tiny, prompt_file, tmp_path):
     assert f"--model {tiny} \\\n" in script
     assert "--spec-draft-n-max 4" in script
     subprocess.run(["sh", "-n", str(tmp_path / "serve.sh")], check=True)
+    again = run("export", "llama-server", "--drafter", "draft-simple", "--draft", tiny, "--policy", "fixed(4)",
+                "-o", "serve.sh", "--json", cwd=tmp_path)  # fmt: skip
+    assert json.loads(again.stdout)["output"] == "serve.sh" and (tmp_path / "serve.sh").read_text() == script
 
 
 def test_errors_are_one_clear_line(tiny):

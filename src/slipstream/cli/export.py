@@ -60,9 +60,10 @@ def export(
     from slipstream.tasks.export import export as make_config
 
     config = make_config(replace(choice, name=startable(engine)), models)
-    text = json.dumps(config.to_dict()) if as_json else config.text(options)
-    if output is None:
-        typer.echo(text.rstrip("\n"))
-        return
-    write_result(output, text, EXECUTABLE if text.startswith("#!") else None)
-    typer.echo(str(output))
+    text = config.text(options)
+    if output:
+        write_result(output, text, EXECUTABLE if text.startswith("#!") else None)
+    if as_json:
+        typer.echo(json.dumps(config.to_dict() | ({"output": str(output)} if output else {})))
+    else:
+        typer.echo(str(output) if output else text.rstrip("\n"))
