@@ -108,6 +108,7 @@ def audit(
         name = comparison.models.name
         facts = {"name": name, "engine": engine.engine}
         return AuditResult(f"{name} on {engine.engine}", facts, done.answers, done.complete)
+    models = models.compared()
     loaded = load_models(replace(models, drafter=None), machine, reporter)
     info = loaded.pair.target.model.info
     result = AuditResult(f"{info.name}, {info.dtype}, {info.device}", asdict(info))

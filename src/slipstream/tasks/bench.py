@@ -77,6 +77,7 @@ def bench(
         comparison = EngineComparison.of(choice, models, running, concurrency.one_at_a_time, options.warm)
         return bench_engine(comparison, prompts, settings, streams, options.command, reporter)
     synthetic = SyntheticSettings.checked(options.random_weights, options.random_draft, options.synthetic_acceptance)
+    models = models.compared()
     drafters, chosen = models.drafters(), replace(models, drafter=None)
     loaded = (
         load_synthetic(chosen, synthetic, machine, reporter) if synthetic else load_models(chosen, machine, reporter)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,6 +38,10 @@ class ModelOptions:
     policy: str | None = None
     backend: str | None = None
 
+    def __post_init__(self) -> None:
+        if empty := [name for name, value in asdict(self).items() if value == ""]:
+            raise UsageError(f"--{empty[0]} is empty: leave it out, or give it a value")
+
     @property
     def name(self) -> str:
         return self.model or DEFAULT_MODEL
@@ -59,6 +63,11 @@ class ModelOptions:
             policy=self.policy or (file.policy if self.drafter is None else None),
             backend=self.backend or file.backend,
         )
+
+    def compared(self) -> ModelOptions:
+        """For a comparison of `drafters`: as given, or else the drafter of slipstream.yaml, with its policy."""
+        known = self.resolved()
+        return replace(self, drafter=known.drafter, policy=known.policy or "auto")
 
     def drafters(self) -> list[str]:
         """`drafter` as a list, split at commas outside brackets. A chained drafter is a list itself.

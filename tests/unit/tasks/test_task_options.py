@@ -58,6 +58,21 @@ def test_a_named_draft_or_drafter_leaves_the_file_s_out(folder, given, chosen):
     assert given.resolved() == chosen
 
 
+def test_a_comparison_has_the_file_s_drafter_with_its_policy_or_those_that_are_named(folder):
+    assert ModelOptions().compared() == ModelOptions(policy="auto")
+    (folder / "slipstream.yaml").write_text("drafter: suffix(width=3)\npolicy: fixed(6)\n")
+    assert ModelOptions().compared() == ModelOptions(drafter="suffix(width=3)", policy="fixed(6)")
+    named = ModelOptions(drafter="ngram,head").compared()
+    assert named == named.compared() == ModelOptions(drafter="ngram,head", policy="auto")
+    assert ModelOptions(drafter="ngram", policy="fixed(2)").compared().policy == "fixed(2)"
+
+
+@pytest.mark.parametrize("name", ["model", "draft", "drafter", "policy", "backend"])
+def test_an_empty_name_is_refused(name):
+    with pytest.raises(UsageError, match=f"--{name} is empty"):
+        ModelOptions(**{name: ""})
+
+
 @pytest.mark.parametrize(
     ("text", "drafters"),
     [
