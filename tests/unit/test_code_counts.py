@@ -10,7 +10,7 @@ import pytest
 import count_code
 
 # Upper bounds: lower them when the code gets simpler. Kernels are where most of the long parameter lists are.
-MAX_LINES = 55_870
+MAX_LINES = 55_900
 MAX_FUNCTIONS_OVER_6_PARAMETERS = 27
 MAX_FUNCTIONS_NESTED_OVER_3 = 0
 
